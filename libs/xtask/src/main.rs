@@ -1,0 +1,2 @@
+//! (see docs/architecture.md)
+fn main() {}
