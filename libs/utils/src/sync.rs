@@ -1,0 +1,3 @@
+//! Synchronization between tasks.
+
+pub mod gate;
