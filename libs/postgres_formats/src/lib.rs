@@ -1,6 +1,20 @@
 //! Byte layouts of PostgreSQL 14-18: pages, WAL records, WAL pages, the control file, SLRUs, relation maps.
 //!
-//! Bytes only: nothing here opens a file or knows of keys and layers.
+//! Bytes only: nothing here opens a file or knows of keys and layers. Every parser is total: bytes from outside give
+//! typed errors, never panics.
 
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
+
+pub mod cursor;
 pub mod record;
+pub mod rmgr;
 pub mod version;
+
+/// Size of a data page and of a WAL page in bytes (`BLCKSZ`, `XLOG_BLCKSZ`; the default build).
+pub const BLCKSZ: usize = 8192;
+
+/// Rounds `len` up to a multiple of 8 (`MAXALIGN`); saturates at the type's end.
+pub const fn maxalign(len: usize) -> usize {
+    len.saturating_add(7) & !7
+}

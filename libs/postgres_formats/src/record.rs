@@ -1,6 +1,33 @@
 //! WAL records in decoded form: header, block references with their images and data, main data.
 
+mod decode;
+mod header;
+mod reduce;
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
+
+use crate::{rmgr::RmgrId, version::PgVersion};
+
+pub use decode::{RecordError, decode};
+pub use header::{HeaderError, check_crc, record_crc};
+pub use reduce::reduce_to_block;
+
+/// Size of the fixed record header (`SizeOfXLogRecord`) in bytes.
+pub const HEADER_SIZE: usize = 24;
+
+/// Longest record that a server writes since 16 (`XLogRecordMaxSize`, 1020 MiB) in bytes.
+pub const MAX_RECORD_SIZE: u32 = 1020 * 1024 * 1024;
+
+/// Highest block reference id (`XLR_MAX_BLOCK_ID`).
+pub const MAX_BLOCK_ID: u8 = 32;
+
+/// `XLR_SPECIAL_REL_UPDATE`: the record changes files in other ways than through its block references.
+pub const XLR_SPECIAL_REL_UPDATE: u8 = 0x01;
+
+/// `XLR_CHECK_CONSISTENCY`: every block reference has an image of the page as it must be after replay.
+pub const XLR_CHECK_CONSISTENCY: u8 = 0x02;
 
 /// The three numbers that name a relation's files (`RelFileLocator`; before 16, `RelFileNode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,8 +103,10 @@ pub struct BlockRef<'a> {
 }
 
 /// A decoded WAL record, borrowing from the record's bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedRecord<'a> {
+    /// The version whose layout the record has.
+    pub version: PgVersion,
     /// The fixed header.
     pub header: RecordHeader,
     /// Block references in ascending id order; ids may have gaps.
@@ -88,6 +117,28 @@ pub struct DecodedRecord<'a> {
     pub top_xid: Option<u32>,
     /// Main data.
     pub main_data: &'a [u8],
+}
+
+impl RecordHeader {
+    /// The resource manager.
+    pub const fn rmgr(&self) -> RmgrId {
+        RmgrId(self.rmid)
+    }
+
+    /// The resource manager's opcode and flags: the high nibble of `info`, the low one zero.
+    pub const fn opcode(&self) -> u8 {
+        self.info & 0xF0
+    }
+
+    /// Whether this is `XLOG_SWITCH`, after which the rest of the segment is unused.
+    pub const fn is_switch(&self) -> bool {
+        self.rmid == RmgrId::XLOG.0 && self.opcode() == 0x40
+    }
+
+    /// The record's name, e.g. `Heap/INSERT+INIT`.
+    pub fn name(&self, version: PgVersion) -> &'static str {
+        crate::rmgr::record_name(version, self.rmgr(), self.info)
+    }
 }
 
 impl<'a> DecodedRecord<'a> {

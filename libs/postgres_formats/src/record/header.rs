@@ -1,0 +1,83 @@
+//! The fixed record header (`XLogRecord`): parsing, validity, CRC.
+
+use thiserror::Error;
+
+use super::{HEADER_SIZE, RecordHeader};
+use crate::{
+    cursor::{Cursor, Truncated, u32_at},
+    rmgr::RmgrId,
+    version::PgVersion,
+};
+
+/// Offset of `xl_crc`, which the CRC does not cover.
+const CRC_OFFSET: usize = 20;
+
+/// What is wrong with a fixed record header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Fewer bytes than a header.
+    #[error("record header: {0}")]
+    Truncated(#[from] Truncated),
+    /// `xl_tot_len` is less than a header.
+    #[error("record length {0} is less than that of a record header")]
+    TooShort(u32),
+    /// `xl_rmid` names no resource manager of this version.
+    #[error("invalid resource manager id {0}")]
+    InvalidRmgr(u8),
+}
+
+impl RecordHeader {
+    /// Parses the first [`HEADER_SIZE`] bytes and checks what can be checked in them alone.
+    pub fn parse(version: PgVersion, bytes: &[u8]) -> Result<Self, HeaderError> {
+        let header = Self::parse_unchecked(bytes)?;
+        if (header.total_len as usize) < HEADER_SIZE {
+            return Err(HeaderError::TooShort(header.total_len));
+        }
+        if !RmgrId(header.rmid).is_valid(version) {
+            return Err(HeaderError::InvalidRmgr(header.rmid));
+        }
+        Ok(header)
+    }
+
+    fn parse_unchecked(bytes: &[u8]) -> Result<Self, Truncated> {
+        let mut cursor = Cursor::new(bytes);
+        let (total_len, xid, prev) = (cursor.u32()?, cursor.u32()?, cursor.u64()?);
+        let (info, rmid) = (cursor.u8()?, cursor.u8()?);
+        cursor.skip(2)?;
+        Ok(Self {
+            total_len,
+            xid,
+            prev,
+            info,
+            rmid,
+            crc: cursor.u32()?,
+        })
+    }
+
+    /// The header's bytes, padding zero.
+    pub fn encode(&self) -> [u8; HEADER_SIZE] {
+        let mut bytes = Vec::with_capacity(HEADER_SIZE);
+        bytes.extend_from_slice(&self.total_len.to_le_bytes());
+        bytes.extend_from_slice(&self.xid.to_le_bytes());
+        bytes.extend_from_slice(&self.prev.to_le_bytes());
+        bytes.extend_from_slice(&[self.info, self.rmid, 0, 0]);
+        bytes.extend_from_slice(&self.crc.to_le_bytes());
+        bytes
+            .try_into()
+            .expect("the fields add up to the header's size")
+    }
+}
+
+/// CRC-32C of a record: everything behind the header first, then the header up to the CRC field.
+///
+/// `None` if `bytes` is shorter than a header.
+pub fn record_crc(bytes: &[u8]) -> Option<u32> {
+    let (header, body) = bytes.split_first_chunk::<HEADER_SIZE>()?;
+    let covered = header.first_chunk::<CRC_OFFSET>()?;
+    Some(crc32c::crc32c_append(crc32c::crc32c(body), covered))
+}
+
+/// Whether the CRC of a whole record is right.
+pub fn check_crc(bytes: &[u8]) -> bool {
+    u32_at(bytes, CRC_OFFSET).is_ok_and(|stored| record_crc(bytes) == Some(stored))
+}
