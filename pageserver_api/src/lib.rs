@@ -1,1 +1,10 @@
-//! (see docs/architecture.md)
+//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models.
+#![forbid(unsafe_code)]
+
+pub mod key;
+pub mod keyspace;
+pub mod models;
+pub mod record;
+pub mod reltag;
+pub mod shard;
+pub mod value;

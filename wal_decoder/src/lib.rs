@@ -1,1 +1,4 @@
-//! (see docs/architecture.md)
+//! From raw WAL bytes to per-page values: pure and total, no I/O, no clock.
+#![forbid(unsafe_code)]
+
+pub mod serialized_batch;

@@ -1,0 +1,139 @@
+//! Sets of keys as ordered, disjoint ranges.
+
+use std::ops::Range;
+
+use crate::key::Key;
+
+/// A set of keys: ranges in ascending order that neither overlap nor touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySpace {
+    ranges: Vec<Range<Key>>,
+}
+
+impl KeySpace {
+    /// The set of one range.
+    pub fn single(range: Range<Key>) -> Self {
+        Self::from_ranges(vec![range])
+    }
+
+    /// The union of `ranges`, in any order and overlap.
+    pub fn from_ranges(mut ranges: Vec<Range<Key>>) -> Self {
+        ranges.retain(|range| range.start < range.end);
+        ranges.sort_by_key(|range| range.start);
+        let mut merged: Vec<Range<Key>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        Self { ranges: merged }
+    }
+
+    /// The ranges, ascending and disjoint.
+    pub fn ranges(&self) -> &[Range<Key>] {
+        &self.ranges
+    }
+
+    /// Whether the set has no key.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Whether the set has `key`.
+    pub fn contains(&self, key: &Key) -> bool {
+        let after = self.ranges.partition_point(|range| range.start <= *key);
+        after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| *key < range.end)
+    }
+
+    /// The keys that are in `self` and in `range`.
+    pub fn intersect(&self, range: &Range<Key>) -> KeySpace {
+        let cut = |own: &Range<Key>| own.start.max(range.start)..own.end.min(range.end);
+        Self { ranges: self.ranges.iter().map(cut).filter(|cut| cut.start < cut.end).collect() }
+    }
+
+    /// Takes the keys of `other` out.
+    pub fn subtract(&mut self, other: &KeySpace) {
+        let mut left = Vec::with_capacity(self.ranges.len());
+        for own in &self.ranges {
+            let mut start = own.start;
+            for hole in other.ranges.iter().filter(|hole| hole.end > own.start && hole.start < own.end) {
+                left.push(start..hole.start);
+                start = start.max(hole.end);
+            }
+            left.push(start..own.end);
+        }
+        left.retain(|range| range.start < range.end);
+        self.ranges = left;
+    }
+}
+
+/// Collects keys that arrive in any order into ranges.
+#[derive(Debug, Default)]
+pub struct KeySpaceBuilder {
+    ranges: Vec<Range<Key>>,
+}
+
+impl KeySpaceBuilder {
+    /// Adds one key.
+    pub fn add_key(&mut self, key: Key) {
+        self.add_range(key..key.next());
+    }
+
+    /// Adds a range; one that continues the last range extends it.
+    pub fn add_range(&mut self, range: Range<Key>) {
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+    }
+
+    /// The set of all that was added.
+    pub fn build(self) -> KeySpace {
+        KeySpace::from_ranges(self.ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(n: u32) -> Key {
+        Key { field6: n, ..Key::MIN }
+    }
+
+    fn ranges() -> impl Strategy<Value = Vec<Range<Key>>> {
+        prop::collection::vec((0u32..60, 0u32..10).prop_map(|(start, len)| key(start)..key(start + len)), 0..8)
+    }
+
+    fn members(ranges: &[Range<Key>]) -> BTreeSet<u32> {
+        ranges.iter().flat_map(|range| range.start.field6..range.end.field6).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set(a in ranges(), b in ranges()) {
+            let (set_a, set_b) = (members(&a), members(&b));
+            let space_a = KeySpace::from_ranges(a);
+            let space_b = KeySpace::from_ranges(b);
+            prop_assert_eq!(&members(space_a.ranges()), &set_a);
+            for pair in space_a.ranges().windows(2) {
+                prop_assert!(pair[0].end < pair[1].start);
+            }
+            for n in 0..80 {
+                prop_assert_eq!(space_a.contains(&key(n)), set_a.contains(&n));
+            }
+            let mut difference = space_a.clone();
+            difference.subtract(&space_b);
+            prop_assert_eq!(members(difference.ranges()), &set_a - &set_b);
+            for range in space_b.ranges() {
+                let both = space_a.intersect(range);
+                prop_assert_eq!(members(both.ranges()), &set_a & &members(std::slice::from_ref(range)));
+            }
+        }
+    }
+}

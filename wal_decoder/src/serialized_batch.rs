@@ -1,0 +1,166 @@
+//! Values on their way into a layer: serialized back to back, with what an index needs to know of each.
+
+use pageserver_api::key::{CompactKey, Key};
+use pageserver_api::value::Value;
+use utils::bin_ser::SerializeError;
+use utils::lsn::Lsn;
+
+/// What an index needs to know of one serialized value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueMeta {
+    /// The value's key.
+    pub key: CompactKey,
+    /// The value's version.
+    pub lsn: Lsn,
+    /// Where the value starts in the batch's bytes.
+    pub offset: u32,
+    /// Length of the serialized value in bytes.
+    pub len: u32,
+    /// Whether no earlier version is needed.
+    pub will_init: bool,
+}
+
+/// A batch of values. Readers of a layer see all of it or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SerializedValueBatch {
+    raw: Vec<u8>,
+    metadata: Vec<ValueMeta>,
+    max_lsn: Lsn,
+}
+
+impl SerializedValueBatch {
+    /// A batch of `(key, LSN, serialized size, value)`. For each key, LSNs must not go backwards.
+    ///
+    /// # Panics
+    /// If a size is not the value's serialized size.
+    pub fn from_values(values: Vec<(CompactKey, Lsn, usize, Value)>) -> Self {
+        let bytes = values.iter().map(|(_, _, size, _)| size).sum();
+        let mut batch = Self::with_capacity(values.len(), bytes);
+        for (key, lsn, size, value) in &values {
+            let len = batch.put(*key, *lsn, value).expect("a value in memory can be serialized");
+            assert_eq!(len, *size, "the size given for {key:?} is not the value's serialized size");
+        }
+        batch
+    }
+
+    /// An empty batch with room for `values` values of `bytes` bytes in all.
+    pub fn with_capacity(values: usize, bytes: usize) -> Self {
+        Self { raw: Vec::with_capacity(bytes), metadata: Vec::with_capacity(values), max_lsn: Lsn(0) }
+    }
+
+    /// Appends a value and returns its serialized length.
+    pub fn put(&mut self, key: CompactKey, lsn: Lsn, value: &Value) -> Result<usize, SerializeError> {
+        let start = self.raw.len();
+        if let Err(error) = value.encode_into(&mut self.raw) {
+            self.raw.truncate(start);
+            return Err(error);
+        }
+        let len = self.raw.len() - start;
+        self.push_meta(key, lsn, start, len, value.will_init());
+        Ok(len)
+    }
+
+    /// Appends a value of a full key.
+    pub fn put_key(&mut self, key: &Key, lsn: Lsn, value: &Value) -> Result<usize, SerializeError> {
+        debug_assert!(key.is_compactable(), "key {key} has no compact form");
+        self.put(key.to_compact(), lsn, value)
+    }
+
+    /// Appends all of `other` and empties it.
+    pub fn append(&mut self, other: &mut SerializedValueBatch) {
+        let base = self.raw.len();
+        self.raw.append(&mut other.raw);
+        for meta in other.metadata.drain(..) {
+            self.push_meta(meta.key, meta.lsn, base + meta.offset as usize, meta.len as usize, meta.will_init);
+        }
+        other.max_lsn = Lsn(0);
+    }
+
+    /// Removes all values, keeping the memory.
+    pub fn clear(&mut self) {
+        self.raw.clear();
+        self.metadata.clear();
+        self.max_lsn = Lsn(0);
+    }
+
+    fn push_meta(&mut self, key: CompactKey, lsn: Lsn, start: usize, len: usize, will_init: bool) {
+        let offset = u32::try_from(start).expect("a batch is smaller than 4 GiB");
+        let len = u32::try_from(len).expect("a value is smaller than 4 GiB");
+        self.max_lsn = self.max_lsn.max(lsn);
+        self.metadata.push(ValueMeta { key, lsn, offset, len, will_init });
+    }
+
+    /// The serialized values, back to back.
+    pub fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
+    /// The values' places, in order of `raw`.
+    pub fn metadata(&self) -> &[ValueMeta] {
+        &self.metadata
+    }
+
+    /// The largest LSN of the batch, 0/0 if it is empty.
+    pub fn max_lsn(&self) -> Lsn {
+        self.max_lsn
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.metadata.len()
+    }
+
+    /// Whether the batch has no values.
+    pub fn is_empty(&self) -> bool {
+        self.metadata.is_empty()
+    }
+
+    /// Length of the serialized values in bytes.
+    pub fn buffer_size(&self) -> usize {
+        self.raw.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use utils::bin_ser::BeSer;
+
+    use super::*;
+
+    fn value(byte: u8, len: usize) -> Value {
+        Value::Image(Bytes::from(vec![byte; len]))
+    }
+
+    #[test]
+    fn values_lie_back_to_back() {
+        let key = Key { field6: 7, ..Key::MIN }.to_compact();
+        let batch = SerializedValueBatch::from_values(vec![
+            (key, Lsn(8), 13, value(1, 1)),
+            (key, Lsn(16), 112, value(2, 100)),
+        ]);
+        assert_eq!(batch.max_lsn(), Lsn(16));
+        assert_eq!((batch.len(), batch.buffer_size()), (2, 125));
+        let second = batch.metadata()[1];
+        let stored = &batch.raw()[second.offset as usize..][..second.len as usize];
+        assert_eq!(stored, value(2, 100).ser().unwrap());
+        assert!(second.will_init);
+    }
+
+    #[test]
+    fn append_moves_offsets() {
+        let key = Key::MIN.to_compact();
+        let mut one = SerializedValueBatch::from_values(vec![(key, Lsn(8), 13, value(1, 1))]);
+        let mut two = SerializedValueBatch::from_values(vec![(key, Lsn(16), 14, value(2, 2))]);
+        one.append(&mut two);
+        assert!(two.is_empty());
+        assert_eq!(one.metadata()[1].offset, 13);
+        assert_eq!(one.max_lsn(), Lsn(16));
+    }
+
+    #[test]
+    #[should_panic(expected = "not the value's serialized size")]
+    fn wrong_sizes_are_refused() {
+        SerializedValueBatch::from_values(vec![(Key::MIN.to_compact(), Lsn(8), 12, value(1, 1))]);
+    }
+}
