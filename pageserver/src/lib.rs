@@ -1,1 +1,10 @@
-//! (see docs/architecture.md)
+//! The storage engine: takes in values by key and LSN, keeps them as layers, and rebuilds pages as of any LSN.
+//!
+//! `docs/architecture.md` is the map of the modules and their ranks.
+
+pub mod config;
+pub mod context;
+pub mod errors;
+pub mod l0_flush;
+pub mod task_mgr;
+pub mod tenant;

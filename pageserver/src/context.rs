@@ -1,0 +1,58 @@
+//! What a request carries along: on whose behalf it runs and what it may do.
+
+use crate::task_mgr::TaskKind;
+
+/// What to do about a layer that is only in object storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownloadBehavior {
+    /// Fetch it.
+    Download,
+    /// Fetch it, and say so in the log.
+    Warn,
+    /// Fail.
+    Error,
+}
+
+/// Whose I/O this is, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Not said.
+    Unset,
+    /// Tools and benchmarks.
+    DebugTools,
+}
+
+/// Carried through a request by reference.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    task_kind: TaskKind,
+    download_behavior: DownloadBehavior,
+    scope: Scope,
+}
+
+impl RequestContext {
+    /// A context for a task of this kind.
+    pub fn new(task_kind: TaskKind, download_behavior: DownloadBehavior) -> Self {
+        Self { task_kind, download_behavior, scope: Scope::Unset }
+    }
+
+    /// The same context, with its I/O counted as that of tools.
+    pub fn with_scope_debug_tools(&self) -> Self {
+        Self { scope: Scope::DebugTools, ..self.clone() }
+    }
+
+    /// The kind of task that makes the request.
+    pub fn task_kind(&self) -> TaskKind {
+        self.task_kind
+    }
+
+    /// What to do about layers that are not local.
+    pub fn download_behavior(&self) -> DownloadBehavior {
+        self.download_behavior
+    }
+
+    /// Whose I/O this is.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+}

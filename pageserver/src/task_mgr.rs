@@ -1,0 +1,18 @@
+//! The kinds of tasks that do work in the engine.
+
+/// What a task is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskKind {
+    /// Receives WAL and puts it into layers.
+    WalReceiverConnectionHandler,
+    /// Serves page requests.
+    PageRequestHandler,
+    /// Writes frozen layers to disk.
+    LayerFlushTask,
+    /// Imports a data directory.
+    ImportPgData,
+    /// Tools and benchmarks.
+    DebugTool,
+    /// Tests.
+    UnitTest,
+}

@@ -1,0 +1,3 @@
+//! Tenants and their timelines.
+
+pub mod storage_layer;

@@ -1,0 +1,75 @@
+//! What a read has found so far of the pages that it rebuilds.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
+use pageserver_api::record::WalRecord;
+use pageserver_api::value::Value;
+use utils::lsn::Lsn;
+
+/// The versions of one key that a read needs, gathered from new to old.
+#[derive(Debug, Default)]
+pub struct KeyHistory {
+    /// The newest whole image at or below the LSN read, once found.
+    pub image: Option<(Lsn, Bytes)>,
+    /// Changes after the image (or after a change that needs no earlier version), newest first.
+    pub records: Vec<(Lsn, WalRecord)>,
+}
+
+impl KeyHistory {
+    /// Whether no older version is needed.
+    pub fn is_complete(&self) -> bool {
+        self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
+    }
+
+    /// Adds the next older version.
+    pub fn push(&mut self, lsn: Lsn, value: Value) {
+        debug_assert!(!self.is_complete(), "versions below a complete history are not read");
+        debug_assert!(self.records.last().is_none_or(|(newer, _)| *newer > lsn), "versions come from new to old");
+        match value {
+            Value::Image(image) => self.image = Some((lsn, image)),
+            Value::WalRecord(record) => self.records.push((lsn, record)),
+        }
+    }
+}
+
+/// The histories of all keys of a vectored read.
+#[derive(Debug, Default)]
+pub struct ReconstructState {
+    keys: BTreeMap<Key, KeyHistory>,
+    /// Data reads issued so far (not counting index pages).
+    pub data_reads: u64,
+}
+
+impl ReconstructState {
+    /// Nothing found yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the next older version of `key`. Returns whether the key is complete now.
+    pub fn push(&mut self, key: Key, lsn: Lsn, value: Value) -> bool {
+        let history = self.keys.entry(key).or_default();
+        history.push(lsn, value);
+        history.is_complete()
+    }
+
+    /// Whether `key` needs no older versions.
+    pub fn is_complete(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(KeyHistory::is_complete)
+    }
+
+    /// All keys that need no older versions.
+    pub fn completed(&self) -> KeySpace {
+        let mut builder = KeySpaceBuilder::default();
+        self.keys.iter().filter(|(_, history)| history.is_complete()).for_each(|(key, _)| builder.add_key(*key));
+        builder.build()
+    }
+
+    /// What was found, by key.
+    pub fn into_histories(self) -> BTreeMap<Key, KeyHistory> {
+        self.keys
+    }
+}
