@@ -18,11 +18,7 @@ pub struct Truncated {
 #[inline]
 pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Truncated> {
     let found = bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>());
-    found.copied().ok_or(Truncated {
-        offset,
-        needed: N,
-        len: bytes.len(),
-    })
+    found.copied().ok_or(Truncated { offset, needed: N, len: bytes.len() })
 }
 
 /// The `needed` bytes at `offset`.
@@ -30,11 +26,7 @@ pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], 
 pub fn slice_at(bytes: &[u8], offset: usize, needed: usize) -> Result<&[u8], Truncated> {
     let end = offset.checked_add(needed);
     let found = end.and_then(|end| bytes.get(offset..end));
-    found.ok_or(Truncated {
-        offset,
-        needed,
-        len: bytes.len(),
-    })
+    found.ok_or(Truncated { offset, needed, len: bytes.len() })
 }
 
 macro_rules! read_at {

@@ -22,16 +22,12 @@ impl PgVersion {
 
     /// The version with major number `major`, if this program can read it.
     pub fn from_major(major: u32) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|version| version.major() == major)
+        Self::ALL.into_iter().find(|version| version.major() == major)
     }
 
     /// The version whose WAL pages start with `magic`.
     pub fn from_wal_magic(magic: u16) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|version| version.wal_magic() == magic)
+        Self::ALL.into_iter().find(|version| version.wal_magic() == magic)
     }
 
     /// The major number.

@@ -4,10 +4,7 @@
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::{
-    BlockImage, BlockRef, DecodedRecord, HeaderError, ImageCompression, MAX_BLOCK_ID, RecordHeader,
-    RelFile,
-};
+use super::{BlockImage, BlockRef, DecodedRecord, HeaderError, ImageCompression, MAX_BLOCK_ID, RecordHeader, RelFile};
 use crate::{
     BLCKSZ,
     cursor::{Cursor, Truncated},
@@ -87,9 +84,7 @@ pub enum RecordError {
         info: u8,
     },
     /// Length, hole, and compression of an image contradict each other.
-    #[error(
-        "block reference {id}: image of {len} bytes with hole {hole_offset}+{hole_length} is impossible"
-    )]
+    #[error("block reference {id}: image of {len} bytes with hole {hole_offset}+{hole_length} is impossible")]
     ImageShape {
         /// Block reference id.
         id: u8,
@@ -113,16 +108,8 @@ impl ImageFlags {
     pub(super) const fn of(version: PgVersion) -> Self {
         use ImageCompression::{Lz4, Pglz, Zstd};
         match version {
-            PgVersion::V14 => Self {
-                has_hole: 0x01,
-                apply: 0x04,
-                compression: &[(0x02, Pglz)],
-            },
-            _ => Self {
-                has_hole: 0x01,
-                apply: 0x02,
-                compression: &[(0x04, Pglz), (0x08, Lz4), (0x10, Zstd)],
-            },
+            PgVersion::V14 => Self { has_hole: 0x01, apply: 0x04, compression: &[(0x02, Pglz)] },
+            _ => Self { has_hole: 0x01, apply: 0x02, compression: &[(0x04, Pglz), (0x08, Lz4), (0x10, Zstd)] },
         }
     }
 
@@ -132,11 +119,7 @@ impl ImageFlags {
         if bits == 0 {
             return Ok(None);
         }
-        self.compression
-            .iter()
-            .find(|(bit, _)| *bit == bits)
-            .map(|(_, method)| Some(*method))
-            .ok_or(())
+        self.compression.iter().find(|(bit, _)| *bit == bits).map(|(_, method)| Some(*method)).ok_or(())
     }
 }
 
@@ -163,21 +146,13 @@ struct Fragments<'a> {
 pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<DecodedRecord<'_>, RecordError> {
     let header = RecordHeader::parse(version, bytes)?;
     if header.total_len as usize != bytes.len() {
-        return Err(RecordError::Length {
-            total_len: header.total_len,
-            len: bytes.len(),
-        });
+        return Err(RecordError::Length { total_len: header.total_len, len: bytes.len() });
     }
     let mut cursor = Cursor::new(bytes);
     cursor.skip(super::HEADER_SIZE)?;
     let fragments = read_fragments(version, &mut cursor)?;
     let mut blocks = SmallVec::with_capacity(fragments.blocks.len());
-    for BlockHeader {
-        mut block,
-        image_len,
-        data_len,
-    } in fragments.blocks
-    {
+    for BlockHeader { mut block, image_len, data_len } in fragments.blocks {
         if let Some(image) = &mut block.image {
             image.bytes = cursor.take(image_len)?;
         }
@@ -185,21 +160,11 @@ pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<DecodedRecord<'_>, Rec
         blocks.push(block);
     }
     let main_data = cursor.take(fragments.main_len)?;
-    Ok(DecodedRecord {
-        version,
-        header,
-        blocks,
-        origin: fragments.origin,
-        top_xid: fragments.top_xid,
-        main_data,
-    })
+    Ok(DecodedRecord { version, header, blocks, origin: fragments.origin, top_xid: fragments.top_xid, main_data })
 }
 
 /// Reads fragment headers until the rest of the record is exactly the payload that they announced.
-fn read_fragments<'a>(
-    version: PgVersion,
-    cursor: &mut Cursor<'a>,
-) -> Result<Fragments<'a>, RecordError> {
+fn read_fragments<'a>(version: PgVersion, cursor: &mut Cursor<'a>) -> Result<Fragments<'a>, RecordError> {
     let mut fragments = Fragments::default();
     while cursor.remaining() > fragments.announced {
         match cursor.u8()? {
@@ -220,11 +185,7 @@ fn read_fragments<'a>(
         }
     }
     let (announced, left) = (fragments.announced, cursor.remaining());
-    if announced == left {
-        Ok(fragments)
-    } else {
-        Err(RecordError::PayloadLength { announced, left })
-    }
+    if announced == left { Ok(fragments) } else { Err(RecordError::PayloadLength { announced, left }) }
 }
 
 fn read_block_header<'a>(
@@ -246,35 +207,17 @@ fn read_block_header<'a>(
         return Err(RecordError::DataFlag { id, data_len });
     }
     let (image, image_len) = match flags & HAS_IMAGE != 0 {
-        true => read_image_header(version, id, cursor)
-            .map(|(image, len)| (Some(image), usize::from(len)))?,
+        true => read_image_header(version, id, cursor).map(|(image, len)| (Some(image), usize::from(len)))?,
         false => (None, 0),
     };
     let rel = match flags & SAME_REL != 0 {
         true => previous.ok_or(RecordError::NoPreviousRel(id))?.rel,
-        false => RelFile {
-            spc: cursor.u32()?,
-            db: cursor.u32()?,
-            rel: cursor.u32()?,
-        },
+        false => RelFile { spc: cursor.u32()?, db: cursor.u32()?, rel: cursor.u32()? },
     };
-    let (blkno, will_init, data_len) =
-        (cursor.u32()?, flags & WILL_INIT != 0, usize::from(data_len));
-    let block = BlockRef {
-        id,
-        rel,
-        fork,
-        blkno,
-        will_init,
-        image,
-        data: &[],
-    };
+    let (blkno, will_init, data_len) = (cursor.u32()?, flags & WILL_INIT != 0, usize::from(data_len));
+    let block = BlockRef { id, rel, fork, blkno, will_init, image, data: &[] };
     fragments.announced += image_len + data_len;
-    fragments.blocks.push(BlockHeader {
-        block,
-        image_len,
-        data_len,
-    });
+    fragments.blocks.push(BlockHeader { block, image_len, data_len });
     Ok(())
 }
 
@@ -286,9 +229,7 @@ fn read_image_header<'a>(
 ) -> Result<(BlockImage<'a>, u16), RecordError> {
     let (len, hole_offset, info) = (cursor.u16()?, cursor.u16()?, cursor.u8()?);
     let flags = ImageFlags::of(version);
-    let compression = flags
-        .compression(info)
-        .map_err(|()| RecordError::ImageFlags { id, info })?;
+    let compression = flags.compression(info).map_err(|()| RecordError::ImageFlags { id, info })?;
     let has_hole = info & flags.has_hole != 0;
     let page = BLCKSZ as u16;
     let hole_length = match compression {
@@ -297,12 +238,7 @@ fn read_image_header<'a>(
         None => page.saturating_sub(len),
     };
     let hole_fits = match has_hole {
-        true => {
-            hole_offset > 0
-                && hole_length > 0
-                && len < page
-                && hole_offset <= page.saturating_sub(hole_length)
-        }
+        true => hole_offset > 0 && hole_length > 0 && len < page && hole_offset <= page.saturating_sub(hole_length),
         false => hole_offset == 0 && hole_length == 0,
     };
     let length_fits = match compression {
@@ -310,22 +246,8 @@ fn read_image_header<'a>(
         None => usize::from(len) + usize::from(hole_length) == BLCKSZ,
     };
     if !hole_fits || !length_fits {
-        return Err(RecordError::ImageShape {
-            id,
-            len,
-            hole_offset,
-            hole_length,
-        });
+        return Err(RecordError::ImageShape { id, len, hole_offset, hole_length });
     }
     let apply = info & flags.apply != 0;
-    Ok((
-        BlockImage {
-            bytes: &[],
-            hole_offset,
-            hole_length,
-            compression,
-            apply,
-        },
-        len,
-    ))
+    Ok((BlockImage { bytes: &[], hole_offset, hole_length, compression, apply }, len))
 }

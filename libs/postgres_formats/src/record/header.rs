@@ -44,14 +44,7 @@ impl RecordHeader {
         let (total_len, xid, prev) = (cursor.u32()?, cursor.u32()?, cursor.u64()?);
         let (info, rmid) = (cursor.u8()?, cursor.u8()?);
         cursor.skip(2)?;
-        Ok(Self {
-            total_len,
-            xid,
-            prev,
-            info,
-            rmid,
-            crc: cursor.u32()?,
-        })
+        Ok(Self { total_len, xid, prev, info, rmid, crc: cursor.u32()? })
     }
 
     /// The header's bytes, padding zero.
@@ -62,9 +55,7 @@ impl RecordHeader {
         bytes.extend_from_slice(&self.prev.to_le_bytes());
         bytes.extend_from_slice(&[self.info, self.rmid, 0, 0]);
         bytes.extend_from_slice(&self.crc.to_le_bytes());
-        bytes
-            .try_into()
-            .expect("the fields add up to the header's size")
+        bytes.try_into().expect("the fields add up to the header's size")
     }
 }
 

@@ -14,15 +14,7 @@ pub fn reduce_to_block(rec: &DecodedRecord<'_>, block_id: u8, out: &mut Vec<u8>)
     out.extend_from_slice(&[0; HEADER_SIZE]);
     let mut previous = None;
     for block in &rec.blocks {
-        let kept = if block.id == block_id {
-            *block
-        } else {
-            BlockRef {
-                image: None,
-                data: &[],
-                ..*block
-            }
-        };
+        let kept = if block.id == block_id { *block } else { BlockRef { image: None, data: &[], ..*block } };
         put_block_header(rec, &kept, previous, out);
         previous = Some(block.rel);
     }
@@ -35,12 +27,7 @@ pub fn reduce_to_block(rec: &DecodedRecord<'_>, block_id: u8, out: &mut Vec<u8>)
     seal(rec, start, out);
 }
 
-fn put_block_header(
-    rec: &DecodedRecord<'_>,
-    block: &BlockRef<'_>,
-    previous: Option<RelFile>,
-    out: &mut Vec<u8>,
-) {
+fn put_block_header(rec: &DecodedRecord<'_>, block: &BlockRef<'_>, previous: Option<RelFile>, out: &mut Vec<u8>) {
     let same_rel = previous == Some(block.rel);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     let flags = block.fork
@@ -63,10 +50,7 @@ fn put_image_header(rec: &DecodedRecord<'_>, block: &BlockRef<'_>, out: &mut Vec
     let Some(image) = block.image else { return };
     let bits = d::ImageFlags::of(rec.version);
     let has_hole = image.hole_length != 0;
-    let method = bits
-        .compression
-        .iter()
-        .find(|(_, method)| Some(*method) == image.compression);
+    let method = bits.compression.iter().find(|(_, method)| Some(*method) == image.compression);
     let info = if has_hole { bits.has_hole } else { 0 }
         | if image.apply { bits.apply } else { 0 }
         | method.map_or(0, |(bit, _)| *bit);

@@ -74,9 +74,7 @@ impl Spec {
                 payload.extend(bytes);
             }
             if !same {
-                [1663, 5, block.rel]
-                    .iter()
-                    .for_each(|v: &u32| heads.extend_from_slice(&v.to_le_bytes()));
+                [1663, 5, block.rel].iter().for_each(|v: &u32| heads.extend_from_slice(&v.to_le_bytes()));
             }
             heads.extend_from_slice(&block.blkno.to_le_bytes());
             payload.extend_from_slice(&block.data);
@@ -97,14 +95,7 @@ impl Spec {
             heads.extend_from_slice(&[255, self.main.len() as u8]);
         }
         let total_len = (24 + heads.len() + payload.len() + self.main.len()) as u32;
-        let mut header = RecordHeader {
-            total_len,
-            xid: 7,
-            prev: 0x1122_3344_5566,
-            info: 0x20,
-            rmid: 10,
-            crc: 0,
-        };
+        let mut header = RecordHeader { total_len, xid: 7, prev: 0x1122_3344_5566, info: 0x20, rmid: 10, crc: 0 };
         let mut record = [&header.encode()[..], &heads, &payload, &self.main].concat();
         header.crc = record_crc(&record).unwrap();
         record[..24].copy_from_slice(&header.encode());
@@ -113,32 +104,16 @@ impl Spec {
 }
 
 fn image_spec(version: PgVersion) -> impl Strategy<Value = ImageSpec> {
-    let methods = if version == PgVersion::V14 {
-        0..2u8
-    } else {
-        0..4u8
-    };
+    let methods = if version == PgVersion::V14 { 0..2u8 } else { 0..4u8 };
     let hole = proptest::option::of((1..4096u16, 1..4096u16));
-    (hole, methods, any::<bool>()).prop_map(|(hole, method, apply)| ImageSpec {
-        hole,
-        method,
-        apply,
-    })
+    (hole, methods, any::<bool>()).prop_map(|(hole, method, apply)| ImageSpec { hole, method, apply })
 }
 
 fn block_spec(version: PgVersion) -> impl Strategy<Value = BlockSpec> {
     let data = proptest::collection::vec(any::<u8>(), 0..40);
     let image = proptest::option::of(image_spec(version));
     (0..2u32, 0..4u8, any::<u32>(), any::<bool>(), image, data).prop_map(
-        |(rel, fork, blkno, will_init, image, data)| BlockSpec {
-            id: 0,
-            rel,
-            fork,
-            blkno,
-            will_init,
-            image,
-            data,
-        },
+        |(rel, fork, blkno, will_init, image, data)| BlockSpec { id: 0, rel, fork, blkno, will_init, image, data },
     )
 }
 
@@ -146,32 +121,17 @@ fn spec() -> impl Strategy<Value = Spec> {
     proptest::sample::select(&PgVersion::ALL[..]).prop_flat_map(|version| {
         let blocks = proptest::collection::vec((1..3u8, block_spec(version)), 0..6);
         let main = proptest::collection::vec(any::<u8>(), 0..300);
-        (
-            blocks,
-            any::<Option<u16>>(),
-            any::<Option<u32>>(),
-            main,
-            any::<bool>(),
-        )
-            .prop_map(move |(gaps, origin, top_xid, main, long_main)| {
+        (blocks, any::<Option<u16>>(), any::<Option<u32>>(), main, any::<bool>()).prop_map(
+            move |(gaps, origin, top_xid, main, long_main)| {
                 let mut next = 0;
                 let number = |(gap, block): (u8, BlockSpec)| {
                     next += gap;
-                    BlockSpec {
-                        id: next - 1,
-                        ..block
-                    }
+                    BlockSpec { id: next - 1, ..block }
                 };
                 let blocks = gaps.into_iter().map(number).collect();
-                Spec {
-                    version,
-                    blocks,
-                    origin,
-                    top_xid,
-                    main,
-                    long_main,
-                }
-            })
+                Spec { version, blocks, origin, top_xid, main, long_main }
+            },
+        )
     })
 }
 
@@ -246,26 +206,11 @@ proptest! {
 }
 
 fn plain(version: PgVersion, blocks: Vec<BlockSpec>) -> Spec {
-    Spec {
-        version,
-        blocks,
-        origin: None,
-        top_xid: None,
-        main: vec![1, 2, 3],
-        long_main: false,
-    }
+    Spec { version, blocks, origin: None, top_xid: None, main: vec![1, 2, 3], long_main: false }
 }
 
 fn block(id: u8) -> BlockSpec {
-    BlockSpec {
-        id,
-        rel: 9,
-        fork: 0,
-        blkno: 1,
-        will_init: false,
-        image: None,
-        data: vec![5],
-    }
+    BlockSpec { id, rel: 9, fork: 0, blkno: 1, will_init: false, image: None, data: vec![5] }
 }
 
 fn error_after(spec: &Spec, offset: usize, byte: u8) -> RecordError {
@@ -281,79 +226,33 @@ fn each_broken_rule_has_its_error() {
     assert_eq!(error_after(&two, 44, 0), RecordError::BlockOrder(0));
     assert_eq!(error_after(&two, 24, 1), RecordError::BlockOrder(1));
     assert_eq!(error_after(&two, 44, 33), RecordError::FragmentId(33));
-    assert_eq!(
-        error_after(&two, 25, 0x24),
-        RecordError::Fork { id: 0, fork: 4 }
-    );
-    assert_eq!(
-        error_after(&two, 25, 0x00),
-        RecordError::DataFlag { id: 0, data_len: 1 }
-    );
-    assert_eq!(
-        error_after(&two, 26, 0),
-        RecordError::DataFlag { id: 0, data_len: 0 }
-    );
+    assert_eq!(error_after(&two, 25, 0x24), RecordError::Fork { id: 0, fork: 4 });
+    assert_eq!(error_after(&two, 25, 0x00), RecordError::DataFlag { id: 0, data_len: 1 });
+    assert_eq!(error_after(&two, 26, 0), RecordError::DataFlag { id: 0, data_len: 0 });
     assert_eq!(error_after(&two, 25, 0xA0), RecordError::NoPreviousRel(0));
-    assert_eq!(
-        error_after(&two, 53, 4),
-        RecordError::PayloadLength {
-            announced: 6,
-            left: 5
-        }
-    );
-    assert_eq!(
-        error_after(&two, 17, 22),
-        RecordError::Header(HeaderError::InvalidRmgr(22))
-    );
-    assert!(matches!(
-        error_after(&two, 0, 60),
-        RecordError::Length { total_len: 60, .. }
-    ));
-    assert_eq!(
-        error_after(&two, 0, 3),
-        RecordError::Header(HeaderError::TooShort(3))
-    );
+    assert_eq!(error_after(&two, 53, 4), RecordError::PayloadLength { announced: 6, left: 5 });
+    assert_eq!(error_after(&two, 17, 22), RecordError::Header(HeaderError::InvalidRmgr(22)));
+    assert!(matches!(error_after(&two, 0, 60), RecordError::Length { total_len: 60, .. }));
+    assert_eq!(error_after(&two, 0, 3), RecordError::Header(HeaderError::TooShort(3)));
 }
 
 #[test]
 fn impossible_images_are_refused() {
-    let image = ImageSpec {
-        hole: Some((100, 50)),
-        method: 0,
-        apply: true,
-    };
-    let spec = plain(
-        PgVersion::V15,
-        vec![BlockSpec {
-            image: Some(image),
-            ..block(0)
-        }],
-    );
+    let image = ImageSpec { hole: Some((100, 50)), method: 0, apply: true };
+    let spec = plain(PgVersion::V15, vec![BlockSpec { image: Some(image), ..block(0) }]);
     // Image header at 28: length 28..30, hole offset 30..32, flags 32.
     let shape = |error| matches!(error, RecordError::ImageShape { id: 0, .. });
     assert!(shape(error_after(&spec, 30, 0)));
     assert!(shape(error_after(&spec, 31, 0x20)));
     assert!(shape(error_after(&spec, 32, 0x02)));
-    assert_eq!(
-        error_after(&spec, 32, 0x23),
-        RecordError::ImageFlags { id: 0, info: 0x23 }
-    );
-    assert_eq!(
-        error_after(&spec, 32, 0x0C),
-        RecordError::ImageFlags { id: 0, info: 0x0C }
-    );
+    assert_eq!(error_after(&spec, 32, 0x23), RecordError::ImageFlags { id: 0, info: 0x23 });
+    assert_eq!(error_after(&spec, 32, 0x0C), RecordError::ImageFlags { id: 0, info: 0x0C });
     let mut bytes = spec.bytes();
     bytes[28..30].copy_from_slice(&8192u16.to_le_bytes());
     assert!(shape(decode(PgVersion::V15, &bytes).unwrap_err()));
     // 14 has other bits: 0x03 is a compressed image with a hole there, and 15's 0x08 has no meaning.
-    let old = Spec {
-        version: PgVersion::V14,
-        ..spec
-    };
-    assert_eq!(
-        error_after(&old, 32, 0x08),
-        RecordError::ImageFlags { id: 0, info: 0x08 }
-    );
+    let old = Spec { version: PgVersion::V14, ..spec };
+    assert_eq!(error_after(&old, 32, 0x08), RecordError::ImageFlags { id: 0, info: 0x08 });
 }
 
 #[test]

@@ -7,11 +7,7 @@ use crate::version::PgVersion;
 ///
 /// An unknown operation gives `Rmgr/UNKNOWN`, an extension's resource manager `custom/UNKNOWN`.
 pub fn record_name(version: PgVersion, rmid: RmgrId, info: u8) -> &'static str {
-    let opcode = if rmid == RmgrId::XACT {
-        info & 0x70
-    } else {
-        info & 0xF0
-    };
+    let opcode = if rmid == RmgrId::XACT { info & 0x70 } else { info & 0xF0 };
     versioned_name(version, rmid, opcode).unwrap_or_else(|| common_name(rmid, opcode))
 }
 
@@ -35,12 +31,8 @@ fn versioned_name(version: PgVersion, rmid: RmgrId, opcode: u8) -> Option<&'stat
 
 /// Names that are the same in all versions.
 fn common_name(rmid: RmgrId, opcode: u8) -> &'static str {
-    let known = COMMON
-        .get(usize::from(rmid.0))
-        .and_then(|(_, names)| names.iter().find(|(op, _)| *op == opcode));
-    let unknown = COMMON
-        .get(usize::from(rmid.0))
-        .map_or("custom/UNKNOWN", |(unknown, _)| *unknown);
+    let known = COMMON.get(usize::from(rmid.0)).and_then(|(_, names)| names.iter().find(|(op, _)| *op == opcode));
+    let unknown = COMMON.get(usize::from(rmid.0)).map_or("custom/UNKNOWN", |(unknown, _)| *unknown);
     known.map_or(unknown, |(_, name)| *name)
 }
 
@@ -78,19 +70,10 @@ const COMMON: [Names; 22] = [
             (0x60, "Transaction/INVALIDATION"),
         ],
     ),
-    (
-        "Storage/UNKNOWN",
-        &[(0x10, "Storage/CREATE"), (0x20, "Storage/TRUNCATE")],
-    ),
-    (
-        "CLOG/UNKNOWN",
-        &[(0x00, "CLOG/ZEROPAGE"), (0x10, "CLOG/TRUNCATE")],
-    ),
+    ("Storage/UNKNOWN", &[(0x10, "Storage/CREATE"), (0x20, "Storage/TRUNCATE")]),
+    ("CLOG/UNKNOWN", &[(0x00, "CLOG/ZEROPAGE"), (0x10, "CLOG/TRUNCATE")]),
     ("Database/UNKNOWN", &[]),
-    (
-        "Tablespace/UNKNOWN",
-        &[(0x00, "Tablespace/CREATE"), (0x10, "Tablespace/DROP")],
-    ),
+    ("Tablespace/UNKNOWN", &[(0x00, "Tablespace/CREATE"), (0x10, "Tablespace/DROP")]),
     (
         "MultiXact/UNKNOWN",
         &[
@@ -101,14 +84,7 @@ const COMMON: [Names; 22] = [
         ],
     ),
     ("RelMap/UNKNOWN", &[(0x00, "RelMap/UPDATE")]),
-    (
-        "Standby/UNKNOWN",
-        &[
-            (0x00, "Standby/LOCK"),
-            (0x10, "Standby/RUNNING_XACTS"),
-            (0x20, "Standby/INVALIDATIONS"),
-        ],
-    ),
+    ("Standby/UNKNOWN", &[(0x00, "Standby/LOCK"), (0x10, "Standby/RUNNING_XACTS"), (0x20, "Standby/INVALIDATIONS")]),
     (
         "Heap2/UNKNOWN",
         &[
@@ -229,20 +205,8 @@ const COMMON: [Names; 22] = [
             (0x50, "BRIN/DESUMMARIZE"),
         ],
     ),
-    (
-        "CommitTs/UNKNOWN",
-        &[(0x00, "CommitTs/ZEROPAGE"), (0x10, "CommitTs/TRUNCATE")],
-    ),
-    (
-        "ReplicationOrigin/UNKNOWN",
-        &[
-            (0x00, "ReplicationOrigin/SET"),
-            (0x10, "ReplicationOrigin/DROP"),
-        ],
-    ),
+    ("CommitTs/UNKNOWN", &[(0x00, "CommitTs/ZEROPAGE"), (0x10, "CommitTs/TRUNCATE")]),
+    ("ReplicationOrigin/UNKNOWN", &[(0x00, "ReplicationOrigin/SET"), (0x10, "ReplicationOrigin/DROP")]),
     ("Generic/UNKNOWN", &[(0x00, "Generic/Generic")]),
-    (
-        "LogicalMessage/UNKNOWN",
-        &[(0x00, "LogicalMessage/MESSAGE")],
-    ),
+    ("LogicalMessage/UNKNOWN", &[(0x00, "LogicalMessage/MESSAGE")]),
 ];
