@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub mod cursor;
+pub mod image;
 pub mod page;
 pub mod record;
 pub mod rmgr;
