@@ -1,1 +1,29 @@
-//! (see docs/architecture.md)
+//! Replay of PostgreSQL 14-18 WAL, page by page: `(page, record, block reference) -> page`.
+//!
+//! Redo of a page needs the record's main data, the block reference's own data and the *numbers* of the record's other
+//! blocks, never the content of another page. So any page can be brought forward alone, from any older version of it.
+//! Everything here is pure: no I/O, no state, and errors instead of panics whatever the bytes.
+//!
+//! * [`apply_record`] is the entry: full-page images, LSN rules, then one module per resource manager.
+//! * [`vm`] and [`slru`] hold the page changes that records make without a block reference.
+//! * [`mask`] blanks what PostgreSQL itself does not log, to compare pages with those of a server.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
+
+mod apply;
+mod btree;
+mod error;
+mod heap;
+mod heap2;
+mod index_tuple;
+pub mod mask;
+mod op;
+mod page;
+mod sequence;
+pub mod slru;
+pub mod vm;
+
+pub use apply::{Applied, RedoContext, apply_record};
+pub use error::{Fault, RecordContext, RedoError};

@@ -1,0 +1,138 @@
+//! The rules common to all resource managers: full-page images, new pages, page LSNs.
+
+use postgres_formats::image::restore_image;
+use postgres_formats::record::{BlockRef, DecodedRecord, RelFile};
+use postgres_formats::rmgr::{RmgrId, record_name};
+use postgres_formats::version::PgVersion;
+
+use crate::error::{Fault, RecordContext, RedoError};
+use crate::op::{Op, Outcome};
+use crate::{btree, heap, heap2, sequence};
+use postgres_formats::page::PageMut;
+
+/// What redo depends on besides page and record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedoContext {
+    /// Major version that wrote the WAL.
+    pub version: PgVersion,
+    /// Whether the cluster has data checksums.
+    pub data_checksums: bool,
+    /// `wal_log_hints` in effect (the control file's, then that of the last parameter change record).
+    pub wal_log_hints: bool,
+}
+
+/// What a record did to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The page is now the one after the record.
+    Changed,
+    /// The page already contains the change: its LSN is not older than the record (`BLK_DONE`).
+    SkippedByLsn,
+    /// The page does not exist: it is all zero and the record does not create it (`BLK_NOTFOUND`). A server accepts
+    /// this only if the page or relation is dropped later.
+    SkippedNew,
+    /// The record changes nothing on this page.
+    Unchanged,
+}
+
+/// Operation codes of XLOG records with blocks.
+const XLOG_FPI_FOR_HINT: u8 = 0xA0;
+const XLOG_FPI: u8 = 0xB0;
+
+/// Applies `rec`, which ends at `end_lsn`, to the page of its block reference `block_id`.
+///
+/// `page` is the version before the record, all zero if there is none. Of other block references only relation, fork,
+/// number and flags are read, so the record may be reduced to this block. `pd_checksum` is not maintained.
+///
+/// # Errors
+///
+/// [`RedoError`] if there is no such block, if the record type is not known, or if record and page do not fit together;
+/// the page's content is unspecified then.
+pub fn apply_record(
+    ctx: &RedoContext,
+    page: &mut [u8; 8192],
+    rec: &DecodedRecord<'_>,
+    block_id: u8,
+    end_lsn: u64,
+) -> Result<Applied, RedoError> {
+    let Some(block) = rec.block(block_id) else {
+        return Err(RedoError::NoSuchBlock(describe(ctx, rec, block_id, None, end_lsn)));
+    };
+    let (header, blocks) = (&rec.header, rec.blocks.as_slice());
+    let op = Op { ctx, header, blocks, main: rec.main_data, block, end_lsn };
+    apply(&op, &mut PageMut::new(page)).map_err(|fault| {
+        let context = describe(ctx, rec, block_id, Some(block), end_lsn);
+        match fault {
+            Fault::Unsupported => RedoError::Unsupported { rmgr: context.rmgr, record: context.record, context },
+            fault => RedoError::Failed { context, fault },
+        }
+    })
+}
+
+fn apply(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Applied, Fault> {
+    if let Some(image) = op.block.image.filter(|image| image.apply) {
+        restore_image(&image, page.bytes_mut())?;
+        // An all-zero page stays all zero: an LSN on it would make it look used.
+        if !page.is_new() {
+            page.set_lsn(op.end_lsn);
+        }
+        return Ok(Applied::Changed);
+    }
+    if op.header.rmid == RmgrId::XLOG.0 {
+        return xlog_without_image(op);
+    }
+    if op.block.will_init {
+        page.bytes_mut().fill(0);
+    } else if heap2::may_create_page(op) && page.is_new() {
+        page.init(0);
+    } else if page.is_new() {
+        return Ok(Applied::SkippedNew);
+    } else if op.end_lsn <= page.lsn() {
+        return Ok(Applied::SkippedByLsn);
+    }
+    match dispatch(op, page)? {
+        Outcome::Changed => page.set_lsn(op.end_lsn),
+        Outcome::ChangedKeepLsn => {}
+        Outcome::Unchanged => return Ok(Applied::Unchanged),
+    }
+    Ok(Applied::Changed)
+}
+
+fn dispatch(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    match RmgrId(op.header.rmid) {
+        RmgrId::HEAP => heap::redo(op, page),
+        RmgrId::HEAP2 => heap2::redo(op, page),
+        RmgrId::BTREE => btree::redo(op, page),
+        RmgrId::SEQ => sequence::redo(op, page),
+        _ => Err(Fault::Unsupported),
+    }
+}
+
+/// XLOG records change pages by images only. A hint record may come without one if full-page writes are off.
+fn xlog_without_image(op: &Op<'_>) -> Result<Applied, Fault> {
+    match op.opcode() {
+        XLOG_FPI_FOR_HINT => Ok(Applied::Unchanged),
+        XLOG_FPI => Err(Fault::Inconsistent("full-page image record has no image to apply")),
+        _ => Err(Fault::Unsupported),
+    }
+}
+
+fn describe(
+    ctx: &RedoContext,
+    rec: &DecodedRecord<'_>,
+    block_id: u8,
+    block: Option<&BlockRef<'_>>,
+    end_lsn: u64,
+) -> RecordContext {
+    let rmid = RmgrId(rec.header.rmid);
+    RecordContext {
+        rmgr: rmid.name(),
+        record: record_name(ctx.version, rmid, rec.header.info),
+        info: rec.header.info,
+        end_lsn,
+        block_id,
+        rel: block.map_or_else(RelFile::default, |b| b.rel),
+        fork: block.map_or(0, |b| b.fork),
+        blkno: block.map_or(0, |b| b.blkno),
+    }
+}

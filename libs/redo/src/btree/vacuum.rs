@@ -1,0 +1,65 @@
+//! Deletion of leaf tuples, by VACUUM or when an insertion needs space. Posting lists may lose some of their TIDs only.
+
+use postgres_formats::cursor::{Cursor, u16_at};
+use postgres_formats::version::PgVersion;
+
+use super::posting::{self, LeafTuple};
+use super::{CYCLE_ID, SPECIAL_SIZE, clear_flag, flag};
+use crate::error::Fault;
+use crate::index_tuple::TID_LEN;
+use crate::op::Op;
+use crate::page::RedoPage;
+use postgres_formats::page::PageMut;
+
+/// `xl_btree_delete`: conflict xid 0, ndeleted 4, nupdated 6 (16 and later: a flag for catalogs).
+pub(super) fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
+    remove(op.data(), u16_at(op.main, 4)?, u16_at(op.main, 6)?, page)
+}
+
+/// `xl_btree_vacuum`: ndeleted 0, nupdated 2.
+pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
+    remove(op.data(), u16_at(op.main, 0)?, u16_at(op.main, 2)?, page)?;
+    if op.ctx.version >= PgVersion::V18 {
+        page.put_special(SPECIAL_SIZE, CYCLE_ID, &[0; 2])?;
+    }
+    Ok(())
+}
+
+/// Block data: offsets of deleted items, offsets of updated items, then for each updated one the number of its deleted
+/// TIDs and their indexes in the list as it was. All offsets are those before any deletion.
+fn remove(data: &[u8], deleted: u16, updated: u16, page: &mut PageMut<'_>) -> Result<(), Fault> {
+    let mut data = Cursor::new(data);
+    let deleted = offsets(&mut data, deleted)?;
+    let updated = offsets(&mut data, updated)?;
+    for offset in updated {
+        let count = data.u16()?;
+        let indexes = offsets(&mut data, count)?;
+        let shrunk = without_tids(page.item(offset)?, &indexes)?;
+        page.overwrite_item(offset, &shrunk)?;
+    }
+    page.delete_items(&deleted)?;
+    clear_flag(page, flag::HAS_GARBAGE)
+}
+
+fn without_tids(tuple: &[u8], indexes: &[u16]) -> Result<Vec<u8>, Fault> {
+    if !posting::is_posting(tuple)? {
+        return Err(Fault::Inconsistent("item is not a posting list tuple"));
+    }
+    let LeafTuple { key, tids } = LeafTuple::parse(tuple)?;
+    let mut deleted = indexes.iter().peekable();
+    let mut kept = Vec::with_capacity(tids.len());
+    for (index, tid) in tids.chunks_exact(TID_LEN).enumerate() {
+        if deleted.next_if(|deleted| usize::from(**deleted) == index).is_none() {
+            kept.extend_from_slice(tid);
+        }
+    }
+    if deleted.next().is_some() {
+        return Err(Fault::Inconsistent("posting list has no such index"));
+    }
+    posting::form(key, &kept)
+}
+
+fn offsets(data: &mut Cursor<'_>, count: u16) -> Result<Vec<u16>, Fault> {
+    let (words, _) = data.take(usize::from(count) * 2)?.as_chunks::<2>();
+    Ok(words.iter().copied().map(u16::from_le_bytes).collect())
+}

@@ -1,0 +1,88 @@
+//! What can go wrong while a record is replayed.
+
+use std::fmt;
+
+use postgres_formats::cursor::Truncated;
+use postgres_formats::image::ImageError;
+use postgres_formats::page::PageError;
+use postgres_formats::record::RelFile;
+
+/// Which record and which block an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordContext {
+    /// Resource manager, as `pg_waldump` names it.
+    pub rmgr: &'static str,
+    /// Record type, as `pg_waldump` names it, with its resource manager: `Heap/INSERT`.
+    pub record: &'static str,
+    /// The record's info byte, which tells record types without a name apart.
+    pub info: u8,
+    /// LSN of the end of the record.
+    pub end_lsn: u64,
+    /// Block reference id.
+    pub block_id: u8,
+    /// Relation of the block (zeros if the record has no such block).
+    pub rel: RelFile,
+    /// Fork of the block.
+    pub fork: u8,
+    /// Block number.
+    pub blkno: u32,
+}
+
+impl fmt::Display for RecordContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (high, low) = (self.end_lsn >> 32, self.end_lsn & 0xFFFF_FFFF);
+        let RelFile { spc, db, rel } = self.rel;
+        write!(
+            f,
+            "{} (info 0x{:02X}) ending at {high:X}/{low:X}, block reference {}: rel {spc}/{db}/{rel} fork {} block {}",
+            self.record, self.info, self.block_id, self.fork, self.blkno
+        )
+    }
+}
+
+/// Why a record could not be applied to a page. The page's content is unspecified afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum RedoError {
+    /// The record has no block reference with the given id.
+    #[error("record has no such block: {0}")]
+    NoSuchBlock(RecordContext),
+    /// No redo exists for this record type.
+    #[error("redo of {record} is not supported: {context}")]
+    Unsupported {
+        /// Resource manager name.
+        rmgr: &'static str,
+        /// Record type name.
+        record: &'static str,
+        /// The record in full.
+        context: RecordContext,
+    },
+    /// Record and page do not fit together, or one of them is damaged.
+    #[error("redo of {context}: {fault}")]
+    Failed {
+        /// The record and block.
+        context: RecordContext,
+        /// What does not fit.
+        #[source]
+        fault: Fault,
+    },
+}
+
+/// The cause of a failed redo.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The record's data ends before a field.
+    #[error("record data is too short: {0}")]
+    Truncated(#[from] Truncated),
+    /// The page cannot take the change.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// The full-page image cannot be restored.
+    #[error("full-page image: {0}")]
+    Image(#[from] ImageError),
+    /// The record's fields contradict each other or the page.
+    #[error("{0}")]
+    Inconsistent(&'static str),
+    /// No code for this record type.
+    #[error("record type is not supported")]
+    Unsupported,
+}

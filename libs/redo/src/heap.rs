@@ -1,0 +1,135 @@
+//! Heap (resource manager 10): single-tuple changes of table pages.
+
+mod insert;
+pub(crate) mod tuple;
+mod update;
+mod vm_ref;
+
+use postgres_formats::cursor::{u8_at, u16_at, u32_at};
+
+use crate::error::Fault;
+use crate::op::{Op, Outcome};
+use crate::page::RedoPage;
+use postgres_formats::page::PageMut;
+use tuple::TupleMut;
+
+pub(crate) use insert::multi_insert;
+pub(crate) use vm_ref::clear_referenced_bits;
+
+/// `xl_info` bit: the page is initialized by this record (`XLOG_HEAP_INIT_PAGE`).
+pub(crate) const INIT_PAGE: u8 = 0x80;
+/// Fork number of the visibility map.
+const VM_FORK: u8 = 2;
+
+/// Record types after masking [`INIT_PAGE`] off.
+mod opcode {
+    pub(super) const INSERT: u8 = 0x00;
+    pub(super) const DELETE: u8 = 0x10;
+    pub(super) const UPDATE: u8 = 0x20;
+    pub(super) const HOT_UPDATE: u8 = 0x40;
+    pub(super) const CONFIRM: u8 = 0x50;
+    pub(super) const LOCK: u8 = 0x60;
+    pub(super) const INPLACE: u8 = 0x70;
+}
+
+/// `xl_heap_delete.flags`
+mod delete_flag {
+    pub(super) const ALL_VISIBLE_CLEARED: u8 = 0x01;
+    /// A speculative insertion is taken back.
+    pub(super) const IS_SUPER: u8 = 0x08;
+    pub(super) const IS_PARTITION_MOVE: u8 = 0x10;
+}
+
+pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let opcode = op.opcode() & !INIT_PAGE;
+    if op.block.fork == VM_FORK {
+        return vm_ref::redo(op, opcode, page);
+    }
+    match opcode {
+        opcode::INSERT => insert::insert(op, page),
+        opcode::DELETE => delete(op, page),
+        opcode::UPDATE => update::update(op, page, false),
+        opcode::HOT_UPDATE => update::update(op, page, true),
+        opcode::CONFIRM => confirm(op, page),
+        opcode::LOCK => lock(op, page),
+        opcode::INPLACE => inplace(op, page),
+        _ => Err(Fault::Unsupported),
+    }
+}
+
+/// The heap tuple at line pointer `offset`.
+pub(crate) fn tuple_mut<'p>(page: &'p mut PageMut<'_>, offset: u16) -> Result<TupleMut<'p>, Fault> {
+    TupleMut::new(page.item_mut(offset)?)
+}
+
+/// `xl_heap_delete`: xmax 0, offnum 4, infobits 6, flags 7. An old tuple may follow, which is for decoding only.
+fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let main = op.main;
+    let offset = u16_at(main, 4)?;
+    let flags = u8_at(main, 7)?;
+
+    let mut tuple = tuple_mut(page, offset)?;
+    tuple.set_infobits(u8_at(main, 6)?);
+    tuple.set_hot_updated(false);
+    if flags & delete_flag::IS_SUPER != 0 {
+        tuple.set_xmin(0);
+    } else {
+        tuple.set_xmax(u32_at(main, 0)?);
+    }
+    tuple.reset_cmax();
+    if flags & delete_flag::IS_PARTITION_MOVE != 0 {
+        tuple.set_moved_partitions();
+    } else {
+        tuple.set_ctid(op.block.blkno, offset);
+    }
+
+    page.set_prunable(op.header.xid);
+    if flags & delete_flag::ALL_VISIBLE_CLEARED != 0 {
+        page.set_all_visible(false);
+    }
+    Ok(Outcome::Changed)
+}
+
+/// A speculative insertion becomes a real one: `xl_heap_confirm` is the offset.
+fn confirm(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let offset = u16_at(op.main, 0)?;
+    tuple_mut(page, offset)?.set_ctid(op.block.blkno, offset);
+    Ok(Outcome::Changed)
+}
+
+/// `xl_heap_lock`: xmax 0, offnum 4, infobits 6, flags 7.
+fn lock(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let main = op.main;
+    let offset = u16_at(main, 4)?;
+    let mut tuple = tuple_mut(page, offset)?;
+    tuple.set_infobits(u8_at(main, 6)?);
+    if tuple.is_locked_only() {
+        // No update, so there is no newer version to point to.
+        tuple.set_hot_updated(false);
+        tuple.set_ctid(op.block.blkno, offset);
+    }
+    tuple.set_xmax(u32_at(main, 0)?);
+    tuple.reset_cmax();
+    Ok(Outcome::Changed)
+}
+
+/// `xl_heap_lock_updated` (a Heap2 record with the layout of `xl_heap_lock`): a later version of a locked tuple.
+pub(crate) fn lock_updated(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let main = op.main;
+    let mut tuple = tuple_mut(page, u16_at(main, 4)?)?;
+    tuple.set_infobits(u8_at(main, 6)?);
+    tuple.set_xmax(u32_at(main, 0)?);
+    Ok(Outcome::Changed)
+}
+
+/// Overwrites the attributes of a tuple by others of the same length; main data starts with the offset (18 adds
+/// invalidation messages, which do not concern the page).
+fn inplace(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let mut tuple = tuple_mut(page, u16_at(op.main, 0)?)?;
+    let attributes = tuple.attributes()?;
+    if attributes.len() != op.data().len() {
+        return Err(Fault::Inconsistent("in-place update changes the tuple's length"));
+    }
+    attributes.copy_from_slice(op.data());
+    Ok(Outcome::Changed)
+}

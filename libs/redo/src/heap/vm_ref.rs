@@ -1,0 +1,56 @@
+//! The visibility map page as a block reference of heap records, which 17.11, 18.6 and later minor releases write when
+//! bits were cleared. Older releases clear the bits without one: then it is the caller's task ([`crate::vm`]).
+
+use postgres_formats::cursor::u8_at;
+
+use super::opcode;
+use crate::error::Fault;
+use crate::op::{Op, Outcome};
+use crate::vm;
+use postgres_formats::page::PageMut;
+
+/// Block reference ids in update records.
+const HEAP_NEW: u8 = 0;
+const HEAP_OLD: u8 = 1;
+const VM_OF_NEW: u8 = 2;
+
+/// `xl_heap_update.flags`: bits of the old block were cleared, too.
+const OLD_ALL_VISIBLE_CLEARED: u8 = 0x01;
+
+pub(super) fn redo(op: &Op<'_>, opcode: u8, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    match opcode {
+        opcode::INSERT | opcode::DELETE => clear_referenced_bits(op, page, vm::VALID_BITS),
+        opcode::LOCK => clear_referenced_bits(op, page, vm::ALL_FROZEN),
+        opcode::UPDATE | opcode::HOT_UPDATE => update(op, page),
+        _ => Err(Fault::Inconsistent("record type has no business with the visibility map")),
+    }
+}
+
+/// Clears `bits` of the record's heap block (block reference 0).
+pub(crate) fn clear_referenced_bits(op: &Op<'_>, page: &mut PageMut<'_>, bits: u8) -> Result<Outcome, Fault> {
+    let changed = vm::clear_bits(page.bytes_mut(), op.need_blkno(HEAP_NEW)?, bits);
+    Ok(outcome(changed))
+}
+
+/// The map page of the new block also holds the old block's bits if both are covered by it; else the old block's map
+/// page is a reference of its own.
+fn update(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
+    let flags = u8_at(op.main, 7)?;
+    let new_blkno = op.need_blkno(HEAP_NEW)?;
+    let old_blkno = op.blkno_of(HEAP_OLD).unwrap_or(new_blkno);
+    let covered = |blkno| vm::position(blkno).page == op.block.blkno;
+
+    let mut changed = false;
+    if op.block.id == VM_OF_NEW {
+        changed |= vm::clear_bits(page.bytes_mut(), new_blkno, vm::VALID_BITS);
+        let old_too = flags & OLD_ALL_VISIBLE_CLEARED != 0 && covered(old_blkno);
+        changed |= old_too && vm::clear_bits(page.bytes_mut(), old_blkno, vm::VALID_BITS);
+    } else {
+        changed |= vm::clear_bits(page.bytes_mut(), old_blkno, vm::VALID_BITS);
+    }
+    Ok(outcome(changed))
+}
+
+fn outcome(changed: bool) -> Outcome {
+    if changed { Outcome::Changed } else { Outcome::Unchanged }
+}
