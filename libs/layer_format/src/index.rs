@@ -1,0 +1,233 @@
+//! Index pages: (key, LSN) -> place of the value, in columns of the narrowest width that the page's values need.
+//!
+//! A page holds up to 8,184 bytes (two blocks' payload). Each column stores differences to the page's base in a fixed
+//! number of bytes, so that an entry of a 100-byte value costs about 10 bytes and a search needs no decoding.
+
+use pageserver_api::key::CompactKey;
+use utils::lsn::Lsn;
+
+use crate::FormatError;
+use crate::block::BLOCK_PAYLOAD;
+use crate::bytes::{Cursor, byte_width};
+
+/// Blocks of an index page.
+pub const INDEX_PAGE_BLOCKS: u64 = 2;
+/// Most bytes of an index page.
+pub const INDEX_PAGE_SIZE: usize = INDEX_PAGE_BLOCKS as usize * BLOCK_PAYLOAD;
+/// Bytes before the columns: count (2), widths (4), base key (16), LSN (8), position (8), length (8).
+const HEADER_LEN: usize = 2 + 4 + 16 + 8 + 8 + 8;
+/// Readers load columns in 8- or 16-byte words, which may reach past the last entry.
+const COLUMNS: usize = 4;
+
+/// One entry: where the value of (key, LSN) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Key.
+    pub key: CompactKey,
+    /// Version.
+    pub lsn: Lsn,
+    /// Logical position of the value's first byte.
+    pub position: u64,
+    /// Stored length of the value in bytes.
+    pub len: u32,
+    /// Delta layers: the value needs no earlier version. Image layers: the value is compressed.
+    pub flag: bool,
+}
+
+impl IndexEntry {
+    fn packed_len(&self) -> u64 {
+        u64::from(self.len) << 1 | u64::from(self.flag)
+    }
+}
+
+/// Gathers entries in order of (key, LSN) into one page.
+#[derive(Debug, Default)]
+pub struct IndexPageBuilder {
+    entries: Vec<IndexEntry>,
+    lsn: Spread,
+    position: Spread,
+    len: Spread,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    min: u64,
+    max: u64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self { min: u64::MAX, max: 0 }
+    }
+}
+
+impl Spread {
+    fn with(self, value: u64) -> Self {
+        Self { min: self.min.min(value), max: self.max.max(value) }
+    }
+
+    fn width(self) -> usize {
+        byte_width(u128::from(self.max - self.min))
+    }
+}
+
+fn key_bits(key: CompactKey) -> u128 {
+    key.to_i128() as u128
+}
+
+impl IndexPageBuilder {
+    /// Adds an entry. Returns false, and does not take it, if the page is full.
+    ///
+    /// # Panics
+    /// If the entry's key and LSN do not come after the last entry's.
+    pub fn push(&mut self, entry: IndexEntry) -> bool {
+        let lsn = self.lsn.with(entry.lsn.0);
+        let position = self.position.with(entry.position);
+        let len = self.len.with(entry.packed_len());
+        let key_width = match (self.entries.first(), self.entries.last()) {
+            (Some(first), Some(last)) => {
+                assert!((last.key, last.lsn) < (entry.key, entry.lsn), "index entries come in order");
+                byte_width(key_bits(entry.key) - key_bits(first.key))
+            }
+            _ => 0,
+        };
+        let row = key_width + lsn.width() + position.width() + len.width();
+        if HEADER_LEN + row * (self.entries.len() + 1) > INDEX_PAGE_SIZE || self.entries.len() == usize::from(u16::MAX)
+        {
+            return false;
+        }
+        (self.lsn, self.position, self.len) = (lsn, position, len);
+        self.entries.push(entry);
+        true
+    }
+
+    /// The first entry, if any.
+    pub fn first(&self) -> Option<&IndexEntry> {
+        self.entries.first()
+    }
+
+    /// Appends the page to `out` and starts a new one. Appends nothing if the page is empty.
+    pub fn finish_into(&mut self, out: &mut Vec<u8>) {
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return };
+        let base_key = key_bits(first.key);
+        let key_width = byte_width(key_bits(last.key) - base_key);
+        let widths = [key_width, self.lsn.width(), self.position.width(), self.len.width()];
+        out.extend_from_slice(&(self.entries.len() as u16).to_le_bytes());
+        out.extend(widths.map(|width| width as u8));
+        out.extend_from_slice(&base_key.to_le_bytes());
+        for base in [self.lsn.min, self.position.min, self.len.min] {
+            out.extend_from_slice(&base.to_le_bytes());
+        }
+        let [key_width, lsn_width, position_width, len_width] = widths;
+        push_column(out, key_width, self.entries.iter().map(|e| key_bits(e.key) - base_key));
+        push_column(out, lsn_width, self.entries.iter().map(|e| u128::from(e.lsn.0 - self.lsn.min)));
+        push_column(out, position_width, self.entries.iter().map(|e| u128::from(e.position - self.position.min)));
+        push_column(out, len_width, self.entries.iter().map(|e| u128::from(e.packed_len() - self.len.min)));
+        self.entries.clear();
+        (self.lsn, self.position, self.len) = Default::default();
+    }
+}
+
+fn push_column(out: &mut Vec<u8>, width: usize, values: impl Iterator<Item = u128>) {
+    if width <= 8 {
+        // The narrow case by 8-byte stores: what a value writes too much is overwritten by the next.
+        for value in values {
+            out.extend_from_slice(&(value as u64).to_le_bytes());
+            out.truncate(out.len() + width - 8);
+        }
+    } else {
+        for value in values {
+            out.extend_from_slice(&value.to_le_bytes());
+            out.truncate(out.len() + width - 16);
+        }
+    }
+}
+
+/// A decoded view of an index page.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexPage<'a> {
+    count: usize,
+    base_key: u128,
+    bases: [u64; COLUMNS - 1],
+    widths: [usize; COLUMNS],
+    columns: [&'a [u8]; COLUMNS],
+}
+
+impl<'a> IndexPage<'a> {
+    /// The page in `bytes`; bytes after it (padding to whole blocks) must be zero.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(bytes);
+        let count = usize::from(cursor.u16()?);
+        let widths = cursor.array::<COLUMNS>()?.map(usize::from);
+        let [key_width, narrow @ ..] = widths;
+        if count == 0 || key_width > 16 || narrow.iter().any(|width| *width > 8) {
+            return Err(FormatError::new("index page header makes no sense"));
+        }
+        let base_key = cursor.u128()?;
+        let bases = [cursor.u64()?, cursor.u64()?, cursor.u64()?];
+        let mut columns: [&[u8]; COLUMNS] = [&[]; COLUMNS];
+        for (column, width) in columns.iter_mut().zip(widths) {
+            *column = cursor.take(width * count)?;
+        }
+        cursor.expect_zeros()?;
+        Ok(Self { count, base_key, bases, widths, columns })
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the page has no entries (never true of a decoded page).
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Entry `at`, if there is one.
+    pub fn get(&self, at: usize) -> Option<IndexEntry> {
+        if at >= self.count {
+            return None;
+        }
+        let [keys, lsns, positions, lens] = self.columns;
+        let [key_width, lsn_width, position_width, len_width] = self.widths;
+        let [lsn_base, position_base, len_base] = self.bases;
+        let packed_len = len_base.wrapping_add(load(lens, len_width, at) as u64);
+        Some(IndexEntry {
+            key: CompactKey::from(self.base_key.wrapping_add(load(keys, key_width, at)) as i128),
+            lsn: Lsn(lsn_base.wrapping_add(load(lsns, lsn_width, at) as u64)),
+            position: position_base.wrapping_add(load(positions, position_width, at) as u64),
+            len: (packed_len >> 1) as u32,
+            flag: packed_len & 1 == 1,
+        })
+    }
+
+    /// Number of entries before (`key`, `lsn`).
+    pub fn lower_bound(&self, key: CompactKey, lsn: Lsn) -> usize {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.get(middle) {
+                Some(entry) if (entry.key, entry.lsn) < (key, lsn) => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// All entries from `at` on.
+    pub fn iter_from(self, at: usize) -> impl Iterator<Item = IndexEntry> + use<'a> {
+        (at..self.count).filter_map(move |at| self.get(at))
+    }
+}
+
+fn load(column: &[u8], width: usize, at: usize) -> u128 {
+    let start = at * width;
+    let mut word = [0; 16];
+    if let (Some(from), Some(to)) = (column.get(start..start + width), word.get_mut(..width)) {
+        to.copy_from_slice(from);
+    }
+    u128::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests;
