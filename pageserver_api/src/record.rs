@@ -50,12 +50,15 @@ pub enum WalRecord {
         /// Transactions, all on this page.
         xids: Vec<u32>,
     },
-    /// Sets the members offset of a multixact on this offsets page.
+    /// Sets the members offset of a multixact, and of the one that will follow it, as far as they are on this offsets
+    /// page.
     MultiXactOffset {
         /// The multixact.
         multi: u32,
         /// Its first member's offset.
         offset: u32,
+        /// Its number of members, from which the offset of the next multixact follows.
+        members: u32,
     },
     /// Writes members of a multixact on this members page.
     MultiXactMembers {

@@ -17,6 +17,7 @@ const KIND_SLRU: u8 = 1;
 const KIND_TWOPHASE: u8 = 2;
 const KIND_FILE: u8 = 3;
 const KIND_REPLORIGIN: u8 = 0x63;
+const KIND_REL_ENTRY: u8 = 0x65;
 
 /// Map of the databases: (tablespace, database) -> whether it has a relation map.
 pub const DBDIR_KEY: Key = Key::MIN;
@@ -30,6 +31,17 @@ pub const CHECKPOINT_KEY: Key = Key { field1: KIND_FILE, field6: 1, ..Key::MIN }
 pub const TABLESPACES_KEY: Key = Key { field1: KIND_FILE, field6: 3, ..Key::MIN };
 /// Settings that replay depends on (`wal_log_hints`, checksums...), as the control file or a record gave them last.
 pub const PARAMETERS_KEY: Key = Key { field1: KIND_FILE, field6: 4, ..Key::MIN };
+
+/// The entry that says whether a relation fork exists: one byte, or nothing once it was dropped.
+pub fn rel_entry_key(rel: RelTag) -> Key {
+    Key { field1: KIND_REL_ENTRY, field6: 1, ..rel_block_key(rel, 0) }
+}
+
+/// The entries of all relation forks of a database in a tablespace.
+pub fn rel_entry_range(spcnode: u32, dbnode: u32) -> Range<Key> {
+    let all = dbdir_key_range(spcnode, dbnode);
+    Key { field1: KIND_REL_ENTRY, ..all.start }..Key { field1: KIND_REL_ENTRY, ..all.end }
+}
 
 /// The relation map file of a database in a tablespace (`pg_filenode.map`).
 pub fn relmap_key(spcnode: u32, dbnode: u32) -> Key {
@@ -122,6 +134,11 @@ impl Key {
         let is_block = self.field1 == KIND_SLRU && self.field3 == 1 && self.field6 != SIZE_FIELD;
         let kind = SlruKind::from_number(u8::try_from(self.field2).ok()?)?;
         is_block.then_some((kind, self.field4, self.field6))
+    }
+
+    /// The relation of a relation entry key.
+    pub fn to_rel_entry(&self) -> Option<RelTag> {
+        (self.field1 == KIND_REL_ENTRY && self.field4 != 0 && self.field6 == 1).then(|| self.rel_tag())
     }
 
     /// The relation of a relation size key.
