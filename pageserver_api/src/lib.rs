@@ -4,6 +4,7 @@
 pub mod key;
 pub mod keyspace;
 pub mod models;
+pub mod parameters;
 pub mod record;
 pub mod reltag;
 pub mod shard;

@@ -1,0 +1,34 @@
+//! Settings of a cluster that replay and start-up depend on: the value of [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
+
+use serde::{Deserialize, Serialize};
+
+/// What the control file said at import, and parameter change records since.
+///
+/// Stored in the encoding of [`utils::bin_ser::BeSer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterParameters {
+    /// Major version: 14 to 18.
+    pub pg_version: u32,
+    /// System identifier, the same in all WAL of the cluster.
+    pub system_identifier: u64,
+    /// Size of a WAL segment in bytes.
+    pub wal_segment_size: u32,
+    /// Whether data pages have checksums.
+    pub data_checksums: bool,
+    /// `wal_log_hints`: hint bit changes are logged, and set page LSNs.
+    pub wal_log_hints: bool,
+    /// `track_commit_timestamp`: commits write `pg_commit_ts`.
+    pub track_commit_timestamp: bool,
+    /// `wal_level`: 0 minimal, 1 replica, 2 logical.
+    pub wal_level: u32,
+    /// `max_connections`
+    pub max_connections: u32,
+    /// `max_worker_processes`
+    pub max_worker_processes: u32,
+    /// `max_wal_senders`
+    pub max_wal_senders: u32,
+    /// `max_prepared_transactions`
+    pub max_prepared_transactions: u32,
+    /// `max_locks_per_transaction`
+    pub max_locks_per_transaction: u32,
+}
