@@ -1,0 +1,143 @@
+//! The future of one operation.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use io_uring::squeue;
+
+use crate::slots::{Discard, SlotId};
+use crate::system::Lease;
+
+/// How often an operation is submitted again before its error is handed out.
+const MAX_RETRIES: u8 = 16;
+
+/// One kind of operation, with all it owns: file, buffer, path.
+///
+/// # Safety
+///
+/// What `entry` points to and its file descriptor are owned by `self`, do not move when `self` moves, and stay valid
+/// and open until `self` is dropped or `complete` is called; they outlive a leaked `self`.
+pub unsafe trait Operation: Sized + Send + 'static {
+    /// What the future yields.
+    type Output;
+
+    /// The operation as the kernel wants it. Called again when it has to be submitted again; an error is the result
+    /// of the operation.
+    #[doc(hidden)]
+    fn entry(&mut self) -> io::Result<squeue::Entry>;
+
+    /// Gives back what the operation owned, with its result.
+    #[doc(hidden)]
+    fn complete(self, result: io::Result<u32>) -> Self::Output;
+}
+
+/// An operation on its way. It was submitted when it was made (if the ring had room) and proceeds without being
+/// polled. If it is dropped, the kernel finishes it nevertheless, and what it owns is freed after that.
+///
+/// # Panics
+///
+/// When polled after it was ready, or in a runtime without I/O driver.
+#[must_use = "the result says whether the operation succeeded"]
+pub struct Op<R: Operation> {
+    lease: Arc<Lease>,
+    progress: Progress,
+    /// None after completion.
+    operation: Option<R>,
+    retries: u8,
+}
+
+enum Progress {
+    Started(SlotId),
+    Refused(io::Error),
+    Finished,
+}
+
+impl<R: Operation> Op<R> {
+    pub(crate) fn start(lease: Arc<Lease>, mut operation: R, batched: bool) -> Self {
+        let progress = Progress::start(&lease, &mut operation, batched);
+        Self { lease, progress, operation: Some(operation), retries: 0 }
+    }
+
+    /// Whether the operation is worth another try: when a thread exits, the kernel cancels what it had handed to
+    /// that thread's workers (ECANCELED, EINTR) or could not resume in its context (EFAULT). All operations here may
+    /// be repeated. EAGAIN is a shortage that leaks out of some file systems.
+    fn may_retry(&mut self, result: i32) -> bool {
+        let limit = match -result {
+            libc::ECANCELED | libc::EINTR | libc::EAGAIN => MAX_RETRIES,
+            libc::EFAULT => 1,
+            _ => 0,
+        };
+        let retry = self.retries < limit;
+        self.retries += u8::from(retry);
+        retry
+    }
+}
+
+impl Progress {
+    fn start<R: Operation>(lease: &Lease, operation: &mut R, batched: bool) -> Self {
+        match operation.entry() {
+            // SAFETY: `Operation` vouches that the operation owns what the entry refers to. `Op` keeps the operation
+            // until `poll` returned the result, and hands it to `abandon` when it is dropped earlier.
+            Ok(entry) => Progress::Started(unsafe { lease.ring.start(entry, batched) }),
+            Err(error) => Progress::Refused(error),
+        }
+    }
+}
+
+/// Nothing in an `Op` is borrowed by address; the kernel is given addresses that are stable when it moves.
+impl<R: Operation> Unpin for Op<R> {}
+
+impl<R: Operation> Future for Op<R> {
+    type Output = R::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R::Output> {
+        let this = self.get_mut();
+        loop {
+            let result = match std::mem::replace(&mut this.progress, Progress::Finished) {
+                Progress::Started(slot) => match this.lease.ring.poll(slot, cx.waker()) {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => {
+                        this.progress = Progress::Started(slot);
+                        return Poll::Pending;
+                    }
+                },
+                Progress::Refused(error) => return Poll::Ready(this.take().complete(Err(error))),
+                Progress::Finished => panic!("an operation was polled after it was ready"),
+            };
+            if !this.may_retry(result) {
+                return Poll::Ready(this.take().complete(to_result(result)));
+            }
+            let operation = this.operation.as_mut().expect("kept until completion");
+            this.progress = Progress::start(&this.lease, operation, false);
+        }
+    }
+}
+
+impl<R: Operation> Op<R> {
+    fn take(&mut self) -> R {
+        self.operation.take().expect("kept until completion")
+    }
+}
+
+impl<R: Operation> Drop for Op<R> {
+    fn drop(&mut self) {
+        if let (Progress::Started(slot), Some(operation)) = (&self.progress, self.operation.take()) {
+            self.lease.ring.abandon(*slot, Dropped(operation));
+        }
+    }
+}
+
+struct Dropped<R>(R);
+
+impl<R: Operation> Discard for Dropped<R> {
+    fn discard(self: Box<Self>, result: i32) {
+        // Completing matters: a file that was opened for nobody has to be closed.
+        drop(self.0.complete(to_result(result)));
+    }
+}
+
+fn to_result(result: i32) -> io::Result<u32> {
+    u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}

@@ -1,0 +1,127 @@
+//! What the tests share: a directory that goes away, runtimes, and buffers that tell when they are freed.
+#![allow(dead_code, reason = "not every test binary uses everything")]
+
+use std::fs::File;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio_epoll_uring::{IoBuf, IoBufMut};
+
+/// A directory of its own for each test.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("tokio-epoll-uring-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn file(&self, name: &str) -> Arc<File> {
+        Arc::new(create(&self.path(name)))
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn create(path: &Path) -> File {
+    File::options().read(true).write(true).create_new(true).open(path).unwrap()
+}
+
+pub fn multi_thread(workers: usize) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap()
+}
+
+pub fn current_thread() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// How many files this process has open.
+pub fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Fails the test instead of hanging.
+pub async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("hangs")
+}
+
+/// Polls once.
+pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Contents that differ at every position and between seeds.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let word = |i: u64| (seed << 40 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    (0..len.div_ceil(8) as u64).flat_map(word).take(len).collect()
+}
+
+/// A buffer that is poisoned and counted when it is freed.
+pub struct Tracked {
+    bytes: Vec<u8>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Tracked {
+    pub fn new(bytes: Vec<u8>, alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Self { bytes, alive: alive.clone() }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        // A write that is still under way would put this into the file.
+        self.bytes.fill(0xEE);
+        std::hint::black_box(&self.bytes);
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: the memory is that of the Vec, which vouches for it.
+unsafe impl IoBuf for Tracked {
+    fn stable_ptr(&self) -> *const u8 {
+        self.bytes.stable_ptr()
+    }
+
+    fn bytes_init(&self) -> usize {
+        self.bytes.bytes_init()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Tracked {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.stable_mut_ptr()
+    }
+
+    fn bytes_total(&self) -> usize {
+        self.bytes.bytes_total()
+    }
+
+    unsafe fn set_init(&mut self, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.set_init(bytes) }
+    }
+}
