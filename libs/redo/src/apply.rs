@@ -7,7 +7,7 @@ use postgres_formats::version::PgVersion;
 
 use crate::error::{Fault, RecordContext, RedoError};
 use crate::op::{Op, Outcome};
-use crate::{btree, heap, heap2, sequence};
+use crate::{brin, btree, generic, gist, hash, heap, heap2, sequence};
 use postgres_formats::page::PageMut;
 
 /// What redo depends on besides page and record.
@@ -72,6 +72,9 @@ pub fn apply_record(
 fn apply(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Applied, Fault> {
     if let Some(image) = op.block.image.filter(|image| image.apply) {
         restore_image(&image, page.bytes_mut())?;
+        if op.header.rmid == RmgrId::GIST.0 {
+            gist::after_image(op, page)?;
+        }
         // An all-zero page stays all zero: an LSN on it would make it look used.
         if !page.is_new() {
             page.set_lsn(op.end_lsn);
@@ -103,7 +106,11 @@ fn dispatch(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
         RmgrId::HEAP => heap::redo(op, page),
         RmgrId::HEAP2 => heap2::redo(op, page),
         RmgrId::BTREE => btree::redo(op, page),
+        RmgrId::HASH => hash::redo(op, page),
+        RmgrId::GIST => gist::redo(op, page),
         RmgrId::SEQ => sequence::redo(op, page),
+        RmgrId::BRIN => brin::redo(op, page),
+        RmgrId::GENERIC => generic::redo(op, page),
         _ => Err(Fault::Unsupported),
     }
 }

@@ -13,8 +13,13 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod apply;
+mod brin;
 mod btree;
+mod data;
 mod error;
+mod generic;
+mod gist;
+mod hash;
 mod heap;
 mod heap2;
 mod index_tuple;

@@ -4,6 +4,7 @@ use postgres_formats::cursor::{Cursor, u16_at, u32_at};
 use postgres_formats::maxalign;
 
 use super::{LEVEL, NO_BLOCK, Opaque, PREV, SPECIAL_SIZE, first_data_key, flag, init, posting};
+use crate::data::take_tuple;
 use crate::error::Fault;
 use crate::index_tuple;
 use crate::op::Op;
@@ -39,9 +40,9 @@ impl SplitRecord {
 }
 
 /// Takes the next index tuple, which is padded to a multiple of 8.
-fn take_tuple<'a>(data: &mut Cursor<'a>) -> Result<&'a [u8], Fault> {
+fn take_padded<'a>(data: &mut Cursor<'a>) -> Result<&'a [u8], Fault> {
     let size = maxalign(index_tuple::size(data.rest())?);
-    Ok(data.take(size)?)
+    take_tuple(data, size)
 }
 
 /// The split page keeps its items up to `first_right` under a new high key. Items are laid out anew in their order.
@@ -55,14 +56,14 @@ pub(super) fn left(op: &Op<'_>, page: &mut PageMut<'_>, new_item_on_left: bool) 
     let mut new_item = Vec::new();
     let mut swapped = None;
     if new_item_on_left || record.posting_index != 0 {
-        new_item = take_tuple(&mut data)?.to_vec();
+        new_item = take_padded(&mut data)?.to_vec();
         if record.posting_index != 0 {
             let offset = record.new_item.saturating_sub(1);
             let posting = posting::swap(&mut new_item, page.item(offset)?, record.posting_index)?;
             swapped = Some((offset, posting));
         }
     }
-    let high_key = take_tuple(&mut data)?;
+    let high_key = take_padded(&mut data)?;
 
     let mut bytes = BLANK;
     let mut rebuilt = PageMut::new(&mut bytes);
@@ -119,11 +120,7 @@ fn restore_items(page: &mut PageMut<'_>, area: &[u8]) -> Result<(), Fault> {
     let mut items = Vec::new();
     let mut data = Cursor::new(area);
     while data.remaining() > 0 {
-        let item = take_tuple(&mut data)?;
-        if item.is_empty() {
-            return Err(Fault::Inconsistent("index tuple has no length"));
-        }
-        items.push(item);
+        items.push(take_padded(&mut data)?);
     }
     for item in items.into_iter().rev() {
         page.append_item(item)?;

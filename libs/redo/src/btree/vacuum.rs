@@ -5,6 +5,7 @@ use postgres_formats::version::PgVersion;
 
 use super::posting::{self, LeafTuple};
 use super::{CYCLE_ID, SPECIAL_SIZE, clear_flag, flag};
+use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::index_tuple::TID_LEN;
 use crate::op::Op;
@@ -29,11 +30,11 @@ pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
 /// TIDs and their indexes in the list as it was. All offsets are those before any deletion.
 fn remove(data: &[u8], deleted: u16, updated: u16, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut data = Cursor::new(data);
-    let deleted = offsets(&mut data, deleted)?;
-    let updated = offsets(&mut data, updated)?;
+    let deleted = take_u16s(&mut data, deleted.into())?;
+    let updated = take_u16s(&mut data, updated.into())?;
     for offset in updated {
         let count = data.u16()?;
-        let indexes = offsets(&mut data, count)?;
+        let indexes = take_u16s(&mut data, count.into())?;
         let shrunk = without_tids(page.item(offset)?, &indexes)?;
         page.overwrite_item(offset, &shrunk)?;
     }
@@ -57,9 +58,4 @@ fn without_tids(tuple: &[u8], indexes: &[u16]) -> Result<Vec<u8>, Fault> {
         return Err(Fault::Inconsistent("posting list has no such index"));
     }
     posting::form(key, &kept)
-}
-
-fn offsets(data: &mut Cursor<'_>, count: u16) -> Result<Vec<u16>, Fault> {
-    let (words, _) = data.take(usize::from(count) * 2)?.as_chunks::<2>();
-    Ok(words.iter().copied().map(u16::from_le_bytes).collect())
 }

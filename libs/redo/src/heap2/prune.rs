@@ -4,6 +4,7 @@ use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::version::PgVersion;
 
 use super::freeze;
+use crate::data::{take_u16s, u16s};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use postgres_formats::page::{ItemId, PageMut};
@@ -51,9 +52,9 @@ pub(super) fn prune(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Faul
     let dead = usize::from(u16_at(op.main, 6)?);
     let mut data = Cursor::new(op.data());
     let changes = Changes {
-        redirected: offsets(&mut data, 2 * redirected)?,
-        dead: offsets(&mut data, dead)?,
-        unused: rest_offsets(&data),
+        redirected: take_u16s(&mut data, 2 * redirected)?,
+        dead: take_u16s(&mut data, dead)?,
+        unused: u16s(data.rest()),
     };
     changes.apply(page)?;
     compact(op, page)?;
@@ -62,7 +63,7 @@ pub(super) fn prune(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Faul
 
 /// `xl_heap_vacuum` of 14-16: block data are the dead line pointers that become unused.
 pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
-    let changes = Changes { unused: rest_offsets(&Cursor::new(op.data())), ..Changes::default() };
+    let changes = Changes { unused: u16s(op.data()), ..Changes::default() };
     changes.apply(page)?;
     page.truncate_line_pointers()?;
     Ok(Outcome::Changed)
@@ -84,7 +85,7 @@ pub(super) fn prune_and_freeze(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Ou
             return Ok(Vec::new());
         }
         let count = usize::from(data.u16()?);
-        offsets(&mut data, count * width)
+        take_u16s(&mut data, count * width)
     };
     let changes = Changes {
         redirected: part(flag::REDIRECTIONS, 2)?,
@@ -108,14 +109,4 @@ fn compact(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     // 14 keeps unused line pointers at the array's end.
     let truncate = op.ctx.version >= PgVersion::V15;
     Ok(page.repair_fragmentation(truncate)?)
-}
-
-fn offsets(data: &mut Cursor<'_>, count: usize) -> Result<Vec<u16>, Fault> {
-    let (words, _) = data.take(count * 2)?.as_chunks::<2>();
-    Ok(words.iter().copied().map(u16::from_le_bytes).collect())
-}
-
-fn rest_offsets(data: &Cursor<'_>) -> Vec<u16> {
-    let (words, _) = data.rest().as_chunks::<2>();
-    words.iter().copied().map(u16::from_le_bytes).collect()
 }
