@@ -7,7 +7,7 @@ use postgres_formats::version::PgVersion;
 
 use crate::error::{Fault, RecordContext, RedoError};
 use crate::op::{Op, Outcome};
-use crate::{brin, btree, generic, gist, hash, heap, heap2, sequence};
+use crate::{brin, btree, generic, gin, gist, hash, heap, heap2, sequence, spgist};
 use postgres_formats::page::PageMut;
 
 /// What redo depends on besides page and record.
@@ -107,8 +107,10 @@ fn dispatch(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
         RmgrId::HEAP2 => heap2::redo(op, page),
         RmgrId::BTREE => btree::redo(op, page),
         RmgrId::HASH => hash::redo(op, page),
+        RmgrId::GIN => gin::redo(op, page),
         RmgrId::GIST => gist::redo(op, page),
         RmgrId::SEQ => sequence::redo(op, page),
+        RmgrId::SPGIST => spgist::redo(op, page),
         RmgrId::BRIN => brin::redo(op, page),
         RmgrId::GENERIC => generic::redo(op, page),
         _ => Err(Fault::Unsupported),

@@ -18,6 +18,7 @@ mod btree;
 mod data;
 mod error;
 mod generic;
+mod gin;
 mod gist;
 mod hash;
 mod heap;
@@ -28,6 +29,7 @@ mod op;
 mod page;
 mod sequence;
 pub mod slru;
+mod spgist;
 pub mod vm;
 
 pub use apply::{Applied, RedoContext, apply_record};
