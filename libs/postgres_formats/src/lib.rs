@@ -6,12 +6,32 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
+pub mod checkpoint;
+pub mod clog;
+pub mod commit_ts;
+pub mod control_file;
 pub mod cursor;
+pub mod dbase;
+mod fields;
+pub mod heap;
 pub mod image;
+pub mod main_data;
+pub mod multixact;
 pub mod page;
 pub mod record;
+pub mod relmap;
+pub mod replorigin;
 pub mod rmgr;
+pub mod slru;
+pub mod smgr;
+pub mod standby;
+pub mod tblspc;
+pub mod twophase;
 pub mod version;
+pub mod wal_file;
+pub mod wal_page;
+pub mod xact;
+pub mod xlog;
 
 /// Size of a data page and of a WAL page in bytes (`BLCKSZ`, `XLOG_BLCKSZ`; the default build).
 pub const BLCKSZ: usize = 8192;
