@@ -45,7 +45,15 @@ impl SerializedValueBatch {
 
     /// An empty batch with room for `values` values of `bytes` bytes in all.
     pub fn with_capacity(values: usize, bytes: usize) -> Self {
-        Self { raw: Vec::with_capacity(bytes), metadata: Vec::with_capacity(values), max_lsn: Lsn(0) }
+        let (mut raw, mut metadata) = recycle::take();
+        raw.reserve(bytes);
+        metadata.reserve(values);
+        Self { raw, metadata, max_lsn: Lsn(0) }
+    }
+
+    /// Gives the batch's memory back for later batches of this thread.
+    pub fn recycle(self) {
+        recycle::give(self.raw, self.metadata);
     }
 
     /// Appends a value and returns its serialized length.
@@ -58,6 +66,30 @@ impl SerializedValueBatch {
         let len = self.raw.len() - start;
         self.push_meta(key, lsn, start, len, value.will_init());
         Ok(len)
+    }
+
+    /// Appends a WAL record cut down to one block, which `write` appends to the bytes it is given. The same as [`put`]
+    /// of a [`WalRecord::Postgres`](pageserver_api::record::WalRecord::Postgres), without building that first.
+    ///
+    /// [`put`]: Self::put
+    pub fn put_postgres(
+        &mut self,
+        key: CompactKey,
+        lsn: Lsn,
+        will_init: bool,
+        block_id: u8,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> usize {
+        let start = self.raw.len();
+        self.raw.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, u8::from(will_init), block_id]);
+        let len_at = self.raw.len();
+        self.raw.extend_from_slice(&[0; 8]);
+        write(&mut self.raw);
+        let record_len = (self.raw.len() - len_at - 8) as u64;
+        self.raw[len_at..len_at + 8].copy_from_slice(&record_len.to_be_bytes());
+        let len = self.raw.len() - start;
+        self.push_meta(key, lsn, start, len, will_init);
+        len
     }
 
     /// Appends a value of a full key.
@@ -121,6 +153,34 @@ impl SerializedValueBatch {
     }
 }
 
+/// Memory of batches that are done, so that a stream of batches allocates once.
+mod recycle {
+    use std::cell::RefCell;
+
+    use super::ValueMeta;
+
+    /// Larger buffers are freed, so that one huge batch does not keep its memory for ever.
+    const BYTES_MAX: usize = 4 << 20;
+
+    type Memory = (Vec<u8>, Vec<ValueMeta>);
+
+    thread_local! {
+        static LAST: RefCell<Option<Memory>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn take() -> Memory {
+        LAST.with_borrow_mut(Option::take).unwrap_or_default()
+    }
+
+    pub(super) fn give(mut raw: Vec<u8>, mut metadata: Vec<ValueMeta>) {
+        if raw.capacity() <= BYTES_MAX {
+            raw.clear();
+            metadata.clear();
+            LAST.set(Some((raw, metadata)));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -135,16 +195,26 @@ mod tests {
     #[test]
     fn values_lie_back_to_back() {
         let key = Key { field6: 7, ..Key::MIN }.to_compact();
-        let batch = SerializedValueBatch::from_values(vec![
-            (key, Lsn(8), 13, value(1, 1)),
-            (key, Lsn(16), 112, value(2, 100)),
-        ]);
+        let batch =
+            SerializedValueBatch::from_values(vec![(key, Lsn(8), 13, value(1, 1)), (key, Lsn(16), 112, value(2, 100))]);
         assert_eq!(batch.max_lsn(), Lsn(16));
         assert_eq!((batch.len(), batch.buffer_size()), (2, 125));
         let second = batch.metadata()[1];
         let stored = &batch.raw()[second.offset as usize..][..second.len as usize];
         assert_eq!(stored, value(2, 100).ser().unwrap());
         assert!(second.will_init);
+    }
+
+    #[test]
+    fn postgres_records_are_encoded_like_any_value() {
+        use pageserver_api::record::WalRecord;
+        let key = Key::MIN.to_compact();
+        let (mut direct, mut general) = (SerializedValueBatch::default(), SerializedValueBatch::default());
+        let record = Bytes::from_static(b"a record");
+        direct.put_postgres(key, Lsn(8), true, 3, |out| out.extend_from_slice(&record));
+        let value = Value::WalRecord(WalRecord::Postgres { will_init: true, block_id: 3, record });
+        general.put(key, Lsn(8), &value).unwrap();
+        assert_eq!(direct, general);
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! From one decoded record to what it changes: pages by block reference, and everything that needs more than a page.
+//!
+//! Pure and total. Whoever applies the result keeps relation sizes and other state; see [`Interpreted`].
+
+mod metadata;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use pageserver_api::key::rel_block_key;
+use pageserver_api::reltag::{BlockNumber, RelTag};
+use pageserver_api::value::Value;
+use postgres_formats::BLCKSZ;
+use postgres_formats::image::restore_image;
+use postgres_formats::main_data::MainDataError;
+use postgres_formats::page::Page;
+use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, reduce_to_block};
+use postgres_formats::rmgr::RmgrId;
+use postgres_formats::xlog::op as xlog_op;
+use smallvec::SmallVec;
+use utils::bin_ser::SerializeError;
+use utils::lsn::Lsn;
+
+use crate::serialized_batch::SerializedValueBatch;
+use crate::tablespaces::{TablespaceError, TablespaceTable};
+
+pub use metadata::MetadataRecord;
+
+/// Why a record that the server wrote is not understood.
+#[derive(Debug, thiserror::Error)]
+pub enum InterpretError {
+    /// The main data is not what the record's type says.
+    #[error("record {record}: {source}")]
+    MainData {
+        /// The record's name.
+        record: &'static str,
+        /// What is wrong.
+        source: MainDataError,
+    },
+    /// The record names a tablespace without a number.
+    #[error("record {record}: {source}")]
+    Tablespace {
+        /// The record's name.
+        record: &'static str,
+        /// What is wrong.
+        source: TablespaceError,
+    },
+    /// A block reference to relation 0 or to the invalid block number.
+    #[error("record {record}: block reference {block_id} names no block")]
+    NoBlock {
+        /// The record's name.
+        record: &'static str,
+        /// Id of the block reference.
+        block_id: u8,
+    },
+}
+
+/// What one record changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interpreted<'a> {
+    /// Pages that the record changes by block reference. No page is named twice.
+    pub changes: SmallVec<[BlockChange; 4]>,
+    /// What it changes besides, if anything.
+    pub metadata: Option<MetadataRecord<'a>>,
+}
+
+/// A page that a record changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChange {
+    /// Relation fork.
+    pub rel: RelTag,
+    /// Block number within the fork.
+    pub blkno: BlockNumber,
+    /// Id of the record's block reference.
+    pub block_id: u8,
+    /// Whether replay does not look at the page's earlier versions.
+    pub will_init: bool,
+}
+
+/// What `rec` changes. `tablespaces` are those known before the record.
+pub fn interpret<'a>(
+    rec: &DecodedRecord<'a>,
+    tablespaces: &TablespaceTable,
+) -> Result<Interpreted<'a>, InterpretError> {
+    let mut changes = SmallVec::new();
+    for block in rec.blocks.iter().filter(|block| changes_page(rec, block)) {
+        changes.push(block_change(rec, block, tablespaces)?);
+    }
+    let metadata = metadata::parse(rec)
+        .map_err(|source| InterpretError::MainData { record: rec.header.name(rec.version), source })?;
+    Ok(Interpreted { changes, metadata })
+}
+
+/// A hint record without image (full-page writes are off) does nothing to the page that it names.
+fn changes_page(rec: &DecodedRecord<'_>, block: &BlockRef<'_>) -> bool {
+    rec.header.rmgr() != RmgrId::XLOG || rec.header.opcode() != xlog_op::FPI_FOR_HINT || block.image.is_some()
+}
+
+fn block_change(
+    rec: &DecodedRecord<'_>,
+    block: &BlockRef<'_>,
+    tablespaces: &TablespaceTable,
+) -> Result<BlockChange, InterpretError> {
+    let record = rec.header.name(rec.version);
+    if block.rel.rel == 0 || block.blkno == BlockNumber::MAX {
+        return Err(InterpretError::NoBlock { record, block_id: block.id });
+    }
+    let rel =
+        tablespaces.rel_tag(block.rel, block.fork).map_err(|source| InterpretError::Tablespace { record, source })?;
+    let will_init = block.will_init || block.image.is_some_and(|image| image.apply);
+    Ok(BlockChange { rel, blkno: block.blkno, block_id: block.id, will_init })
+}
+
+impl BlockChange {
+    /// Appends the page's new version to `batch`: `rec`, which ends at `end_lsn`, reduced to this page, or the page
+    /// itself where the record holds it as it is.
+    pub fn put(
+        &self,
+        rec: &DecodedRecord<'_>,
+        end_lsn: Lsn,
+        batch: &mut SerializedValueBatch,
+    ) -> Result<(), SerializeError> {
+        let key = rel_block_key(self.rel, self.blkno).to_compact();
+        match whole_image(rec, self.block_id).and_then(|image| page_of_image(&image, end_lsn)) {
+            Some(page) => batch.put(key, end_lsn, &Value::Image(page)).map(drop),
+            None => {
+                batch.put_postgres(key, end_lsn, self.will_init, self.block_id, |out| {
+                    reduce_to_block(rec, self.block_id, out);
+                });
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The image of a record that consists of images only, if it holds all bytes of the page as they are.
+fn whole_image<'a>(rec: &DecodedRecord<'a>, block_id: u8) -> Option<BlockImage<'a>> {
+    let only_images = matches!(rec.header.opcode(), xlog_op::FPI | xlog_op::FPI_FOR_HINT);
+    let image = rec.block(block_id)?.image?;
+    let whole = image.apply && image.compression.is_none() && image.hole_length == 0;
+    (whole && only_images && rec.header.rmgr() == RmgrId::XLOG).then_some(image)
+}
+
+/// The page that replay makes of the image: with the record's LSN, unless it is a new page.
+fn page_of_image(image: &BlockImage<'_>, end_lsn: Lsn) -> Option<Bytes> {
+    let mut page = Box::new([0; BLCKSZ]);
+    restore_image(image, &mut page).ok()?;
+    let mut page = Page::new(page);
+    if !page.is_new() {
+        page.set_lsn(end_lsn.0);
+    }
+    Some(Bytes::from((page.into_inner() as Box<[u8]>).into_vec()))
+}
