@@ -6,5 +6,7 @@ pub mod config;
 pub mod context;
 pub mod errors;
 pub mod l0_flush;
+pub mod page_cache;
 pub mod task_mgr;
 pub mod tenant;
+pub mod virtual_file;

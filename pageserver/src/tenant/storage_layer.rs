@@ -1,9 +1,29 @@
 //! Layers: one key and LSN range of a timeline's history each, in memory or in a file.
 
+mod block_source;
+mod block_writer;
+mod delta_layer;
+mod delta_writer;
 mod desc;
+mod ephemeral_file;
+mod gather;
+mod image_layer;
+mod image_writer;
+mod inmemory_layer;
+pub mod inspect;
+mod layer_file;
+mod layer_writer;
 mod name;
 mod reconstruct;
+mod value_index;
+mod visit;
 
+pub use delta_layer::DeltaLayer;
+pub use delta_writer::DeltaLayerWriter;
 pub use desc::PersistentLayerDesc;
+pub use ephemeral_file::EPHEMERAL_PREFIX;
+pub use image_layer::ImageLayer;
+pub use image_writer::ImageLayerWriter;
+pub use inmemory_layer::InMemoryLayer;
 pub use name::{LayerName, LayerNameParseError};
 pub use reconstruct::{KeyHistory, ReconstructState};

@@ -1,0 +1,221 @@
+//! Reads checked blocks of a file, some of which may still be in its writer's memory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, offset_in_block};
+use parking_lot::RwLock;
+
+use crate::errors::StorageError;
+use crate::virtual_file::buffered_writer::Tail;
+use crate::virtual_file::{AlignedBuf, VirtualFile};
+
+/// Blocks between two wanted ones that are rather read along than skipped.
+const GAP_BLOCKS_MAX: u64 = 4;
+/// Blocks of one read at most.
+const READ_BLOCKS_MAX: u64 = 256;
+/// Reads in flight at most.
+const READS_IN_FLIGHT_MAX: usize = 64;
+
+/// Where a value is: logical position and length in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Extent {
+    pub(super) position: u64,
+    pub(super) len: u32,
+}
+
+impl Extent {
+    fn first_block(&self) -> u64 {
+        block_of(self.position)
+    }
+
+    fn last_block(&self) -> u64 {
+        block_of(self.position + u64::from(self.len.max(1)) - 1)
+    }
+}
+
+/// A file of checked blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockSource {
+    file: Arc<VirtualFile>,
+    file_id: FileId,
+    tail: Option<Arc<RwLock<Tail>>>,
+}
+
+/// Verified blocks that lie together.
+#[derive(Debug)]
+struct Run {
+    first: u64,
+    bytes: RunBytes,
+}
+
+#[derive(Debug)]
+enum RunBytes {
+    /// As read: blocks of [`BLOCK_SIZE`], already verified.
+    Disk(AlignedBuf),
+    /// Copied from the writer's memory, perhaps with an incomplete last block.
+    Memory(Vec<u8>),
+}
+
+impl Run {
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            RunBytes::Disk(buf) => buf,
+            RunBytes::Memory(bytes) => bytes,
+        }
+    }
+}
+
+/// The blocks that a set of extents needs.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    runs: Vec<Run>,
+}
+
+impl Blocks {
+    /// The bytes of `extent`, which must be one of those the blocks were read for.
+    pub(super) fn extract(&self, extent: Extent) -> Option<Bytes> {
+        let mut out = vec![0; extent.len as usize];
+        self.copy_to(extent, &mut out).then(|| out.into())
+    }
+
+    /// Copies the bytes of `extent` to `target`, which has its length. Returns whether all of them are there.
+    pub(super) fn copy_to(&self, extent: Extent, target: &mut [u8]) -> bool {
+        let mut offset = offset_in_block(extent.position);
+        let mut number = extent.first_block();
+        let mut rest = target;
+        while !rest.is_empty() {
+            let Some(piece) = self.piece(number, offset, rest.len()).filter(|piece| !piece.is_empty()) else {
+                return false;
+            };
+            let (now, later) = rest.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            rest = later;
+            (number, offset) = (number + 1, 0);
+        }
+        true
+    }
+
+    /// Up to `len` payload bytes of one block.
+    fn piece(&self, number: u64, offset: usize, len: usize) -> Option<&[u8]> {
+        let at = self.runs.partition_point(|run| run.first <= number).checked_sub(1)?;
+        let run = self.runs.get(at)?;
+        let start = usize::try_from(number - run.first).ok()? * BLOCK_SIZE + offset;
+        let bytes = run.bytes();
+        bytes.get(start..(start + len.min(BLOCK_PAYLOAD - offset)).min(bytes.len()))
+    }
+}
+
+impl BlockSource {
+    pub(super) fn new(file: Arc<VirtualFile>, file_id: FileId, tail: Option<Arc<RwLock<Tail>>>) -> Self {
+        Self { file, file_id, tail }
+    }
+
+    pub(super) fn file(&self) -> &Arc<VirtualFile> {
+        &self.file
+    }
+
+    /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them and the number of reads.
+    pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, u64), StorageError> {
+        let ranges = self.plan(extents);
+        let mut blocks = Blocks { runs: Vec::with_capacity(ranges.len()) };
+        let mut on_disk = Vec::with_capacity(ranges.len());
+        if let Some(tail) = &self.tail {
+            let tail = tail.read();
+            let first_in_memory = tail.start() / BLOCK_SIZE as u64;
+            for (first, end) in ranges {
+                if first < first_in_memory {
+                    on_disk.push((first, end.min(first_in_memory)));
+                }
+                if end > first_in_memory {
+                    blocks.runs.push(copy_from_memory(&tail, first.max(first_in_memory), end));
+                }
+            }
+        } else {
+            on_disk = ranges;
+        }
+        let reads = on_disk.len() as u64;
+        for group in on_disk.chunks(READS_IN_FLIGHT_MAX) {
+            let started: Vec<_> =
+                group.iter().map(|(first, end)| (*first, *end, self.start_read(*first, *end))).collect();
+            for (first, end, (offset, read)) in started {
+                let buf = read.await.map_err(|source| self.file.error("read", offset, source))?;
+                blocks.runs.push(self.verify(first, end, buf)?);
+            }
+        }
+        blocks.runs.sort_unstable_by_key(|run| run.first);
+        Ok((blocks, reads))
+    }
+
+    /// Ranges of blocks to read, coalesced.
+    fn plan(&self, extents: &[Extent]) -> Vec<(u64, u64)> {
+        debug_assert!(extents.is_sorted_by_key(|extent| extent.position));
+        let unit = self.file.align() / BLOCK_SIZE as u64;
+        let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            let first = extent.first_block() / unit * unit;
+            let end = (extent.last_block() + 1).next_multiple_of(unit);
+            match ranges.last_mut() {
+                Some(last) if first < last.1 => last.1 = last.1.max(end),
+                Some(last) if first <= last.1 + GAP_BLOCKS_MAX && end - last.0 <= READ_BLOCKS_MAX => last.1 = end,
+                _ => ranges.push((first, end)),
+            }
+        }
+        ranges
+    }
+
+    fn start_read(&self, first: u64, end: u64) -> (u64, crate::virtual_file::IoFuture<AlignedBuf>) {
+        let offset = first * BLOCK_SIZE as u64;
+        (offset, self.file.start_read(offset, (end - first) as usize * BLOCK_SIZE))
+    }
+
+    fn verify(&self, first: u64, end: u64, buf: AlignedBuf) -> Result<Run, StorageError> {
+        for (number, bytes) in (first..end).zip(buf.chunks(BLOCK_SIZE)) {
+            block::open(self.file_id, number, bytes).map_err(|error| self.corrupt(number, error.to_string()))?;
+        }
+        Ok(Run { first, bytes: RunBytes::Disk(buf) })
+    }
+
+    pub(super) fn corrupt(&self, block: u64, reason: impl Into<String>) -> StorageError {
+        StorageError::Corrupt { path: self.file.path(), offset: block * BLOCK_SIZE as u64, reason: reason.into() }
+    }
+
+    /// The values of `extents`, in their order. Returns the number of reads, too.
+    pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, u64), StorageError> {
+        let mut sorted = extents.to_vec();
+        sorted.sort_unstable();
+        let (blocks, reads) = self.read(&sorted).await?;
+        let extract = |extent: &Extent| {
+            blocks.extract(*extent).ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
+        };
+        Ok((extents.iter().map(extract).collect::<Result<_, _>>()?, reads))
+    }
+
+    /// The payload of blocks `first..end`, verified, back to back.
+    pub(super) async fn read_payload(&self, first: u64, end: u64) -> Result<Vec<u8>, StorageError> {
+        let mut out = Vec::with_capacity((end - first) as usize * BLOCK_PAYLOAD);
+        for start in (first..end).step_by(READ_BLOCKS_MAX as usize) {
+            let stop = end.min(start + READ_BLOCKS_MAX);
+            let position = block::block_start(start);
+            let extent = Extent { position, len: ((stop - start) as usize * BLOCK_PAYLOAD) as u32 };
+            let (values, _) = self.read_values(&[extent]).await?;
+            values.iter().for_each(|value| out.extend_from_slice(value));
+        }
+        Ok(out)
+    }
+}
+
+fn copy_from_memory(tail: &Tail, first: u64, end: u64) -> Run {
+    let mut bytes = Vec::with_capacity((end - first) as usize * BLOCK_SIZE);
+    let stop = end * BLOCK_SIZE as u64;
+    let mut offset = first * BLOCK_SIZE as u64;
+    while offset < stop {
+        let piece = tail.bytes_at(offset, (stop - offset) as usize);
+        if piece.is_empty() {
+            break;
+        }
+        bytes.extend_from_slice(piece);
+        offset += piece.len() as u64;
+    }
+    Run { first, bytes: RunBytes::Memory(bytes) }
+}

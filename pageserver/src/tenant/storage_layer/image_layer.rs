@@ -1,0 +1,82 @@
+//! Reads image layers.
+
+use std::ops::Range;
+
+use camino::Utf8Path;
+use layer_format::index::IndexEntry;
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
+use pageserver_api::value::Value;
+use utils::lsn::Lsn;
+
+use super::block_source::Extent;
+use super::image_writer::decompress;
+use super::layer_file::LayerFile;
+use super::{PersistentLayerDesc, ReconstructState};
+use crate::context::RequestContext;
+use crate::errors::StorageError;
+
+/// Images read in one round.
+const ROUND_IMAGES_MAX: usize = 2048;
+
+/// An open image layer.
+#[derive(Debug)]
+pub struct ImageLayer {
+    file: LayerFile,
+}
+
+impl ImageLayer {
+    /// Opens the file at `path`, which must be the layer `desc`.
+    pub async fn open(
+        path: &Utf8Path,
+        desc: &PersistentLayerDesc,
+        _ctx: &RequestContext,
+    ) -> Result<Self, StorageError> {
+        debug_assert!(!desc.is_delta);
+        Ok(Self { file: LayerFile::open_as(path, desc).await? })
+    }
+
+    /// Adds to `state` the images of the keys in `keyspace` that need one, if the layer's LSN is in `lsn_range`.
+    pub async fn get_values_reconstruct_data(
+        &self,
+        keyspace: &KeySpace,
+        lsn_range: Range<Lsn>,
+        state: &mut ReconstructState,
+        _ctx: &RequestContext,
+    ) -> Result<(), StorageError> {
+        let lsn = self.file.header().lsn_range.start;
+        if !lsn_range.contains(&lsn) {
+            return Ok(());
+        }
+        let mut wanted = Vec::new();
+        for range in keyspace.ranges() {
+            let entries = self.file.entries(range).await?;
+            wanted.extend(entries.into_iter().filter(|entry| !state.is_complete(&Key::from_compact(entry.key))));
+        }
+        for round in wanted.chunks(ROUND_IMAGES_MAX) {
+            self.read_round(round, lsn, state).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_round(
+        &self,
+        round: &[IndexEntry],
+        lsn: Lsn,
+        state: &mut ReconstructState,
+    ) -> Result<(), StorageError> {
+        let extents: Vec<Extent> =
+            round.iter().map(|entry| Extent { position: entry.position, len: entry.len }).collect();
+        let (stored, reads) = self.file.source().read_values(&extents).await?;
+        state.data_reads += reads;
+        for (entry, stored) in round.iter().zip(stored) {
+            let key = Key::from_compact(entry.key);
+            let image = decompress(stored, entry.flag).ok_or_else(|| {
+                let block = layer_format::block::block_of(entry.position);
+                self.file.source().corrupt(block, format!("the image of key {key} does not decompress"))
+            })?;
+            state.push(key, lsn, Value::Image(image));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! An open layer file: header, footer, fences; index pages through the page cache; blocks on demand.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use camino::Utf8Path;
+use layer_format::FormatError;
+use layer_format::block::{BLOCK_SIZE, FileId, block_start};
+use layer_format::fences::Fences;
+use layer_format::footer::Footer;
+use layer_format::header::{Header, LayerKind};
+use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPage};
+use pageserver_api::key::{CompactKey, Key};
+use utils::lsn::Lsn;
+
+use super::PersistentLayerDesc;
+use super::block_source::{BlockSource, Extent};
+use super::visit::compact_bounds;
+use crate::errors::StorageError;
+use crate::page_cache::{self, CachedFile};
+use crate::virtual_file::{OpenMode, VirtualFile};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct LayerFile {
+    source: BlockSource,
+    header: Header,
+    footer: Footer,
+    fences: Fences,
+    file_size: u64,
+    cached: CachedFile,
+}
+
+fn corrupt(file: &VirtualFile, offset: u64, error: FormatError) -> StorageError {
+    StorageError::Corrupt { path: file.path(), offset, reason: error.0 }
+}
+
+/// Reads one block as it is, without knowing the file's id yet.
+async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, StorageError> {
+    let unit = file.align();
+    let offset = block * BLOCK_SIZE as u64;
+    let start = offset / unit * unit;
+    let buf = file.start_read(start, unit as usize).await.map_err(|source| file.error("read", start, source))?;
+    let from = (offset - start) as usize;
+    buf.get(from..from + BLOCK_SIZE).map(<[u8]>::to_vec).ok_or_else(|| StorageError::Corrupt {
+        path: file.path(),
+        offset,
+        reason: "the file ends inside a block".to_owned(),
+    })
+}
+
+impl LayerFile {
+    /// Opens a layer file of any owner, verifying header, footer and fences.
+    pub(super) async fn open(path: &Utf8Path) -> Result<Self, StorageError> {
+        let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
+        let file_size = file.len()?;
+        let last = (file_size / BLOCK_SIZE as u64).checked_sub(1);
+        let Some(last) = last.filter(|last| *last > 0 && file_size.is_multiple_of(BLOCK_SIZE as u64)) else {
+            let reason = format!("{file_size} bytes are no whole number of blocks: not a layer file, or cut short");
+            return Err(StorageError::Corrupt { path: path.to_owned(), offset: file_size, reason });
+        };
+        let header = read_raw_block(&file, 0).await?;
+        let header = Header::decode(&header).map_err(|error| corrupt(&file, 0, error))?;
+        let offset = last * BLOCK_SIZE as u64;
+        let footer = read_raw_block(&file, last).await?;
+        let footer = Footer::decode(&footer, last).map_err(|error| corrupt(&file, offset, error))?;
+        check_layout(&header, &footer, last).map_err(|error| corrupt(&file, offset, error))?;
+        let source = BlockSource::new(Arc::clone(&file), header.file_id, None);
+        let mut fences = source.read_payload(footer.fences_block, last).await?;
+        fences.truncate(footer.fences_len as usize);
+        let fences = Fences::decode(&fences, footer.index_pages)
+            .map_err(|error| corrupt(&file, footer.fences_block * BLOCK_SIZE as u64, error))?;
+        Ok(Self { source, header, footer, fences, file_size, cached: page_cache::register_file() })
+    }
+
+    /// Opens a file that must be the layer `desc`.
+    pub(super) async fn open_as(path: &Utf8Path, desc: &PersistentLayerDesc) -> Result<Self, StorageError> {
+        let file = Self::open(path).await?;
+        let found = file.desc();
+        if found == *desc {
+            return Ok(file);
+        }
+        let reason = format!("the file is another layer: expected {desc:?}, found {found:?}");
+        Err(StorageError::Corrupt { path: path.to_owned(), offset: 0, reason })
+    }
+
+    pub(super) fn source(&self) -> &BlockSource {
+        &self.source
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    pub(super) fn desc(&self) -> PersistentLayerDesc {
+        let Header { kind, tenant_shard_id, timeline_id, key_range, lsn_range, .. } = self.header.clone();
+        let is_delta = kind == LayerKind::Delta;
+        PersistentLayerDesc { tenant_shard_id, timeline_id, key_range, lsn_range, is_delta, file_size: self.file_size }
+    }
+
+    pub(super) fn pages(&self) -> u32 {
+        self.footer.index_pages
+    }
+
+    fn page_block(&self, page: u32) -> u64 {
+        self.footer.index_block + u64::from(page) * INDEX_PAGE_BLOCKS
+    }
+
+    /// The payload of an index page.
+    pub(super) async fn index_page(&self, page: u32) -> Result<Bytes, StorageError> {
+        if let Some(bytes) = page_cache::get(self.cached, page) {
+            return Ok(bytes);
+        }
+        let extent = Extent { position: block_start(self.page_block(page)), len: INDEX_PAGE_SIZE as u32 };
+        let (values, _) = self.source.read_values(&[extent]).await?;
+        let bytes = values.into_iter().next().unwrap_or_default();
+        page_cache::insert(self.cached, page, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Decodes an index page that [`LayerFile::index_page`] returned.
+    pub(super) fn decode<'a>(&self, page: u32, bytes: &'a [u8]) -> Result<IndexPage<'a>, StorageError> {
+        IndexPage::decode(bytes).map_err(|error| self.source.corrupt(self.page_block(page), error.0))
+    }
+
+    /// All entries with keys in `keys`, in order of (key, LSN).
+    pub(super) async fn entries(&self, keys: &Range<Key>) -> Result<Vec<IndexEntry>, StorageError> {
+        match compact_bounds(keys) {
+            Some((first, last)) => self.entries_between(first, last).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn entries_between(&self, first: CompactKey, last: CompactKey) -> Result<Vec<IndexEntry>, StorageError> {
+        let mut found = Vec::new();
+        let start = self.fences.page_of(first, Lsn(0)) as u32;
+        for page in start..self.pages() {
+            if page > start && self.fences.first_of(page as usize).is_none_or(|(key, _)| key > last) {
+                break;
+            }
+            let bytes = self.index_page(page).await?;
+            let index = self.decode(page, &bytes)?;
+            let from = index.lower_bound(first, Lsn(0));
+            found.extend(index.iter_from(from).take_while(|entry| entry.key <= last));
+        }
+        Ok(found)
+    }
+}
+
+fn check_layout(header: &Header, footer: &Footer, last: u64) -> Result<(), FormatError> {
+    let index_end = footer.index_block + u64::from(footer.index_pages) * INDEX_PAGE_BLOCKS;
+    let fence_blocks = footer.fences_len.div_ceil(layer_format::block::BLOCK_PAYLOAD as u64);
+    if header.file_id != footer.file_id || header.file_id == FileId(0) {
+        return Err(FormatError("header and footer are of different files".to_owned()));
+    }
+    if index_end != footer.fences_block || footer.fences_block + fence_blocks != last {
+        return Err(FormatError("the parts of the file do not join".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Index of an in-memory layer: an append-only array that is sorted when somebody asks.
+//!
+//! Ingest only appends 24 bytes a value. Readers sort what has come since the last read in chunks and keep the sorted
+//! runs, so that each value is sorted a bounded number of times and writers never wait for it. At freeze everything is
+//! sorted once by radix.
+
+mod radix;
+mod runs;
+
+use std::collections::HashMap;
+
+use pageserver_api::key::CompactKey;
+use utils::lsn::Lsn;
+
+use super::block_source::Extent;
+
+/// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once a layer.
+const LOW_BITS: u32 = 32;
+const INIT_BIT: u64 = 1;
+const LEN_BITS: u32 = 28;
+/// Longest value in bytes.
+pub(super) const VALUE_LEN_MAX: usize = (1 << LEN_BITS) - 1;
+/// Largest position of a value: 2^35 bytes.
+pub(super) const POSITION_MAX: u64 = (1 << (63 - LEN_BITS)) - 1;
+
+/// One value: 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Number of the key's prefix in the layer's table, and the key's low 32 bits.
+    key: u64,
+    lsn: u64,
+    /// Position, length and `will_init`, packed.
+    place: u64,
+}
+
+/// One version of one key, as the index knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) key: CompactKey,
+    pub(super) lsn: Lsn,
+    pub(super) extent: Extent,
+    pub(super) will_init: bool,
+}
+
+/// The index. Entries of one key must come with LSNs that do not go back.
+#[derive(Debug, Default)]
+pub(super) struct ValueIndex {
+    prefixes: Prefixes,
+    runs: runs::Runs,
+}
+
+/// Table of key prefixes in order of first appearance.
+#[derive(Debug, Default)]
+struct Prefixes {
+    list: Vec<i128>,
+    numbers: HashMap<i128, u32>,
+    last: Option<(i128, u32)>,
+}
+
+impl Prefixes {
+    #[inline]
+    fn number_of(&mut self, prefix: i128) -> u32 {
+        match self.last {
+            Some((last, number)) if last == prefix => number,
+            _ => self.look_up(prefix),
+        }
+    }
+
+    fn look_up(&mut self, prefix: i128) -> u32 {
+        let next = u32::try_from(self.list.len()).expect("fewer than 2^32 relations in a layer");
+        let number = *self.numbers.entry(prefix).or_insert(next);
+        if number == next {
+            self.list.push(prefix);
+        }
+        self.last = Some((prefix, number));
+        number
+    }
+
+    fn key_of(&self, packed: u64) -> CompactKey {
+        let prefix = self.list.get((packed >> LOW_BITS) as usize).copied().unwrap_or_default();
+        CompactKey::from(prefix << LOW_BITS | i128::from(packed as u32))
+    }
+}
+
+impl ValueIndex {
+    /// Adds a version.
+    #[inline]
+    pub(super) fn push(&mut self, key: CompactKey, lsn: Lsn, position: u64, len: u32, will_init: bool) {
+        debug_assert!(position <= POSITION_MAX && len as usize <= VALUE_LEN_MAX);
+        let bits = key.to_i128();
+        let number = self.prefixes.number_of(bits >> LOW_BITS);
+        let place = position << (LEN_BITS + 1) | u64::from(len) << 1 | u64::from(will_init);
+        self.runs.push(Entry { key: u64::from(number) << LOW_BITS | u64::from(bits as u32), lsn: lsn.0, place });
+    }
+
+    /// Number of versions.
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Bytes of memory in use.
+    pub(super) fn memory(&self) -> usize {
+        self.runs.memory() + self.prefixes.list.len() * 64
+    }
+
+    fn version(&self, entry: &Entry) -> Version {
+        Version {
+            key: self.prefixes.key_of(entry.key),
+            lsn: Lsn(entry.lsn),
+            extent: Extent {
+                position: entry.place >> (LEN_BITS + 1),
+                len: (entry.place >> 1) as u32 & (1 << LEN_BITS) - 1,
+            },
+            will_init: entry.place & INIT_BIT == 1,
+        }
+    }
+
+    /// All versions with keys in `first..=last`, in order of (key, LSN).
+    pub(super) fn range(&self, first: CompactKey, last: CompactKey) -> Vec<Version> {
+        let mut found = Vec::new();
+        let (first_bits, last_bits) = (first.to_i128(), last.to_i128());
+        for (number, prefix) in self.prefixes.list.iter().enumerate() {
+            let (start, end) = (prefix << LOW_BITS, prefix << LOW_BITS | i128::from(u32::MAX));
+            if end < first_bits || start > last_bits {
+                continue;
+            }
+            let base = (number as u64) << LOW_BITS;
+            let low = base | u64::from((first_bits.max(start)) as u32);
+            let high = base | u64::from((last_bits.min(end)) as u32);
+            self.runs.for_each_in(low, high, |entry| found.push(self.version(entry)));
+        }
+        found.sort_by_key(|version| (version.key, version.lsn));
+        keep_last_of_equals(&mut found);
+        found
+    }
+
+    /// Calls `visit` with every version in order of (key, LSN); of equal ones only the last that was pushed.
+    pub(super) fn sorted(&self) -> SortedVersions<'_> {
+        let ranks = self.prefix_ranks();
+        SortedVersions { index: self, order: self.runs.sorted(&ranks) }
+    }
+
+    /// For each prefix number its place in key order.
+    fn prefix_ranks(&self) -> Vec<u32> {
+        let mut by_key: Vec<u32> = (0..self.prefixes.list.len() as u32).collect();
+        by_key.sort_unstable_by_key(|number| self.prefixes.list[*number as usize]);
+        let mut ranks = vec![0; by_key.len()];
+        for (rank, number) in by_key.into_iter().enumerate() {
+            ranks[number as usize] = rank as u32;
+        }
+        ranks
+    }
+}
+
+fn keep_last_of_equals(versions: &mut Vec<Version>) {
+    versions.reverse();
+    versions.dedup_by_key(|version| (version.key, version.lsn));
+    versions.reverse();
+}
+
+/// All versions of a layer in order of (key, LSN).
+pub(super) struct SortedVersions<'a> {
+    index: &'a ValueIndex,
+    order: radix::Order,
+}
+
+impl SortedVersions<'_> {
+    /// The versions in order. Of versions with equal key and LSN the last that was pushed is meant.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Version> + '_ {
+        let mut rest = self.order.iter().map(|at| self.index.runs.entry(at)).peekable();
+        std::iter::from_fn(move || {
+            let mut entry = rest.next()?;
+            while let Some(equal) = rest.next_if(|next| next.key == entry.key && next.lsn == entry.lsn) {
+                entry = equal;
+            }
+            Some(self.index.version(entry))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Storage of entries in chunks, and sorted runs over the full chunks for readers.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Entry, LOW_BITS, radix};
+
+const CHUNK_BITS: u32 = 13;
+/// Entries of a chunk. A reader scans at most this many entries that no run covers.
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+type Chunk = Box<[Entry]>;
+
+/// Entries in order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    full: Vec<Chunk>,
+    last: Vec<Entry>,
+    sorted: Mutex<Sorted>,
+}
+
+/// Runs over full chunks, longest first: each sorted by (key, arrival).
+#[derive(Debug, Default)]
+struct Sorted {
+    runs: Vec<Arc<Vec<u32>>>,
+    chunks: usize,
+}
+
+impl Runs {
+    #[inline]
+    pub(super) fn push(&mut self, entry: Entry) {
+        if self.last.len() == self.last.capacity() {
+            self.grow();
+        }
+        self.last.push(entry);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        if self.last.len() == CHUNK {
+            let full = std::mem::replace(&mut self.last, Vec::with_capacity(CHUNK));
+            self.full.push(full.into_boxed_slice());
+        } else {
+            // The first chunk grows by doubling, so that small layers stay small.
+            let more = self.last.len().max(64);
+            self.last.reserve_exact(more.min(CHUNK - self.last.len()));
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.full.len() * CHUNK + self.last.len()
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let runs: usize = self.sorted.lock().runs.iter().map(|run| run.capacity() * size_of::<u32>()).sum();
+        self.full.len() * CHUNK * size_of::<Entry>() + self.last.capacity() * size_of::<Entry>() + runs
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, at: u32) -> &Entry {
+        let at = at as usize;
+        match self.full.get(at >> CHUNK_BITS) {
+            Some(chunk) => &chunk[at & (CHUNK - 1)],
+            None => &self.last[at - self.full.len() * CHUNK],
+        }
+    }
+
+    /// Calls `visit` with all entries whose key is in `low..=high`: for each key in order of arrival, keys mixed.
+    pub(super) fn for_each_in(&self, low: u64, high: u64, mut visit: impl FnMut(&Entry)) {
+        for run in self.caught_up() {
+            let from = run.partition_point(|at| self.entry(*at).key < low);
+            for at in &run[from..] {
+                let entry = self.entry(*at);
+                if entry.key > high {
+                    break;
+                }
+                visit(entry);
+            }
+        }
+        self.last.iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
+    }
+
+    /// The runs, after sorting chunks that have become full since the last call.
+    fn caught_up(&self) -> Vec<Arc<Vec<u32>>> {
+        let mut sorted = self.sorted.lock();
+        while let Some(chunk) = self.full.get(sorted.chunks) {
+            let base = (sorted.chunks << CHUNK_BITS) as u32;
+            let mut run: Vec<u32> =
+                radix::order(chunk.iter().map(|entry| entry.key)).iter().map(|at| base + at).collect();
+            sorted.chunks += 1;
+            // Like carries of a binary counter: equally long runs are merged, so that few remain.
+            while sorted.runs.last().is_some_and(|last| last.len() <= run.len()) {
+                let older = sorted.runs.pop().unwrap_or_default();
+                run = self.merge(&older, &run);
+            }
+            sorted.runs.push(Arc::new(run));
+        }
+        sorted.runs.clone()
+    }
+
+    /// Merges two sorted runs; of equal keys those of `older` come first.
+    fn merge(&self, older: &[u32], newer: &[u32]) -> Vec<u32> {
+        let mut out = Vec::with_capacity(older.len() + newer.len());
+        let (mut a, mut b) = (older.iter().peekable(), newer.iter().peekable());
+        while let (Some(left), Some(right)) = (a.peek(), b.peek()) {
+            let take_left = self.entry(**left).key <= self.entry(**right).key;
+            out.extend(if take_left { a.next() } else { b.next() });
+        }
+        out.extend(a.chain(b));
+        out
+    }
+
+    /// The order of all entries by (rank of prefix, low bits, arrival).
+    pub(super) fn sorted(&self, ranks: &[u32]) -> radix::Order {
+        let rank = |key: u64| u64::from(ranks[(key >> LOW_BITS) as usize]) << LOW_BITS | key & u64::from(u32::MAX);
+        let identity = ranks.iter().enumerate().all(|(number, rank)| number == *rank as usize);
+        let keys = Keys { runs: self, at: 0 };
+        if identity { radix::order(keys) } else { radix::order(keys.map(rank)) }
+    }
+}
+
+/// The keys of all entries in order of arrival.
+#[derive(Clone)]
+struct Keys<'a> {
+    runs: &'a Runs,
+    at: usize,
+}
+
+impl Iterator for Keys<'_> {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        if self.at == self.runs.len() {
+            return None;
+        }
+        self.at += 1;
+        Some(self.runs.entry(self.at as u32 - 1).key)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.runs.len() - self.at;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Keys<'_> {}

@@ -1,0 +1,112 @@
+//! Operations on names: directories, renames, small files that are replaced whole.
+
+use std::io;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::simulated::{self, SimulatedDisk};
+use super::{AlignedBuf, OpenMode, VirtualFile, fatal, sync_enabled};
+use crate::errors::StorageError;
+
+/// Suffix of files that are not complete; recovery removes them.
+pub const TEMP_SUFFIX: &str = ".___temp";
+
+fn error(operation: &'static str, path: &Utf8Path) -> impl Fn(io::Error) -> StorageError {
+    move |source| StorageError::Io { operation, path: path.to_owned(), offset: 0, source }
+}
+
+async fn run<T: Send + 'static>(
+    path: &Utf8Path,
+    simulated: impl FnOnce(Arc<dyn SimulatedDisk>) -> io::Result<T>,
+    real: impl FnOnce(Utf8PathBuf) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match simulated::disk_of(path) {
+        Some(disk) => simulated(disk),
+        None => {
+            let path = path.to_owned();
+            env::spawn::blocking(move || real(path)).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        }
+    }
+}
+
+/// Renames a file, replacing the target. Durable only after [`fsync_dir`].
+pub async fn rename(from: &Utf8Path, to: &Utf8Path) -> Result<(), StorageError> {
+    let target = to.to_owned();
+    run(from, |disk| disk.rename(from, to), move |from| std::fs::rename(from, target))
+        .await
+        .map_err(error("rename", from))
+}
+
+/// Removes a file. One that is not there is no error.
+pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
+    match run(path, |disk| disk.unlink(path), |path| std::fs::remove_file(path)).await {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("remove", path)(source)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file from where no task can be awaited, such as `Drop`.
+pub(crate) fn unlink_now(path: &Utf8Path) -> io::Result<()> {
+    match simulated::disk_of(path) {
+        Some(disk) => disk.unlink(path),
+        None => std::fs::remove_file(path),
+    }
+}
+
+/// Makes a directory's entries durable.
+pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
+    if !sync_enabled() {
+        return Ok(());
+    }
+    let synced = run(dir, |disk| disk.fsync_dir(dir), |dir| utils::durable::fsync_dir(dir.as_std_path())).await;
+    synced.map_err(|source| {
+        fatal::check_sync_error(dir, &source);
+        error("sync directory", dir)(source)
+    })
+}
+
+/// Names of a directory's entries, sorted.
+pub async fn list_dir(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
+    let mut names = run(dir, |disk| disk.list_dir(dir), list_real).await.map_err(error("list directory", dir))?;
+    names.sort();
+    Ok(names)
+}
+
+fn list_real(dir: Utf8PathBuf) -> io::Result<Vec<String>> {
+    dir.read_dir_utf8()?.map(|entry| Ok(entry?.file_name().to_owned())).collect()
+}
+
+/// Creates a directory and its parents. Durable only after [`fsync_dir`] of the parents.
+pub async fn create_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
+    run(dir, |disk| disk.create_dir_all(dir), |dir| std::fs::create_dir_all(dir))
+        .await
+        .map_err(error("create directory", dir))
+}
+
+/// The whole contents of a small file.
+pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
+    let file = VirtualFile::open(path, OpenMode::Read).await?;
+    let len = file.len()?;
+    let span = len.next_multiple_of(file.align()).max(file.align());
+    let buf = file.start_read(0, span as usize).await.map_err(error("read", path))?;
+    Ok(buf.to_vec())
+}
+
+/// Replaces a small file so that a crash leaves the old or the new contents: written aside, synced, renamed, and the
+/// directory synced.
+pub async fn write_file_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), StorageError> {
+    let temp = Utf8PathBuf::from(format!("{path}{TEMP_SUFFIX}"));
+    unlink(&temp).await?;
+    let file = VirtualFile::open(&temp, OpenMode::CreateNew).await?;
+    let mut buf = AlignedBuf::with_capacity(contents.len().next_multiple_of(file.align() as usize));
+    buf.extend_from_slice(contents);
+    buf.extend_with_zeros(buf.len().next_multiple_of(file.align() as usize) - buf.len());
+    if !buf.is_empty() {
+        file.write_at(0, buf).await?;
+    }
+    file.set_len(contents.len() as u64).await?;
+    file.sync().await?;
+    file.rename(path).await?;
+    fsync_dir(path.parent().unwrap_or(Utf8Path::new("."))).await
+}

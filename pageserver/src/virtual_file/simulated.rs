@@ -1,0 +1,73 @@
+//! The seam below all file access: a disk made up by a test, for paths below a registered prefix.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::RwLock;
+
+use super::OpenMode;
+
+/// A file of a simulated disk.
+pub trait SimulatedFile: Send + Sync {
+    /// Reads up to `into.len()` bytes at `offset`; 0 at the end of the file.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes the contents durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Cuts or extends the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// A simulated disk: files and directories that vanish with it.
+pub trait SimulatedDisk: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &Utf8Path, mode: OpenMode) -> io::Result<Arc<dyn SimulatedFile>>;
+    /// Renames a file, replacing the target.
+    fn rename(&self, from: &Utf8Path, to: &Utf8Path) -> io::Result<()>;
+    /// Removes a file.
+    fn unlink(&self, path: &Utf8Path) -> io::Result<()>;
+    /// Makes a directory's entries durable.
+    fn fsync_dir(&self, path: &Utf8Path) -> io::Result<()>;
+    /// Names of a directory's entries.
+    fn list_dir(&self, path: &Utf8Path) -> io::Result<Vec<String>>;
+    /// Creates a directory and its parents.
+    fn create_dir_all(&self, path: &Utf8Path) -> io::Result<()>;
+}
+
+static ANY: AtomicBool = AtomicBool::new(false);
+static DISKS: RwLock<Vec<(Utf8PathBuf, Arc<dyn SimulatedDisk>)>> = RwLock::new(Vec::new());
+
+/// Keeps a simulated disk in place; dropping it unplugs the disk.
+#[derive(Debug)]
+pub struct Mounted {
+    prefix: Utf8PathBuf,
+}
+
+/// Serves all paths below `prefix` from `disk`, until the guard is dropped.
+pub fn mount(prefix: Utf8PathBuf, disk: Arc<dyn SimulatedDisk>) -> Mounted {
+    DISKS.write().push((prefix.clone(), disk));
+    ANY.store(true, Ordering::Release);
+    Mounted { prefix }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        DISKS.write().retain(|(prefix, _)| *prefix != self.prefix);
+    }
+}
+
+pub(super) fn disk_of(path: &Utf8Path) -> Option<Arc<dyn SimulatedDisk>> {
+    if !ANY.load(Ordering::Acquire) {
+        return None;
+    }
+    DISKS.read().iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, disk)| Arc::clone(disk))
+}
