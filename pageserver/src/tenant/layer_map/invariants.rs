@@ -1,0 +1,129 @@
+//! What must be true of any set of layers, as pure predicates.
+
+use std::collections::{BTreeMap, HashSet};
+
+use utils::lsn::Lsn;
+
+use crate::tenant::storage_layer::{LayerName, PersistentLayerDesc};
+
+/// A set of layers that cannot be: reads of it could give wrong answers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A layer covers no keys or no LSNs.
+    #[error("layer {0} covers nothing")]
+    Empty(LayerName),
+    /// Two layers have one name.
+    #[error("layer {0} is there twice")]
+    Duplicate(LayerName),
+    /// Two layers of one kind share keys and LSNs, so a version could be applied twice.
+    #[error("layers {one} and {other} overlap")]
+    Overlap {
+        /// One of them.
+        one: LayerName,
+        /// The other.
+        other: LayerName,
+    },
+    /// L0 layers leave LSNs out, or overlap.
+    #[error("L0 layer {next} does not begin at {expected}, where the one before it ends")]
+    Gap {
+        /// The later layer.
+        next: LayerName,
+        /// End of the earlier layer.
+        expected: Lsn,
+    },
+    /// A layer has content above the LSN up to which layers are complete.
+    #[error("layer {name} reaches beyond the consistent LSN {limit}")]
+    BeyondConsistent {
+        /// The layer.
+        name: LayerName,
+        /// The LSN up to which everything is in layers.
+        limit: Lsn,
+    },
+}
+
+/// All that holds for any set of layers by itself.
+pub fn check<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc> + Clone) -> Result<(), Violation> {
+    not_empty(layers.clone())?;
+    unique_names(layers.clone())?;
+    disjoint(layers.clone())?;
+    l0_contiguous(layers)
+}
+
+/// Every layer covers at least one key and one LSN.
+pub fn not_empty<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
+    let is_empty = |desc: &PersistentLayerDesc| desc.key_range.is_empty() || desc.lsn_range.is_empty();
+    layers.find(|desc| is_empty(desc)).map_or(Ok(()), |desc| Err(Violation::Empty(desc.layer_name())))
+}
+
+/// No two layers of one name.
+pub fn unique_names<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
+    let mut names = HashSet::new();
+    layers
+        .find(|desc| !names.insert(desc.layer_name()))
+        .map_or(Ok(()), |desc| Err(Violation::Duplicate(desc.layer_name())))
+}
+
+/// No two delta layers, and no two image layers, have a key and an LSN in common.
+pub fn disjoint<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
+    let (deltas, images): (Vec<_>, Vec<_>) = layers.partition(|desc| desc.is_delta);
+    disjoint_of_one_kind(&deltas)?;
+    disjoint_of_one_kind(&images)
+}
+
+fn disjoint_of_one_kind(layers: &[&PersistentLayerDesc]) -> Result<(), Violation> {
+    // A sweep over the keys; where one layer ends and another starts, the end comes first.
+    let edges = |desc| [(desc, true), (desc, false)];
+    let mut events: Vec<(&PersistentLayerDesc, bool)> = layers.iter().copied().flat_map(edges).collect();
+    events.sort_by_key(|(desc, starts)| (if *starts { desc.key_range.start } else { desc.key_range.end }, *starts));
+    let mut active: BTreeMap<Lsn, &PersistentLayerDesc> = BTreeMap::new();
+    for (desc, starts) in events {
+        if !starts {
+            active.remove(&desc.lsn_range.start);
+            continue;
+        }
+        // Those active are disjoint: only the last one that begins before this one ends can reach into it.
+        if let Some((_, other)) = active.range(..desc.lsn_range.end).next_back()
+            && other.lsn_range.end > desc.lsn_range.start
+        {
+            return Err(Violation::Overlap { one: other.layer_name(), other: desc.layer_name() });
+        }
+        active.insert(desc.lsn_range.start, desc);
+    }
+    Ok(())
+}
+
+/// Each L0 layer begins where the one before it ends.
+pub fn l0_contiguous<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
+    let mut l0: Vec<_> = layers.filter(|desc| desc.is_l0()).collect();
+    l0.sort_by_key(|desc| desc.lsn_range.start);
+    l0.windows(2).try_for_each(|pair| match pair {
+        [before, next] => follows(before, next),
+        _ => Ok(()),
+    })
+}
+
+/// `layer` may come after the L0 layers of which `last` is the newest.
+pub fn check_next_l0(last: Option<&PersistentLayerDesc>, layer: &PersistentLayerDesc) -> Result<(), Violation> {
+    not_empty(std::iter::once(layer))?;
+    last.map_or(Ok(()), |last| follows(last, layer))
+}
+
+fn follows(before: &PersistentLayerDesc, next: &PersistentLayerDesc) -> Result<(), Violation> {
+    let expected = before.lsn_range.end;
+    if next.lsn_range.start == expected {
+        return Ok(());
+    }
+    Err(Violation::Gap { next: next.layer_name(), expected })
+}
+
+/// No layer has anything above `limit`, the LSN up to which everything is in layers.
+pub fn within_consistent<'a>(
+    mut layers: impl Iterator<Item = &'a PersistentLayerDesc>,
+    limit: Lsn,
+) -> Result<(), Violation> {
+    let beyond = |desc: &PersistentLayerDesc| desc.lsn_range.end.0 > limit.0.saturating_add(1);
+    match layers.find(|desc| beyond(desc)) {
+        Some(desc) => Err(Violation::BeyondConsistent { name: desc.layer_name(), limit }),
+        None => Ok(()),
+    }
+}

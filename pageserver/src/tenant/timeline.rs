@@ -1,0 +1,3 @@
+//! One branch of a tenant's history.
+
+pub mod manifest;
