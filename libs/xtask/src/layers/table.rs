@@ -1,0 +1,76 @@
+//! `docs/layers.toml` as data.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The whole table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Table {
+    /// Rank of each crate of the workspace; a higher one may use a lower one.
+    pub(crate) crates: BTreeMap<String, u32>,
+    /// Pairs of crates of one rank of which the first may use the second.
+    #[serde(default)]
+    pub(crate) sibling: Vec<Sibling>,
+    /// Crates whose modules are ranked too.
+    #[serde(default)]
+    pub(crate) inner: BTreeMap<String, Inner>,
+}
+
+/// Ranks inside one crate.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inner {
+    /// Modules that may not be ranked as a whole: each of their children needs a rank of its own.
+    #[serde(default)]
+    pub(crate) split: Vec<String>,
+    /// Rank of each module, ordered as text: `a` is lowest. What lies deeper has the rank of its nearest listed parent.
+    pub(crate) ranks: BTreeMap<String, String>,
+    /// Pairs of modules of one rank of which the first may use the second.
+    #[serde(default)]
+    pub(crate) sibling: Vec<Sibling>,
+}
+
+/// One allowed use between two of the same rank.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sibling {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// The reason; an empty one is refused.
+    pub(crate) why: String,
+}
+
+/// How a use between two ranks is judged.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Down,
+    ListedSibling(usize),
+    Sideways,
+    Up,
+}
+
+/// Judges a use of `to` by `from`.
+pub(crate) fn judge<R: Ord>(from: (&str, &R), to: (&str, &R), siblings: &[Sibling]) -> Verdict {
+    match to.1.cmp(from.1) {
+        std::cmp::Ordering::Less => Verdict::Down,
+        std::cmp::Ordering::Greater => Verdict::Up,
+        std::cmp::Ordering::Equal => siblings
+            .iter()
+            .position(|pair| pair.from == from.0 && pair.to == to.0)
+            .map_or(Verdict::Sideways, Verdict::ListedSibling),
+    }
+}
+
+/// Findings about the list of siblings itself: no reason given, or a pair that nothing uses any more.
+pub(crate) fn check_siblings(siblings: &[Sibling], used: &[bool], findings: &mut Vec<String>) {
+    for (pair, used) in siblings.iter().zip(used) {
+        if pair.why.trim().is_empty() {
+            findings.push(format!("docs/layers.toml: sibling {} -> {} gives no reason", pair.from, pair.to));
+        }
+        if !used {
+            findings.push(format!("docs/layers.toml: sibling {} -> {} is not needed: remove it", pair.from, pair.to));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Every path that a module names outside test code: use trees, inline paths, and paths inside macro calls.
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+use super::cfg_test::only_in_tests;
+
+/// A path as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PathRef {
+    /// Names in order; a glob ends with the module's name.
+    pub(crate) segments: Vec<String>,
+    /// Written as `::name::..`, so its first segment is a crate.
+    pub(crate) leading_colon: bool,
+    /// Line in the file, from 1.
+    pub(crate) line: usize,
+    /// Comes from a `use` item, where a single segment counts too.
+    pub(crate) is_use: bool,
+}
+
+/// Paths named by these items, not by the modules declared among them (those are modules of their own).
+pub(crate) fn collect(items: &[syn::Item]) -> Vec<PathRef> {
+    let mut collector = Collector { found: Vec::new() };
+    for item in items {
+        if !matches!(item, syn::Item::Mod(_)) {
+            collector.visit_item(item);
+        }
+    }
+    collector.found
+}
+
+struct Collector {
+    found: Vec<PathRef>,
+}
+
+impl Collector {
+    fn push(&mut self, segments: Vec<String>, leading_colon: bool, line: usize, is_use: bool) {
+        self.found.push(PathRef { segments, leading_colon, line, is_use });
+    }
+
+    fn flatten(&mut self, prefix: &[String], leading_colon: bool, tree: &syn::UseTree) {
+        let with = |ident: &syn::Ident, this: &mut Self, rest: Option<&syn::UseTree>| {
+            let mut path = prefix.to_vec();
+            if ident != "self" || path.is_empty() {
+                path.push(ident.to_string());
+            }
+            match rest {
+                Some(rest) => this.flatten(&path, leading_colon, rest),
+                None => this.push(path, leading_colon, ident.span().start().line, true),
+            }
+        };
+        match tree {
+            syn::UseTree::Path(path) => with(&path.ident, self, Some(&path.tree)),
+            syn::UseTree::Name(name) => with(&name.ident, self, None),
+            syn::UseTree::Rename(rename) => with(&rename.ident, self, None),
+            syn::UseTree::Glob(glob) => {
+                let line = glob.star_token.spans[0].start().line;
+                self.push(prefix.to_vec(), leading_colon, line, true);
+            }
+            syn::UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.flatten(prefix, leading_colon, tree);
+                }
+            }
+        }
+    }
+
+    /// Macro arguments are tokens, not syntax: finds `a :: b :: c` among them.
+    fn scan_tokens(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Group(group) => {
+                    self.scan_tokens(group.stream());
+                    at += 1;
+                }
+                TokenTree::Ident(first) => {
+                    let (segments, next) = path_in_tokens(&tokens, at);
+                    let is_macro_name = matches!(tokens.get(next), Some(TokenTree::Punct(p)) if p.as_char() == '!');
+                    if segments.len() > 1 && !is_macro_name {
+                        self.push(segments, false, first.span().start().line, false);
+                    }
+                    at = next;
+                }
+                _ => at += 1,
+            }
+        }
+    }
+}
+
+/// The path that starts with the identifier at `at`, and the position after it.
+fn path_in_tokens(tokens: &[TokenTree], at: usize) -> (Vec<String>, usize) {
+    let mut segments = Vec::new();
+    let mut next = at;
+    while let Some(TokenTree::Ident(ident)) = tokens.get(next) {
+        segments.push(ident.to_string());
+        next += 1;
+        if !(is_colon(tokens.get(next)) && is_colon(tokens.get(next + 1))) {
+            break;
+        }
+        next += 2;
+    }
+    (segments, next)
+}
+
+fn is_colon(token: Option<&TokenTree>) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
+}
+
+impl<'ast> Visit<'ast> for Collector {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        if only_in_tests(item_attrs(item)) {
+            return;
+        }
+        visit::visit_item(self, item);
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast syn::ImplItem) {
+        let attrs = match item {
+            syn::ImplItem::Fn(item) => &item.attrs,
+            syn::ImplItem::Const(item) => &item.attrs,
+            syn::ImplItem::Type(item) => &item.attrs,
+            _ => return visit::visit_impl_item(self, item),
+        };
+        if !only_in_tests(attrs) {
+            visit::visit_impl_item(self, item);
+        }
+    }
+
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        if !only_in_tests(&local.attrs) {
+            visit::visit_local(self, local);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.flatten(&[], item.leading_colon.is_some(), &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.segments.len() > 1 {
+            let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            let line = path.segments[0].ident.span().start().line;
+            self.push(segments, path.leading_colon.is_some(), line, false);
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
+        self.scan_tokens(mac.tokens.clone());
+    }
+
+    /// `pub(in crate::a)` names a module without using it.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+
+    /// Attributes name derive and lint paths, which are no imports.
+    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+}
+
+fn item_attrs(item: &syn::Item) -> &[syn::Attribute] {
+    match item {
+        syn::Item::Const(item) => &item.attrs,
+        syn::Item::Enum(item) => &item.attrs,
+        syn::Item::ExternCrate(item) => &item.attrs,
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        syn::Item::Macro(item) => &item.attrs,
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Static(item) => &item.attrs,
+        syn::Item::Struct(item) => &item.attrs,
+        syn::Item::Trait(item) => &item.attrs,
+        syn::Item::Type(item) => &item.attrs,
+        syn::Item::Union(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}

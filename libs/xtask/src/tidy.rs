@@ -1,0 +1,44 @@
+//! Size ratchets: what is measured may only shrink.
+//!
+//! Limits hold for every source of the tree. What exceeds one must stand in `docs/ratchet.toml` with its present size:
+//! larger or new fails, and smaller or gone fails too until `xtask tidy --update` has lowered the entry.
+
+mod measure;
+mod ratchet;
+mod rust;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use ratchet::Ratchet;
+
+/// Measures the tree at `root` against its ratchet; gives the findings and a summary line.
+pub(crate) fn check(root: &Path, update: bool) -> Result<(Vec<String>, String)> {
+    let file = root.join("docs/ratchet.toml");
+    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let mut allowed = Ratchet::parse(&text).with_context(|| format!("{}", file.display()))?;
+    let measured = measure::tree(root)?;
+    if update {
+        let lowered = allowed.lower_to(&measured.offenders);
+        if lowered != allowed {
+            let header: String =
+                text.lines().take_while(|line| line.starts_with('#')).map(|l| format!("{l}\n")).collect();
+            std::fs::write(&file, format!("{header}\n{}", lowered.print()))
+                .with_context(|| format!("writing {}", file.display()))?;
+            allowed = lowered;
+        }
+    }
+    let findings = allowed.compare(&measured);
+    let summary = format!(
+        "tidy: {} files, {} non-test lines and {} functions of Rust, {} known offenders, {} findings",
+        measured.files,
+        measured.rust_lines,
+        measured.functions,
+        allowed.len(),
+        findings.len()
+    );
+    Ok((findings, summary))
+}

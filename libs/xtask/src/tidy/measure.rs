@@ -1,0 +1,148 @@
+//! Walks the tree and measures every source file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::ratchet::Offenders;
+use super::rust;
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+const COLUMNS_MAX: usize = 120;
+
+/// Endings of the files that count as sources.
+const SOURCES: [&str; 4] = ["rs", "py", "sh", "toml"];
+
+/// Directories that hold nothing of ours. Names that start with a dot are left out too, except `.ci`.
+const SKIPPED: [&str; 4] = ["target", "__pycache__", "test_output", "node_modules"];
+
+/// What was found in a tree.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub(crate) offenders: Offenders,
+    /// Lines of each offender, by rule and name.
+    places: BTreeMap<(String, String), Vec<usize>>,
+    pub(crate) files: usize,
+    pub(crate) rust_lines: usize,
+    pub(crate) functions: usize,
+}
+
+impl Measured {
+    fn add(&mut self, rule: &str, name: &str, size: usize, lines: Vec<usize>) {
+        let entry = self.offenders.entry(rule.to_owned()).or_default().entry(name.to_owned()).or_default();
+        // Two functions of one name in one file share an entry: the larger counts.
+        *entry = size.max(*entry);
+        self.places.insert((rule.to_owned(), name.to_owned()), lines);
+    }
+
+    fn add_lines(&mut self, rule: &str, name: &str, lines: Vec<usize>) {
+        if !lines.is_empty() {
+            self.add(rule, name, lines.len(), lines);
+        }
+    }
+
+    /// ` at line(s) ..`, or nothing where the whole file is meant.
+    pub(crate) fn place(&self, rule: &str, name: &str) -> String {
+        match self.places.get(&(rule.to_owned(), name.to_owned())) {
+            Some(lines) if !lines.is_empty() => {
+                let lines: Vec<String> = lines.iter().take(5).map(usize::to_string).collect();
+                format!(" at line {}", lines.join(", "))
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// Measures all sources below `root`.
+pub(crate) fn tree(root: &Path) -> Result<Measured> {
+    let mut files = Vec::new();
+    find_sources(root, &mut files)?;
+    files.sort();
+    let mut measured = Measured { files: files.len(), ..Measured::default() };
+    for file in files {
+        measure_file(root, &file, &mut measured)?;
+    }
+    Ok(measured)
+}
+
+fn find_sources(dir: &Path, out: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let kind = entry.file_type()?;
+        let hidden = name.starts_with('.') && name != ".ci";
+        if kind.is_dir() {
+            if !hidden && !SKIPPED.contains(&name.as_ref()) {
+                find_sources(&entry.path(), out)?;
+            }
+        } else if kind.is_file() && is_source(&entry.path()) {
+            out.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn is_source(file: &Path) -> bool {
+    match file.extension() {
+        Some(ending) => SOURCES.iter().any(|source| ending == *source),
+        None => file.ends_with("Makefile") || file.ends_with(".ci/run"),
+    }
+}
+
+fn measure_file(root: &Path, file: &Path, measured: &mut Measured) -> Result<()> {
+    let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+    measured.add_lines("long_lines", &name, lines_where(&text, |line| line.chars().count() > COLUMNS_MAX));
+    measured.add_lines("non_ascii", &name, lines_where(&text, |line| !line.is_ascii()));
+    measured.add_lines("marks", &name, lines_where(&text, has_mark));
+    if file.extension().is_none_or(|ending| ending != "rs") {
+        return Ok(());
+    }
+    let found = rust::measure(&text).map_err(|e| anyhow::anyhow!("{name}:{}: {e}", e.span().start().line))?;
+    measured.add_lines("bare_unsafe", &name, found.bare_unsafe);
+    if is_test_file(file.strip_prefix(root).unwrap_or(file)) {
+        return Ok(());
+    }
+    measured.add_lines("unwrap", &name, found.unwraps);
+    if found.lines > FILE_LINES_MAX {
+        measured.add("file_lines", &name, found.lines, Vec::new());
+    }
+    measured.rust_lines += found.lines;
+    measured.functions += found.functions.len();
+    for function in found.functions {
+        if function.lines > FUNCTION_LINES_MAX {
+            let name = format!("{name}::{}", function.name);
+            measured.add("function_lines", &name, function.lines, vec![function.at]);
+        }
+    }
+    Ok(())
+}
+
+/// Numbers, from 1, of the lines that `is_offender` holds for.
+fn lines_where(text: &str, is_offender: impl Fn(&str) -> bool) -> Vec<usize> {
+    text.lines().enumerate().filter(|(_, line)| is_offender(line)).map(|(at, _)| at + 1).collect()
+}
+
+/// The usual marks, put together here so that this file holds none.
+fn has_mark(line: &str) -> bool {
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")].iter().any(|mark| {
+        line.match_indices(mark).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + mark.len()..].chars().next();
+            !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(char::is_alphanumeric)
+        })
+    })
+}
+
+/// Files that hold tests, benches or fuzz targets only.
+fn is_test_file(file: &Path) -> bool {
+    let in_test_dir = file.parent().is_some_and(|dir| {
+        dir.components()
+            .any(|part| ["tests", "benches", "fuzz", "examples"].iter().any(|name| part.as_os_str() == *name))
+    });
+    in_test_dir || file.file_stem().is_some_and(|stem| stem == "tests")
+}
