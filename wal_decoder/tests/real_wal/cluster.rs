@@ -1,0 +1,114 @@
+//! A small PostgreSQL cluster in a temporary directory, run as user `postgres`, removed when dropped.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use postgres_formats::version::PgVersion;
+
+/// A cluster's directory. The server runs only between [`Cluster::start`] and [`Cluster::stop`].
+pub struct Cluster {
+    bin: PathBuf,
+    dir: PathBuf,
+    running: bool,
+    /// Major version of the programs.
+    pub version: PgVersion,
+}
+
+/// Runs a program as user `postgres`, which servers insist on; fails loudly.
+fn run_as_postgres(program: &Path, args: &[&str], input: Option<&Path>) -> Output {
+    let mut command = match user().as_str() {
+        "postgres" => Command::new(program),
+        _ => {
+            let mut command = Command::new("runuser");
+            command.args(["-u", "postgres", "--"]).arg(program);
+            command
+        }
+    };
+    command.args(args).current_dir("/").env("LC_ALL", "C");
+    if let Some(input) = input {
+        command.stdin(std::fs::File::open(input).unwrap());
+    }
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {args:?}: {stderr}", program.display());
+    output
+}
+
+fn user() -> String {
+    let output = Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Cluster {
+    /// A new cluster; `None` where there are no programs or no right to run them.
+    pub fn create(settings: &str) -> Option<Self> {
+        let bin = std::env::var("PG_BIN_DIR").unwrap_or_else(|_| "/usr/lib/postgresql/15/bin".to_owned());
+        let bin = PathBuf::from(bin);
+        if !bin.join("initdb").exists() || !["root", "postgres"].contains(&user().as_str()) {
+            return None;
+        }
+        let version = run_as_postgres(&bin.join("postgres"), &["--version"], None).stdout;
+        let version = String::from_utf8(version).unwrap();
+        let major = version.split_whitespace().nth(2)?.split('.').next()?.parse().ok()?;
+        let version = PgVersion::from_major(major)?;
+        let made = run_as_postgres(Path::new("mktemp"), &["-d", "/tmp/real_wal.XXXXXX"], None).stdout;
+        let dir = PathBuf::from(String::from_utf8(made).unwrap().trim());
+        let cluster = Self { bin, dir, running: false, version };
+        let data = cluster.data();
+        cluster.run("initdb", &["-k", "-N", "-A", "trust", "-D", data.to_str().unwrap()]);
+        let conf = data.join("postgresql.conf");
+        let socket = cluster.dir.display();
+        let more = format!("listen_addresses = ''\nunix_socket_directories = '{socket}'\n{settings}\n");
+        std::fs::write(&conf, std::fs::read_to_string(&conf).unwrap() + &more).unwrap();
+        Some(cluster)
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// Runs one of the server's programs.
+    pub fn run(&self, program: &str, args: &[&str]) -> String {
+        String::from_utf8_lossy(&run_as_postgres(&self.bin.join(program), args, None).stdout).into_owned()
+    }
+
+    /// Starts the server.
+    pub fn start(&mut self) {
+        let (data, log) = (self.data(), self.dir.join("log"));
+        self.running = true;
+        self.run("pg_ctl", &["-s", "-w", "-D", data.to_str().unwrap(), "-l", log.to_str().unwrap(), "start"]);
+    }
+
+    /// Stops the server: `fast`, or `immediate` as by a crash.
+    pub fn stop(&mut self, mode: &str) {
+        self.run("pg_ctl", &["-s", "-w", "-D", self.data().to_str().unwrap(), "-m", mode, "stop"]);
+        self.running = false;
+    }
+
+    /// Runs SQL, each statement by itself.
+    pub fn sql(&self, sql: &str) {
+        let file = self.dir.join("input.sql");
+        std::fs::write(&file, sql).unwrap();
+        let args = ["-h", self.dir.to_str().unwrap(), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", "postgres"];
+        run_as_postgres(&self.bin.join("psql"), &args, Some(&file));
+    }
+
+    /// Fills the tables of `pgbench`.
+    pub fn pgbench_init(&self, scale: u32) {
+        let scale = scale.to_string();
+        self.run("pgbench", &["-h", self.dir.to_str().unwrap(), "-i", "-q", "-s", &scale, "postgres"]);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.running {
+            self.stop("immediate");
+        }
+        // Best effort: a leftover directory in /tmp harms nothing.
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
