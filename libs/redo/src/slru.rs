@@ -57,6 +57,11 @@ pub fn create_multixact_offset(page: &mut [u8; PAGE], pageno: u32, mid: u32, fir
     put_offset(page, pageno, next_mid, next_offset);
 }
 
+/// Sets where the members of multixact `mid` start, if it lives on `pg_multixact/offsets` page `pageno`.
+pub fn set_multixact_offset(page: &mut [u8; PAGE], pageno: u32, mid: u32, offset: u32) {
+    put_offset(page, pageno, mid, offset);
+}
+
 fn put_offset(page: &mut [u8; PAGE], pageno: u32, mid: u32, offset: u32) {
     if mid / MULTIXACT_OFFSETS_PER_PAGE == pageno {
         put(page, (mid % MULTIXACT_OFFSETS_PER_PAGE) * 4, &offset.to_le_bytes());

@@ -5,7 +5,7 @@ use super::{mask_content, mask_padding, mask_unused};
 use crate::btree;
 use crate::heap::tuple::{TupleMut, infomask};
 use crate::sequence;
-use postgres_formats::page::{LpFlags, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut};
+use postgres_formats::page::{LpFlags, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut, PageRef};
 
 /// What a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub enum PageKind {
 
 impl PageKind {
     /// Guesses the kind from the fork number and the page's special area.
-    pub fn guess(fork: u8, page: &mut [u8; 8192]) -> Self {
-        let page = PageMut::new(page);
+    pub fn guess(fork: u8, page: &[u8; 8192]) -> Self {
+        let page = PageRef::new(page);
         match fork {
             1 => return Self::FreeSpaceMap,
             2 => return Self::VisibilityMap,

@@ -1,0 +1,141 @@
+//! Redo against real servers: every page after every record must equal the check image that the server put into the
+//! record (`wal_consistency_checking`), and in the end the files of the stopped server.
+//!
+//! Runs with each major version whose server is installed (`/usr/lib/postgresql/<major>/bin`, or where the environment
+//! variable `PG<major>_BIN_DIR` says), and needs up to 2 GB in /tmp for a minute or two per version.
+
+mod cluster;
+mod files;
+mod replay;
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use postgres_formats::control_file::ControlFile;
+use postgres_formats::version::PgVersion;
+use redo::RedoContext;
+use utils::lsn::Lsn;
+use wal_decoder::stream::{WalError, WalStart, WalStreamConfig, WalStreamDecoder};
+
+use cluster::{Cluster, find_binaries};
+use files::DataDir;
+use replay::Replay;
+
+const SEGMENT: u32 = 16 << 20;
+
+/// All check images, none applied: every record's own redo is exercised. LZ4 images.
+#[test]
+fn every_change_equals_its_check_image() {
+    let settings = "full_page_writes = off\nwal_compression = 'lz4'\n";
+    let files = ["setup", "heap", "btree", "index", "catalog"].map(|part| format!("workload_{part}.sql"));
+    for_each_server(|version, bin| {
+        let no_checksums: &[&str] = if version >= PgVersion::V18 { &["--no-data-checksums"] } else { &[] };
+        let settings = if version >= PgVersion::V15 { settings } else { "full_page_writes = off\n" };
+        run(version, Cluster::init(bin, no_checksums, settings), |cluster| {
+            cluster.psql_files(&files.each_ref().map(String::as_str));
+            concurrent(cluster, "6");
+        });
+    });
+}
+
+/// Full-page images of all compressions, hint images and checksums.
+#[test]
+fn full_page_images_of_every_kind() {
+    for_each_server(|version, bin| {
+        run(version, Cluster::init(bin, &["-k"], "full_page_writes = on\n"), |cluster| {
+            for compression in ["off", "pglz", "lz4", "zstd"] {
+                if version == PgVersion::V14 && !["off", "pglz"].contains(&compression) {
+                    continue;
+                }
+                let value = if version == PgVersion::V14 && compression == "pglz" { "on" } else { compression };
+                cluster.psql(&format!("ALTER SYSTEM SET wal_compression = '{value}'"));
+                cluster.psql("SELECT pg_reload_conf()");
+                cluster.psql("CHECKPOINT");
+                cluster.pgbench(&["-i", "-q", "-s", "1"], None);
+                cluster.psql("CHECKPOINT");
+                cluster.psql("VACUUM FREEZE pgbench_accounts");
+                cluster.psql("CHECKPOINT");
+                cluster.pgbench(&["-n", "-c", "2", "-t", "300"], None);
+                cluster.psql("SELECT sum(abalance) FROM pgbench_accounts");
+            }
+        });
+    });
+}
+
+/// Transactions that meet on few rows: speculative insertions, lock chains, multixacts.
+fn concurrent(cluster: &Cluster, seconds: &str) {
+    cluster.psql(
+        "CREATE TABLE pgb(id int PRIMARY KEY, v int, k int);
+         INSERT INTO pgb SELECT g, 0, g FROM generate_series(1, 50) g;
+         CREATE INDEX pgb_k ON pgb(k)",
+    );
+    cluster.pgbench(&["-n", "-c", "8", "-j", "2", "-T", seconds], Some("workload_pgbench.sql"));
+}
+
+fn for_each_server(test: impl Fn(PgVersion, &Path)) {
+    let mut any = false;
+    for version in PgVersion::ALL {
+        if let Some(bin) = find_binaries(version.major()) {
+            println!("PostgreSQL {}", version.major());
+            test(version, &bin);
+            any = true;
+        }
+    }
+    if !any {
+        println!("skipped: no PostgreSQL server is installed");
+    }
+}
+
+/// Runs a workload on a fresh cluster, then replays the WAL it wrote.
+fn run(version: PgVersion, mut cluster: Cluster, workload: impl FnOnce(&Cluster)) {
+    let base = cluster.copy_base();
+    cluster.start();
+    workload(&cluster);
+    cluster.stop();
+
+    let control = fs::read(base.join("global/pg_control")).unwrap();
+    let control = ControlFile::decode(&control).unwrap();
+    let ctx = RedoContext {
+        version,
+        data_checksums: control.fields.data_checksum_version != 0,
+        wal_log_hints: control.fields.wal_log_hints,
+    };
+    let mut replay = Replay::new(ctx, DataDir::new(base));
+    replay_wal(version, &cluster.data().join("pg_wal"), control.fields.checkpoint, &mut replay);
+    let compared = replay.compare_files(&mut DataDir::new(cluster.data()));
+    replay.print_counts();
+    println!("pages equal to the stopped server's files: {compared:?}");
+
+    assert!(replay.records > 1000, "only {} records", replay.records);
+    assert!(replay.problems.is_empty(), "{} problems", replay.problems.len());
+    assert!(replay.counts.values().map(|c| c.compared).sum::<u64>() > 1000);
+    assert!(replay.counts.values().all(|c| c.unsupported == 0));
+}
+
+/// Replays all WAL from `start` to its end.
+fn replay_wal(version: PgVersion, pg_wal: &Path, start: Lsn, replay: &mut Replay) {
+    let mut segments: Vec<_> = fs::read_dir(pg_wal).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.file_name().is_some_and(|name| name.len() == 24));
+    segments.sort();
+    let first = Lsn(start.0 / u64::from(SEGMENT) * u64::from(SEGMENT));
+    let config = WalStreamConfig {
+        version,
+        segment_size: SEGMENT,
+        system_identifier: None,
+        feed_from: first,
+        start: WalStart::Record { lsn: start, previous: None },
+    };
+    let mut decoder = WalStreamDecoder::new(&config).unwrap();
+    for segment in segments {
+        decoder.feed(Bytes::from(fs::read(segment).unwrap()));
+        loop {
+            match decoder.next() {
+                Ok(Some(record)) => replay.record(&record.bytes, record.end.0),
+                Ok(None) => break,
+                Err(WalError::EndOfWal { .. }) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
