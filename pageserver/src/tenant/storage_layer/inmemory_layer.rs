@@ -17,11 +17,12 @@ use utils::shard::TenantShardId;
 use utils::sync::gate::{Gate, GateGuard};
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
+use super::block_writer::BlockWriter;
 use super::delta_writer::DeltaLayerWriter;
 use super::ephemeral_file::EphemeralFile;
-use super::gather::gather_chains;
+use super::gather::{Moves, gather_chains, plan_moves};
 use super::layer_writer::{IndexBuilder, Owner};
-use super::value_index::{POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
+use super::value_index::{Order, POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
 use super::visit::{KeyVersions, collect_versions, compact_bounds};
 use super::{PersistentLayerDesc, ReconstructState};
 use crate::config::PageServerConf;
@@ -185,16 +186,16 @@ impl InMemoryLayer {
     /// Fills `index` with all values, after copying scattered chains together behind the values.
     async fn push_chains_together(
         &self,
-        writer: &mut super::block_writer::BlockWriter,
+        writer: &mut BlockWriter,
         index: &mut IndexBuilder,
     ) -> Result<(), StorageError> {
-        // Holding the index lock across the writing would block readers' catch-up only; but no lock is held across an
-        // await: the plan is made first, the chains are written, then the index is built.
-        let moves = super::gather::plan_moves(self.index.read().sorted().iter());
+        // The layer is frozen: what is read of the index in several goes fits together.
+        let order = self.index.read().order();
+        let moves = self.plan_moves(&order);
         let moved = gather_chains(self.file.source(), writer, moves).await?;
         let versions = self.index.read();
         let mut moved = moved.into_iter().peekable();
-        for (at, version) in versions.sorted().iter().enumerate() {
+        for (at, version) in versions.in_order(&order).enumerate() {
             let position = match moved.next_if(|(number, _)| *number == at) {
                 Some((_, position)) => position,
                 None => version.extent.position,
@@ -202,6 +203,11 @@ impl InMemoryLayer {
             index.push(entry(&version, position));
         }
         Ok(())
+    }
+
+    fn plan_moves(&self, order: &Order) -> Moves {
+        let index = self.index.read();
+        if index.only_images() { Moves::new() } else { plan_moves(index.in_order(order)) }
     }
 
     async fn copy_out(
@@ -248,7 +254,8 @@ impl InMemoryLayer {
 
     /// All versions of the layer as (key, LSN, needs no earlier version), in order.
     pub fn versions(&self) -> Vec<(CompactKey, Lsn, bool)> {
-        self.index.read().sorted().iter().map(|version| (version.key, version.lsn, version.will_init)).collect()
+        let index = self.index.read();
+        index.in_order(&index.order()).map(|version| (version.key, version.lsn, version.will_init)).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
 
+pub(super) use self::radix::Order;
 use super::block_source::Extent;
 
 /// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once a layer.
@@ -47,6 +48,7 @@ pub(super) struct Version {
 pub(super) struct ValueIndex {
     prefixes: Prefixes,
     runs: runs::Runs,
+    has_changes: bool,
 }
 
 /// Table of key prefixes in order of first appearance.
@@ -87,6 +89,7 @@ impl ValueIndex {
     #[inline]
     pub(super) fn push(&mut self, key: CompactKey, lsn: Lsn, position: u64, len: u32, will_init: bool) {
         debug_assert!(position <= POSITION_MAX && len as usize <= VALUE_LEN_MAX);
+        self.has_changes |= !will_init;
         let bits = key.to_i128();
         let number = self.prefixes.number_of(bits >> LOW_BITS);
         let place = position << (LEN_BITS + 1) | u64::from(len) << 1 | u64::from(will_init);
@@ -134,10 +137,26 @@ impl ValueIndex {
         found
     }
 
-    /// Calls `visit` with every version in order of (key, LSN); of equal ones only the last that was pushed.
-    pub(super) fn sorted(&self) -> SortedVersions<'_> {
-        let ranks = self.prefix_ranks();
-        SortedVersions { index: self, order: self.runs.sorted(&ranks) }
+    /// Whether all versions are whole images, so that a read needs one version only.
+    pub(super) fn only_images(&self) -> bool {
+        !self.has_changes
+    }
+
+    /// The order of all versions by (key, LSN), for [`ValueIndex::in_order`].
+    pub(super) fn order(&self) -> Order {
+        self.runs.sorted(&self.prefix_ranks())
+    }
+
+    /// All versions in `order`, which must be this index's. Of versions with equal key and LSN the last pushed counts.
+    pub(super) fn in_order<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Version> + 'a {
+        let mut rest = order.iter().map(|at| self.runs.entry(at)).peekable();
+        std::iter::from_fn(move || {
+            let mut entry = rest.next()?;
+            while let Some(equal) = rest.next_if(|next| next.key == entry.key && next.lsn == entry.lsn) {
+                entry = equal;
+            }
+            Some(self.version(entry))
+        })
     }
 
     /// For each prefix number its place in key order.
@@ -156,26 +175,6 @@ fn keep_last_of_equals(versions: &mut Vec<Version>) {
     versions.reverse();
     versions.dedup_by_key(|version| (version.key, version.lsn));
     versions.reverse();
-}
-
-/// All versions of a layer in order of (key, LSN).
-pub(super) struct SortedVersions<'a> {
-    index: &'a ValueIndex,
-    order: radix::Order,
-}
-
-impl SortedVersions<'_> {
-    /// The versions in order. Of versions with equal key and LSN the last that was pushed is meant.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Version> + '_ {
-        let mut rest = self.order.iter().map(|at| self.index.runs.entry(at)).peekable();
-        std::iter::from_fn(move || {
-            let mut entry = rest.next()?;
-            while let Some(equal) = rest.next_if(|next| next.key == entry.key && next.lsn == entry.lsn) {
-                entry = equal;
-            }
-            Some(self.index.version(entry))
-        })
-    }
 }
 
 #[cfg(test)]

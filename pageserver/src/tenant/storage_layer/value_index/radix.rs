@@ -5,7 +5,7 @@ const BUCKETS: usize = 1 << DIGIT_BITS;
 
 /// A permutation of entries.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(in super::super) enum Order {
     /// They are in order already.
     Identity(u32),
     /// Numbers of the entries, in order.

@@ -39,7 +39,7 @@ proptest! {
     fn sorted_and_ranges_agree_with_a_map(values in values(300), first in 0i128..50, len in 0i128..50) {
         let index = push_all(&values);
         let expected = model(&values);
-        prop_assert_eq!(index.sorted().iter().map(|v| flat(&v)).collect::<Vec<_>>(), expected.clone());
+        prop_assert_eq!(index.in_order(&index.order()).map(|v| flat(&v)).collect::<Vec<_>>(), expected.clone());
         let found = index.range(CompactKey::from(first), CompactKey::from(first + len));
         let wanted: Vec<_> = expected.into_iter().filter(|(key, ..)| (first..=first + len).contains(key)).collect();
         prop_assert_eq!(found.iter().map(flat).collect::<Vec<_>>(), wanted);
@@ -59,7 +59,7 @@ fn runs_over_many_chunks() {
     let key = CompactKey::from(77);
     let expected: Vec<u64> = (0..count).filter(|i| i.wrapping_mul(2_654_435_761) % 5000 == 77).map(u64::from).collect();
     assert_eq!(index.range(key, key).iter().map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
-    assert_eq!(index.sorted().iter().filter(|v| v.key == key).map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
+    assert_eq!(index.in_order(&index.order()).filter(|v| v.key == key).map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
     assert_eq!(index.len(), count as usize);
     assert!(index.memory() <= 40 * count as usize, "{} bytes for {count} values", index.memory());
 }
