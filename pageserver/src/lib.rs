@@ -5,8 +5,11 @@
 pub mod config;
 pub mod context;
 pub mod errors;
+pub mod ingest;
 pub mod l0_flush;
 pub mod page_cache;
+pub mod pgdata;
 pub mod task_mgr;
 pub mod tenant;
+#[allow(clippy::disallowed_methods, reason = "this is the seam that everything else must use")]
 pub mod virtual_file;

@@ -104,6 +104,7 @@ unsafe impl<F: AsFdOwned> Operation for Ftruncate<F> {
 }
 
 /// `ftruncate(2)` in the blocking pool, or on the spot if there is none any more.
+#[allow(clippy::disallowed_methods, reason = "below the seams: nothing of ours may be used here")]
 pub(crate) async fn ftruncate_blocking<F: AsFdOwned>(file: F, len: u64) -> (F, io::Result<()>) {
     // Shared with the closure, so that the file comes back even if the pool drops the closure.
     let file = Arc::new(Mutex::new(Some(file)));
