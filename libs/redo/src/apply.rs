@@ -1,6 +1,7 @@
 //! The rules common to all resource managers: full-page images, new pages, page LSNs.
 
 use postgres_formats::image::restore_image;
+use postgres_formats::page::PageMut;
 use postgres_formats::record::{BlockRef, DecodedRecord, RelFile};
 use postgres_formats::rmgr::{RmgrId, record_name};
 use postgres_formats::version::PgVersion;
@@ -8,7 +9,6 @@ use postgres_formats::version::PgVersion;
 use crate::error::{Fault, RecordContext, RedoError};
 use crate::op::{Op, Outcome};
 use crate::{brin, btree, generic, gin, gist, hash, heap, heap2, sequence, spgist};
-use postgres_formats::page::PageMut;
 
 /// What redo depends on besides page and record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

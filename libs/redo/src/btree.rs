@@ -8,10 +8,11 @@ mod split;
 mod unlink;
 mod vacuum;
 
+use postgres_formats::page::PageMut;
+
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// Record types (`access/nbtxlog.h`).
 mod opcode {

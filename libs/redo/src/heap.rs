@@ -6,35 +6,19 @@ mod update;
 mod vm_ref;
 
 use postgres_formats::cursor::{u8_at, u16_at, u32_at};
+use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE, VM_FORK, op as opcode};
+use postgres_formats::page::PageMut;
 
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 use tuple::TupleMut;
 
 pub(crate) use insert::multi_insert;
 pub(crate) use vm_ref::clear_referenced_bits;
 
-/// `xl_info` bit: the page is initialized by this record (`XLOG_HEAP_INIT_PAGE`).
-pub(crate) const INIT_PAGE: u8 = 0x80;
-/// Fork number of the visibility map.
-const VM_FORK: u8 = 2;
-
-/// Record types after masking [`INIT_PAGE`] off.
-mod opcode {
-    pub(super) const INSERT: u8 = 0x00;
-    pub(super) const DELETE: u8 = 0x10;
-    pub(super) const UPDATE: u8 = 0x20;
-    pub(super) const HOT_UPDATE: u8 = 0x40;
-    pub(super) const CONFIRM: u8 = 0x50;
-    pub(super) const LOCK: u8 = 0x60;
-    pub(super) const INPLACE: u8 = 0x70;
-}
-
 /// `xl_heap_delete.flags`
 mod delete_flag {
-    pub(super) const ALL_VISIBLE_CLEARED: u8 = 0x01;
     /// A speculative insertion is taken back.
     pub(super) const IS_SUPER: u8 = 0x08;
     pub(super) const IS_PARTITION_MOVE: u8 = 0x10;
@@ -84,7 +68,7 @@ fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     }
 
     page.set_prunable(op.header.xid);
-    if flags & delete_flag::ALL_VISIBLE_CLEARED != 0 {
+    if flags & ALL_VISIBLE_CLEARED != 0 {
         page.set_all_visible(false);
     }
     Ok(Outcome::Changed)

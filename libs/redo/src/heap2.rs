@@ -4,27 +4,15 @@ mod freeze;
 mod prune;
 mod visible;
 
+use postgres_formats::heap::{INIT_PAGE, VM_FORK, op2 as opcode};
+use postgres_formats::page::PageMut;
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
 
 use crate::error::Fault;
-use crate::heap::{self, INIT_PAGE};
+use crate::heap;
 use crate::op::{Op, Outcome};
 use crate::vm;
-use postgres_formats::page::PageMut;
-
-/// Fork number of the visibility map.
-const VM_FORK: u8 = 2;
-
-/// Record types after masking the init flag off. 17 gave 0x10 to 0x30 one common format, which replaces three.
-mod opcode {
-    pub(super) const PRUNE: u8 = 0x10;
-    pub(super) const VACUUM: u8 = 0x20;
-    pub(super) const FREEZE_PAGE: u8 = 0x30;
-    pub(super) const VISIBLE: u8 = 0x40;
-    pub(super) const MULTI_INSERT: u8 = 0x50;
-    pub(super) const LOCK_UPDATED: u8 = 0x60;
-}
 
 pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let opcode = op.opcode() & !INIT_PAGE;
@@ -40,6 +28,7 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     }
     let version = op.ctx.version;
     match opcode {
+        // One common format replaces three.
         opcode::PRUNE..=opcode::FREEZE_PAGE if version >= PgVersion::V17 => prune::prune_and_freeze(op, page),
         opcode::PRUNE => prune::prune(op, page),
         opcode::VACUUM => prune::vacuum(op, page),

@@ -9,10 +9,10 @@ mod index;
 #[cfg(test)]
 mod tests;
 
+use postgres_formats::page::{LpFlags, PD_ALL_VISIBLE, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut};
 use postgres_formats::rmgr::RmgrId;
 
 use crate::heap::tuple::{TupleMut, infomask};
-use postgres_formats::page::{LpFlags, PD_ALL_VISIBLE, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut};
 
 pub use files::{PageKind, mask_for_files};
 

@@ -1,10 +1,11 @@
 //! Sequence (resource manager 15): the whole page is rebuilt from the record.
 
+use postgres_formats::cursor::slice_at;
+use postgres_formats::page::PageMut;
+
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use postgres_formats::cursor::slice_at;
-use postgres_formats::page::PageMut;
 
 const LOG: u8 = 0x00;
 /// The special area holds this number (`SEQ_MAGIC`), padded to eight bytes.

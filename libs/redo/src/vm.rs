@@ -3,17 +3,15 @@
 //! Up to 16, and in 17 and 18 when the map page is not among the block references, heap records clear bits of the map
 //! by flags alone. Such a change neither looks at nor sets the map page's LSN.
 
+pub use postgres_formats::heap::{VM_ALL_FROZEN as ALL_FROZEN, VM_ALL_VISIBLE as ALL_VISIBLE};
+
 /// Bytes of a map page after the page header.
 const MAP_BYTES: usize = 8192 - HEADER;
 const HEADER: usize = 24;
 const BLOCKS_PER_BYTE: u32 = 4;
 
-/// `VISIBILITYMAP_ALL_VISIBLE`.
-pub const ALL_VISIBLE: u8 = 1;
-/// `VISIBILITYMAP_ALL_FROZEN`.
-pub const ALL_FROZEN: u8 = 2;
 /// Both bits of a heap block (`VISIBILITYMAP_VALID_BITS`).
-pub const VALID_BITS: u8 = 3;
+pub const VALID_BITS: u8 = ALL_VISIBLE | ALL_FROZEN;
 
 /// Heap blocks covered by one map page.
 pub const HEAP_BLOCKS_PER_PAGE: u32 = MAP_BYTES as u32 * BLOCKS_PER_BYTE;

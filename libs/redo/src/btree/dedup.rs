@@ -1,13 +1,13 @@
 //! Deduplication: runs of leaf tuples with equal keys become posting list tuples.
 
 use postgres_formats::cursor::{Cursor, u16_at};
+use postgres_formats::page::PageMut;
 
 use super::posting::{self, LeafTuple};
 use super::{HIGH_KEY, SPECIAL_SIZE, clear_flag, first_data_key, flag};
 use crate::error::Fault;
 use crate::op::Op;
 use crate::page::{BLANK, RedoPage};
-use postgres_formats::page::PageMut;
 
 /// Main data: number of intervals. Block data: intervals, each the offset of its first item and its number of items.
 /// The page is laid out anew in item order.

@@ -1,12 +1,12 @@
 //! Insertion of one index tuple.
 
 use postgres_formats::cursor::{Cursor, slice_at, u16_at};
+use postgres_formats::page::PageMut;
 
 use super::posting;
 use crate::error::Fault;
 use crate::index_tuple;
 use crate::op::Op;
-use postgres_formats::page::PageMut;
 
 /// `xl_btree_insert` is the offset, block data is the tuple.
 pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {

@@ -1,12 +1,12 @@
 //! The metapage, rebuilt as a whole by every record that changes it.
 
 use postgres_formats::cursor::{u8_at, u32_at};
+use postgres_formats::page::PageMut;
 
 use super::{NO_BLOCK, Opaque, flag, init};
 use crate::error::Fault;
 use crate::op::Op;
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// `BTREE_MAGIC`
 const MAGIC: u32 = 0x0005_3162;

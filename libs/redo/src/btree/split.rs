@@ -2,6 +2,7 @@
 
 use postgres_formats::cursor::{Cursor, u16_at, u32_at};
 use postgres_formats::maxalign;
+use postgres_formats::page::PageMut;
 
 use super::{LEVEL, NO_BLOCK, Opaque, PREV, SPECIAL_SIZE, first_data_key, flag, init, posting};
 use crate::data::take_tuple;
@@ -9,7 +10,6 @@ use crate::error::Fault;
 use crate::index_tuple;
 use crate::op::Op;
 use crate::page::{BLANK, RedoPage};
-use postgres_formats::page::PageMut;
 
 /// Block reference ids.
 const LEFT: u8 = 0;

@@ -1,6 +1,7 @@
 //! Page deletion in two steps: a leaf loses its downlink (half-dead), then it and the branch above it are unlinked.
 
 use postgres_formats::cursor::{u16_at, u32_at, u64_at};
+use postgres_formats::page::PageMut;
 
 use super::posting::ALT_TID;
 use super::{Opaque, flag, init, set_next, set_prev};
@@ -9,7 +10,6 @@ use crate::heap::tuple::tid_bytes;
 use crate::index_tuple::{self, HEADER};
 use crate::op::Op;
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// Where a deleted page's only content starts, and its size: the transaction id from which on it may be reused.
 const SAFE_XID: usize = 24;

@@ -1,6 +1,7 @@
 //! Deletion of leaf tuples, by VACUUM or when an insertion needs space. Posting lists may lose some of their TIDs only.
 
 use postgres_formats::cursor::{Cursor, u16_at};
+use postgres_formats::page::PageMut;
 use postgres_formats::version::PgVersion;
 
 use super::posting::{self, LeafTuple};
@@ -10,7 +11,6 @@ use crate::error::Fault;
 use crate::index_tuple::TID_LEN;
 use crate::op::Op;
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// `xl_btree_delete`: conflict xid 0, ndeleted 4, nupdated 6 (16 and later: a flag for catalogs).
 pub(super) fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {

@@ -1,16 +1,14 @@
 //! Redo of heap insertions, one tuple or many.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
+use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE};
+use postgres_formats::page::PageMut;
 
-use super::INIT_PAGE;
 use super::tuple::{LoggedHeader, new_tuple};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
-/// `XLH_INSERT_ALL_VISIBLE_CLEARED`
-const ALL_VISIBLE_CLEARED: u8 = 0x01;
 /// `XLH_INSERT_ALL_FROZEN_SET`, on multi-inserts only.
 const ALL_FROZEN_SET: u8 = 0x20;
 

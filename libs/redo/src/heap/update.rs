@@ -1,13 +1,14 @@
 //! Redo of heap updates. Block 0 is the page of the *new* version; the old version is on block 1 if that is another page.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
+use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE, NEW_ALL_VISIBLE_CLEARED};
+use postgres_formats::page::PageMut;
 
 use super::tuple::{LoggedHeader, new_tuple};
-use super::{INIT_PAGE, tuple_mut};
+use super::tuple_mut;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// Block reference ids.
 const NEW_PAGE: u8 = 0;
@@ -15,8 +16,6 @@ const OLD_PAGE: u8 = 1;
 
 /// `xl_heap_update.flags`
 mod flag {
-    pub(super) const OLD_ALL_VISIBLE_CLEARED: u8 = 0x01;
-    pub(super) const NEW_ALL_VISIBLE_CLEARED: u8 = 0x02;
     pub(super) const PREFIX_FROM_OLD: u8 = 0x20;
     pub(super) const SUFFIX_FROM_OLD: u8 = 0x40;
 }
@@ -70,7 +69,7 @@ fn supersede_old(op: &Op<'_>, record: &UpdateRecord, page: &mut PageMut<'_>, hot
     tuple.reset_cmax();
     tuple.set_ctid(new_blkno, record.new_offset);
     page.set_prunable(op.header.xid);
-    if record.flags & flag::OLD_ALL_VISIBLE_CLEARED != 0 {
+    if record.flags & ALL_VISIBLE_CLEARED != 0 {
         page.set_all_visible(false);
     }
     Ok(())
@@ -106,7 +105,7 @@ fn insert_new(op: &Op<'_>, record: &UpdateRecord, page: &mut PageMut<'_>, same_p
     }
     page.add_item(&tuple, record.new_offset)?;
 
-    if record.flags & flag::NEW_ALL_VISIBLE_CLEARED != 0 {
+    if record.flags & NEW_ALL_VISIBLE_CLEARED != 0 {
         page.set_all_visible(false);
     }
     Ok(())

@@ -2,20 +2,17 @@
 //! bits were cleared. Older releases clear the bits without one: then it is the caller's task ([`crate::vm`]).
 
 use postgres_formats::cursor::u8_at;
+use postgres_formats::heap::{ALL_VISIBLE_CLEARED, op as opcode};
+use postgres_formats::page::PageMut;
 
-use super::opcode;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::vm;
-use postgres_formats::page::PageMut;
 
 /// Block reference ids in update records.
 const HEAP_NEW: u8 = 0;
 const HEAP_OLD: u8 = 1;
 const VM_OF_NEW: u8 = 2;
-
-/// `xl_heap_update.flags`: bits of the old block were cleared, too.
-const OLD_ALL_VISIBLE_CLEARED: u8 = 0x01;
 
 pub(super) fn redo(op: &Op<'_>, opcode: u8, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     match opcode {
@@ -43,7 +40,7 @@ fn update(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let mut changed = false;
     if op.block.id == VM_OF_NEW {
         changed |= vm::clear_bits(page.bytes_mut(), new_blkno, vm::VALID_BITS);
-        let old_too = flags & OLD_ALL_VISIBLE_CLEARED != 0 && covered(old_blkno);
+        let old_too = flags & ALL_VISIBLE_CLEARED != 0 && covered(old_blkno);
         changed |= old_too && vm::clear_bits(page.bytes_mut(), old_blkno, vm::VALID_BITS);
     } else {
         changed |= vm::clear_bits(page.bytes_mut(), old_blkno, vm::VALID_BITS);

@@ -1,11 +1,11 @@
 //! Freezing: old transaction ids in tuple headers are replaced by what needs no look-up.
 
 use postgres_formats::cursor::{Cursor, u16_at};
+use postgres_formats::page::PageMut;
 
 use crate::error::Fault;
 use crate::heap::tuple_mut;
 use crate::op::{Op, Outcome};
-use postgres_formats::page::PageMut;
 
 /// Length of an `xl_heap_freeze_plan` (16), `xlhp_freeze_plan` (17 and later): xmax 0, infomask2 4, infomask 6,
 /// frzflags 8, ntuples 10.

@@ -1,13 +1,13 @@
 //! Removal of dead tuples from a heap page: line pointers change, then the tuples that stay are moved together.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
+use postgres_formats::page::{ItemId, PageMut};
 use postgres_formats::version::PgVersion;
 
 use super::freeze;
 use crate::data::{take_u16s, u16s};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
-use postgres_formats::page::{ItemId, PageMut};
 
 /// `XLHP_*` flags of the record format of 17 and later.
 mod flag {

@@ -1,13 +1,13 @@
 //! Setting visibility map bits: block 0 is the map page, block 1 the heap page.
 
 use postgres_formats::cursor::u8_at;
+use postgres_formats::heap::VM_FORK;
+use postgres_formats::page::PageMut;
 
-use super::VM_FORK;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
 use crate::vm;
-use postgres_formats::page::PageMut;
 
 /// Block reference id of the heap page.
 const HEAP_PAGE: u8 = 1;

@@ -1,9 +1,10 @@
 //! Masks of the index access methods.
 
+use postgres_formats::page::PageMut;
+
 use super::{mask_content, mask_hint_bits, mask_line_pointer_flags, mask_unused};
 use crate::btree;
 use crate::page::RedoPage;
-use postgres_formats::page::PageMut;
 
 /// Flags of a hash page, `hasho_flag`, at byte 12 of a special area of 16 bytes (`access/hash.h`).
 pub(super) mod hash_flag {

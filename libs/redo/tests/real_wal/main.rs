@@ -7,6 +7,7 @@
 mod cluster;
 mod files;
 mod replay;
+mod slru;
 
 use std::fs;
 use std::path::Path;
@@ -21,6 +22,7 @@ use wal_decoder::stream::{WalError, WalStart, WalStreamConfig, WalStreamDecoder}
 use cluster::{Cluster, find_binaries};
 use files::DataDir;
 use replay::Replay;
+use slru::SlruReplay;
 
 const SEGMENT: u32 = 16 << 20;
 
@@ -101,14 +103,17 @@ fn run(version: PgVersion, mut cluster: Cluster, workload: impl FnOnce(&Cluster)
         data_checksums: control.fields.data_checksum_version != 0,
         wal_log_hints: control.fields.wal_log_hints,
     };
-    let mut replay = Replay::new(ctx, DataDir::new(base));
+    let mut replay = Replay::new(ctx, DataDir::new(base.clone()), SlruReplay::new(version, base));
     replay_wal(version, &cluster.data().join("pg_wal"), control.fields.checkpoint, &mut replay);
     let compared = replay.compare_files(&mut DataDir::new(cluster.data()));
     replay.print_counts();
-    println!("pages equal to the stopped server's files: {compared:?}");
+    let (slru_pages, slru_problems) = replay.slru.compare_files(&cluster.data());
+    println!("pages compared with the stopped server's files: {compared:?}, {slru_pages} SLRU pages");
+    slru_problems.iter().for_each(|problem| println!("{problem}"));
 
     assert!(replay.records > 1000, "only {} records", replay.records);
     assert!(replay.problems.is_empty(), "{} problems", replay.problems.len());
+    assert!(slru_problems.is_empty(), "{} SLRU problems", slru_problems.len());
     assert!(replay.counts.values().map(|c| c.compared).sum::<u64>() > 1000);
     assert!(replay.counts.values().all(|c| c.unsupported == 0));
 }
