@@ -3,9 +3,10 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use io_uring::squeue;
+use tokio::task::coop;
 
 use crate::slots::{Discard, SlotId};
 use crate::system::Lease;
@@ -34,7 +35,8 @@ pub unsafe trait Operation: Sized + Send + 'static {
 }
 
 /// An operation on its way. It was submitted when it was made (if the ring had room) and proceeds without being
-/// polled. If it is dropped, the kernel finishes it nevertheless, and what it owns is freed after that.
+/// polled. If it is dropped, the kernel finishes it nevertheless, and what it owns is freed after that. Taking the
+/// result counts against the task's budget of tokio's cooperative scheduling.
 ///
 /// # Panics
 ///
@@ -93,6 +95,9 @@ impl<R: Operation> Future for Op<R> {
     type Output = R::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R::Output> {
+        // Results are often there at once: without this, a task that only does I/O would never yield, and its runtime
+        // could neither run others nor shut down.
+        let budget = ready!(coop::poll_proceed(cx));
         let this = self.get_mut();
         loop {
             let result = match std::mem::replace(&mut this.progress, Progress::Finished) {
@@ -103,10 +108,14 @@ impl<R: Operation> Future for Op<R> {
                         return Poll::Pending;
                     }
                 },
-                Progress::Refused(error) => return Poll::Ready(this.take().complete(Err(error))),
+                Progress::Refused(error) => {
+                    budget.made_progress();
+                    return Poll::Ready(this.take().complete(Err(error)));
+                }
                 Progress::Finished => panic!("an operation was polled after it was ready"),
             };
             if !this.may_retry(result) {
+                budget.made_progress();
                 return Poll::Ready(this.take().complete(to_result(result)));
             }
             let operation = this.operation.as_mut().expect("kept until completion");

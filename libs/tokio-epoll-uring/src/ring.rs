@@ -245,6 +245,9 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let mut deferred = Deferred::default();
+        if state.uring.in_kernel() > 0 {
+            state.uring.cancel_all();
+        }
         loop {
             let State { uring, slots, .. } = state;
             uring.reap(|slot, result| deferred.push(slots.complete(slot, result)));
@@ -260,3 +263,6 @@ impl Drop for Ring {
         deferred.run();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
+use io_uring::types::{CancelBuilder, Timespec};
 use io_uring::{IoUring, squeue};
 
 use crate::slots::SlotId;
@@ -127,9 +128,19 @@ impl Uring {
         }
     }
 
+    /// Asks the kernel to give up what it can: a read of a pipe, say, that may never end by itself. What is under way
+    /// on a disk is completed.
+    pub(crate) fn cancel_all(&self) {
+        // Failure, be it for want of support (before 6.0), only means to wait longer.
+        let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
+    }
+
     fn enter(&self, to_submit: u32, min_complete: u32, flags: u32) -> io::Result<usize> {
         // SAFETY: no argument structure is passed, and `push` obliged its caller to keep valid what the entries in
         // the submission queue point to.
         unsafe { self.ring.submitter().enter::<libc::sigset_t>(to_submit, min_complete, flags, None) }
     }
 }
+
+#[cfg(test)]
+mod tests;

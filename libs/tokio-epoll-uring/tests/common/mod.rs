@@ -3,12 +3,14 @@
 
 use std::fs::File;
 use std::future::Future;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio_epoll_uring::{IoBuf, IoBufMut};
@@ -30,7 +32,12 @@ impl TempDir {
     }
 
     pub fn file(&self, name: &str) -> Arc<File> {
-        Arc::new(create(&self.path(name)))
+        Arc::new(create(&self.path(name), 0))
+    }
+
+    /// A file that bypasses the page cache, so that I/O takes its time.
+    pub fn direct_file(&self, name: &str) -> Arc<File> {
+        Arc::new(create(&self.path(name), libc::O_DIRECT))
     }
 }
 
@@ -40,8 +47,8 @@ impl Drop for TempDir {
     }
 }
 
-fn create(path: &Path) -> File {
-    File::options().read(true).write(true).create_new(true).open(path).unwrap()
+fn create(path: &Path, flags: i32) -> File {
+    File::options().read(true).write(true).create_new(true).custom_flags(flags).open(path).unwrap()
 }
 
 pub fn multi_thread(workers: usize) -> Runtime {
@@ -73,55 +80,91 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len.div_ceil(8) as u64).flat_map(word).take(len).collect()
 }
 
-/// A buffer that is poisoned and counted when it is freed.
+/// Alignment of a [`Tracked`] buffer: enough for direct I/O.
+pub const ALIGN: usize = 4096;
+
+/// An aligned buffer that is poisoned and counted when it is freed.
 pub struct Tracked {
-    bytes: Vec<u8>,
+    memory: Vec<u8>,
+    begin: usize,
+    len: usize,
     alive: Arc<AtomicUsize>,
 }
 
 impl Tracked {
-    pub fn new(bytes: Vec<u8>, alive: &Arc<AtomicUsize>) -> Self {
+    pub fn new(bytes: &[u8], alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::SeqCst);
-        Self { bytes, alive: alive.clone() }
+        let mut memory = vec![0; bytes.len() + ALIGN];
+        let begin = memory.as_ptr().align_offset(ALIGN);
+        memory[begin..][..bytes.len()].copy_from_slice(bytes);
+        Self { memory, begin, len: bytes.len(), alive: alive.clone() }
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.memory[self.begin..][..self.len]
     }
 }
+
+/// What a freed buffer holds.
+pub const POISON: u8 = 0xEE;
 
 impl Drop for Tracked {
     fn drop(&mut self) {
         // A write that is still under way would put this into the file.
-        self.bytes.fill(0xEE);
-        std::hint::black_box(&self.bytes);
+        self.memory.fill(POISON);
+        std::hint::black_box(&self.memory);
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-// SAFETY: the memory is that of the Vec, which vouches for it.
+// SAFETY: the heap block of a Vec does not move with the Vec, and is initialised entirely.
 unsafe impl IoBuf for Tracked {
     fn stable_ptr(&self) -> *const u8 {
-        self.bytes.stable_ptr()
+        self.bytes().as_ptr()
     }
 
     fn bytes_init(&self) -> usize {
-        self.bytes.bytes_init()
+        self.len
     }
 }
 
 // SAFETY: as above.
 unsafe impl IoBufMut for Tracked {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.bytes.stable_mut_ptr()
+        self.memory[self.begin..].as_mut_ptr()
     }
 
     fn bytes_total(&self) -> usize {
-        self.bytes.bytes_total()
+        self.len
     }
 
     unsafe fn set_init(&mut self, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.bytes.set_init(bytes) }
+        assert!(bytes <= self.len);
+    }
+}
+
+/// Waits until a condition holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits for a future as an executor that knows nothing of tokio.
+pub fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }
