@@ -1,0 +1,55 @@
+# Every target works from a fresh clone; `make help` lists them.
+
+CARGO ?= cargo
+VENV ?= .venv
+PYTEST = $(VENV)/bin/python -m pytest
+RESULTS = benches/results
+
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy bench-ingest bench demo clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+setup:  ## install what is missing: Debian packages, Rust toolchain, Python environment
+	scripts/setup.sh
+
+build:  ## build the release binaries
+	$(CARGO) build --locked --release --bin pagectl
+
+demo: setup build  ## import a real cluster, ingest its WAL, verify every page
+	scripts/demo.sh
+
+test: setup lint layers tidy deny test-rust test-py  ## all checks and all tests
+
+test-rust:  ## unit and property tests
+	$(CARGO) test --locked --workspace
+
+test-py: build  ## tests against a real Postgres
+	$(PYTEST) test_runner
+
+lint:  ## formatting and clippy; seams are enforced on libraries and binaries
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --lib --bins -- -D warnings -D clippy::disallowed_methods
+
+fmt:  ## format all sources
+	$(CARGO) fmt --all
+
+deny:  ## licences, bans, sources and advisories of dependencies
+	scripts/deny.sh
+
+layers:  ## imports and dependencies against docs/layers.toml
+	$(CARGO) run --locked --quiet -p xtask -- layers
+
+tidy:  ## sizes against docs/ratchet.toml
+	$(CARGO) run --locked --quiet -p xtask -- tidy
+
+bench-ingest:  ## write path against the device's limit; writes benches/results
+	benches/run_ingest.sh $(RESULTS)
+
+bench: bench-ingest  ## all benchmarks
+	$(CARGO) bench --locked -p pageserver --bench bench_layer_read
+
+clean:  ## remove what was built
+	$(CARGO) clean
+	rm -rf $(VENV) test_output .pytest_cache

@@ -1,0 +1,36 @@
+# Shared by the scripts here: where Postgres is, and how to run as a user that it accepts. Sourced, not run.
+
+PG_MAJOR=15
+
+# Prints the directory of the Postgres programs, or nothing. PG_BIN overrides it.
+find_postgres() {
+    local dir
+    for dir in "${PG_BIN:-}" "/usr/lib/postgresql/$PG_MAJOR/bin" "$(pg_config --bindir 2>/dev/null)"; do
+        if [ -n "$dir" ] && [ -x "$dir/initdb" ] && "$dir/postgres" --version | grep -q " $PG_MAJOR\."; then
+            echo "$dir"
+            return
+        fi
+    done
+}
+
+# Runs a command as the user that owns the cluster: Postgres refuses to run as root.
+as_postgres() {
+    if [ "$(id -u)" = 0 ]; then
+        runuser -u postgres -- "$@"
+    else
+        "$@"
+    fi
+}
+
+# Runs a command as root, through sudo where needed.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+say() {
+    printf '\n== %s\n' "$*"
+}

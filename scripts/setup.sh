@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what is missing to build, test and run the demo. Asks nothing, may be run again at any time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+VENV=${VENV:-.venv}
+
+install_packages() {
+    local missing=()
+    command -v cc >/dev/null || missing+=(build-essential)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    command -v curl >/dev/null || missing+=(curl)
+    command -v runuser >/dev/null || missing+=(util-linux)
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+    [ -n "$(find_postgres)" ] || missing+=("postgresql-$PG_MAJOR")
+    if [ "${#missing[@]}" = 0 ]; then
+        echo "packages: nothing missing"
+        return
+    fi
+    command -v apt-get >/dev/null || { echo "setup: install these yourself: ${missing[*]}" >&2; exit 1; }
+    echo "packages: ${missing[*]}"
+    # Debian's package would start a server of its own at once; no test wants it.
+    if [[ " ${missing[*]} " == *" postgresql-"* ]]; then
+        as_root mkdir -p /etc/postgresql-common
+        [ -e /etc/postgresql-common/createcluster.conf ] ||
+            echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+    fi
+    as_root apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+install_rust() {
+    if ! command -v rustup >/dev/null && ! command -v cargo >/dev/null; then
+        echo "setup: install rustup first, see https://rustup.rs" >&2
+        exit 1
+    fi
+    # The toolchain that rust-toolchain.toml names comes with the first call.
+    cargo --version
+}
+
+install_python() {
+    [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r test_runner/requirements.txt
+    "$VENV/bin/python" -m pytest --version
+}
+
+say "packages"
+install_packages
+say "Rust"
+install_rust
+say "Python"
+install_python
+say "ready: Postgres $PG_MAJOR in $(find_postgres)"
