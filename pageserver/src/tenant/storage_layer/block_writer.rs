@@ -125,7 +125,7 @@ impl BlockWriter {
     }
 
     /// Writes block 0.
-    pub(super) async fn write_header(&self, header: &Header) -> Result<(), StorageError> {
+    pub(super) async fn write_header(&mut self, header: &Header) -> Result<(), StorageError> {
         let unit = self.file().align() as usize;
         let mut buf = AlignedBuf::with_capacity(unit);
         buf.extend_from_slice(&header.encode());

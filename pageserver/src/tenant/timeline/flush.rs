@@ -1,0 +1,146 @@
+//! Making history durable: freeze the open layer, write frozen layers to disk, name them in the manifest.
+//!
+//! The order of effects is what recovery relies on: layer synced under a temporary name, renamed, directory synced,
+//! manifest replaced, and only then does the process believe it. A step that fails leaves all before it in place, and
+//! the next attempt goes on from there.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+use super::manifest::{LayerEntry, Manifest};
+use super::state::{FlushProgress, Frozen, RecordLsn, TimelineState, Writer, layer_error};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::errors::StorageError;
+use crate::task_mgr::TaskKind;
+use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::virtual_file::fs;
+
+/// Generation of layer files written here. There is one owner as yet.
+pub(super) const GENERATION: u32 = 1;
+
+/// Frozen layers that may wait before whoever takes in values has to.
+const MAX_FROZEN: usize = 2;
+
+/// Freezes what there is and writes everything out.
+pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let target = {
+        let mut writer = state.writer.lock().await;
+        let target = state.record_lsn();
+        if writer.max_lsn > target.last {
+            let reason =
+                format!("values up to LSN {} are in, but the history is final only to {}", writer.max_lsn, target.last);
+            return Err(StorageError::Invalid(reason));
+        }
+        freeze(state, &mut writer).await;
+        target
+    };
+    join(spawn_write_frozen(state, Some(target))).await
+}
+
+/// Freezes the open layer and starts to write it in the background; waits first if too many are waiting already.
+pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Result<(), StorageError> {
+    if state.layers().frozen.len() >= MAX_FROZEN {
+        join(spawn_write_frozen(state, None)).await?;
+    }
+    freeze(state, writer).await;
+    spawn_write_frozen(state, None);
+    Ok(())
+}
+
+/// Ends the open layer at the last record, if there is one.
+async fn freeze(state: &TimelineState, writer: &mut Writer) {
+    let Some(layer) = state.layers().open.clone() else { return };
+    let end = state.record_lsn();
+    let next_start = end.last + 1;
+    layer.freeze(next_start).await;
+    state.update_layers(|layers| {
+        layers.open = None;
+        layers.frozen.push(Frozen { layer, end });
+    });
+    writer.next_start = next_start;
+}
+
+/// Writes all frozen layers in a task of its own, which goes on if the caller goes away. With `target`, a position up
+/// to which nothing is in the open layer, that position is made durable too.
+fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> JoinHandle<Result<(), StorageError>> {
+    let state = Arc::clone(state);
+    env::spawn::task("flush of frozen layers", async move {
+        let result = write_frozen(&state, target).await;
+        if let Err(error) = &result {
+            state.note_error(error);
+            tracing::warn!(timeline = %state.timeline_id, "flush failed, will be tried again: {error}");
+        }
+        result
+    })
+}
+
+async fn join(task: JoinHandle<Result<(), StorageError>>) -> Result<(), StorageError> {
+    task.await.unwrap_or_else(|error| Err(StorageError::Internal(format!("flush: {error}"))))
+}
+
+async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let ctx = RequestContext::new(TaskKind::LayerFlushTask, DownloadBehavior::Error);
+    let mut progress = state.flusher.lock().await;
+    while let Some(frozen) = state.layers().frozen.first().cloned() {
+        state.check_writable()?;
+        let layer = place(state, &mut progress, &frozen, &ctx).await?;
+        let map = state.layers().map.with_l0(layer).map_err(|error| StorageError::Internal(error.to_string()))?;
+        publish(state, map, frozen.end).await?;
+        *progress = None;
+    }
+    match target.filter(|target| target.last > state.disk_consistent().last) {
+        Some(target) => publish(state, state.layers().map.clone(), target).await,
+        None => Ok(()),
+    }
+}
+
+/// Makes the oldest frozen layer a file that has its name, durably.
+async fn place(
+    state: &TimelineState,
+    progress: &mut Option<FlushProgress>,
+    frozen: &Frozen,
+    ctx: &RequestContext,
+) -> Result<Arc<Layer>, StorageError> {
+    let (desc, temp) = match progress {
+        Some(FlushProgress::Placed(layer)) => return Ok(Arc::clone(layer)),
+        Some(FlushProgress::Written(desc, temp)) => (desc.clone(), temp.clone()),
+        None => {
+            let cancel = state.cancel.clone();
+            let written = frozen.layer.write_to_disk(ctx, None, state.l0_flush.inner(), &state.gate, cancel);
+            let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
+            let (desc, temp) = written.await.map_err(layer_error)?.ok_or_else(whole)?;
+            *progress = Some(FlushProgress::Written(desc.clone(), temp.clone()));
+            (desc, temp)
+        }
+    };
+    let layer = Arc::new(Layer::new(&state.dir, desc, GENERATION));
+    fs::rename(&temp, layer.path()).await?;
+    fs::fsync_dir(&state.dir).await?;
+    *progress = Some(FlushProgress::Placed(Arc::clone(&layer)));
+    Ok(layer)
+}
+
+/// Makes `map` the timeline's layers and `consistent` its durable position: first on disk, then for readers.
+async fn publish(state: &TimelineState, map: LayerMap, consistent: RecordLsn) -> Result<(), StorageError> {
+    manifest_of(state, &map, consistent).store(&state.dir).await?;
+    state.update_layers(|layers| {
+        layers.map = map;
+        layers.frozen.retain(|frozen| frozen.end.last > consistent.last);
+    });
+    state.advance_disk_consistent(consistent);
+    Ok(())
+}
+
+fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: RecordLsn) -> Manifest {
+    Manifest {
+        tenant_shard_id: state.tenant_shard_id,
+        timeline_id: state.timeline_id,
+        origin: state.origin,
+        disk_consistent_lsn: consistent.last,
+        prev_record_lsn: consistent.prev,
+        layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
+    }
+}

@@ -1,0 +1,135 @@
+//! Taking in values: the open layer, and when it is rolled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use utils::lsn::Lsn;
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use super::flush;
+use super::state::{TimelineState, Writer, layer_error};
+use crate::context::RequestContext;
+use crate::errors::StorageError;
+use crate::tenant::storage_layer::InMemoryLayer;
+
+/// When the open layer is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RollPolicy {
+    /// At this many bytes of values, or when this many bytes of WAL have gone by.
+    pub checkpoint_distance: u64,
+    /// At this age, once the LSN has advanced.
+    pub checkpoint_timeout: Duration,
+}
+
+/// The open layer as far as rolling is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenLayerStats {
+    /// Bytes of values in it.
+    pub size: u64,
+    /// Bytes of WAL from its start to the last record.
+    pub lsn_distance: u64,
+    /// Time since it was created.
+    pub age: Duration,
+}
+
+/// Why the open layer is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RollReason {
+    /// It would grow too large.
+    Size,
+    /// It spans too much WAL.
+    Distance,
+    /// It is too old.
+    Age,
+}
+
+/// Whether the open layer should be frozen before `incoming` more bytes of values go in.
+pub fn should_roll(policy: RollPolicy, open: OpenLayerStats, incoming: u64) -> Option<RollReason> {
+    if open.size == 0 {
+        None
+    } else if open.size.saturating_add(incoming) > policy.checkpoint_distance {
+        Some(RollReason::Size)
+    } else if open.lsn_distance >= policy.checkpoint_distance {
+        Some(RollReason::Distance)
+    } else if open.age >= policy.checkpoint_timeout && open.lsn_distance > 0 {
+        Some(RollReason::Age)
+    } else {
+        None
+    }
+}
+
+pub(super) async fn put_batch(
+    state: &Arc<TimelineState>,
+    batch: SerializedValueBatch,
+    ctx: &RequestContext,
+) -> Result<(), StorageError> {
+    let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    let mut writer = state.writer.lock().await;
+    let last = state.record_lsn().last;
+    if first <= last {
+        return Err(StorageError::Invalid(format!(
+            "a value at LSN {first} comes after the history up to {last} is final"
+        )));
+    }
+    if roll_reason(state, &writer, batch.buffer_size() as u64).is_some() {
+        flush::roll(state, &mut writer).await?;
+    }
+    let layer = open_layer(state, &writer, ctx).await?;
+    // Before the values are in, so that no freeze can ever cut them off.
+    writer.max_lsn = writer.max_lsn.max(batch.max_lsn());
+    layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))
+}
+
+/// Why the open layer should be rolled now; never between the values and the end of a record.
+fn roll_reason(state: &TimelineState, writer: &Writer, incoming: u64) -> Option<RollReason> {
+    let last = state.record_lsn().last;
+    let open = state.layers().open.clone().filter(|_| writer.max_lsn <= last)?;
+    let policy = RollPolicy {
+        checkpoint_distance: state.conf.checkpoint_distance,
+        checkpoint_timeout: state.conf.checkpoint_timeout,
+    };
+    let stats = OpenLayerStats {
+        size: open.size(),
+        lsn_distance: last.checked_sub(open.start_lsn()).unwrap_or(0),
+        age: env::clock::now().saturating_duration_since(open.created()),
+    };
+    should_roll(policy, stats, incoming)
+}
+
+async fn open_layer(
+    state: &TimelineState,
+    writer: &Writer,
+    ctx: &RequestContext,
+) -> Result<Arc<InMemoryLayer>, StorageError> {
+    if let Some(open) = &state.layers().open {
+        return Ok(Arc::clone(open));
+    }
+    let TimelineState { conf, timeline_id, tenant_shard_id, gate, cancel, .. } = state;
+    let start: Lsn = writer.next_start;
+    let layer = InMemoryLayer::create(conf, *timeline_id, *tenant_shard_id, start, gate, cancel, ctx);
+    let layer = Arc::new(layer.await.map_err(layer_error)?);
+    state.update_layers(|layers| layers.open = Some(Arc::clone(&layer)));
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_rolled_for_size_distance_or_age_but_never_empty() {
+        let policy = RollPolicy { checkpoint_distance: 100, checkpoint_timeout: Duration::from_secs(10) };
+        let roll = |size, lsn_distance, age, incoming| {
+            should_roll(policy, OpenLayerStats { size, lsn_distance, age: Duration::from_secs(age) }, incoming)
+        };
+        assert_eq!(roll(0, 1000, 1000, 1000), None);
+        assert_eq!(roll(50, 99, 9, 50), None);
+        assert_eq!(roll(50, 0, 0, 51), Some(RollReason::Size));
+        assert_eq!(roll(50, 100, 0, 0), Some(RollReason::Distance));
+        assert_eq!(roll(50, 1, 10, 0), Some(RollReason::Age));
+        assert_eq!(roll(50, 0, 10, 0), None);
+        assert_eq!(roll(1, 0, 0, u64::MAX), Some(RollReason::Size));
+    }
+}

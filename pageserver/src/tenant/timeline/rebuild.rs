@@ -1,0 +1,104 @@
+//! From the versions of a key to its value: the seam to redo.
+
+mod special;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pageserver_api::key::Key;
+use pageserver_api::record::WalRecord;
+use postgres_formats::record::decode;
+use redo::{Applied, RedoContext};
+use utils::lsn::Lsn;
+
+use crate::errors::StorageError;
+use crate::tenant::storage_layer::KeyHistory;
+
+/// A page's bytes.
+pub(super) type Page = [u8; PAGE_SIZE];
+const PAGE_SIZE: usize = 8192;
+
+/// Fewer pages than this are rebuilt where the read runs.
+const PARALLEL_MIN: usize = 32;
+
+/// What a record did, as far as its predecessors matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// It was applied, or needed not be.
+    Done,
+    /// It changes a page that must exist, but this one is all zero.
+    NoPage,
+}
+
+/// The value of `key` as of `lsn`, from the versions in `history`.
+///
+/// Without records the value is the image, of any length. With records it is a page: the image, or an all-zero page if
+/// the oldest record makes the page itself, and then the records, oldest first.
+pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoContext) -> Result<Bytes, StorageError> {
+    let KeyHistory { image, records } = history;
+    let failed = |at: Lsn, reason: String| StorageError::Redo { key, lsn, reason: format!("at LSN {at}: {reason}") };
+    let Some((oldest, first)) = records.last() else {
+        return image.map(|(_, image)| image).ok_or(StorageError::MissingKey { key, lsn });
+    };
+    let has_image = image.is_some();
+    let mut value = match image {
+        Some((_, image)) => image.to_vec(),
+        None if special::needs_page(first) => return Err(failed(*oldest, "there is no page to change".to_owned())),
+        None => vec![0; PAGE_SIZE],
+    };
+    let length = value.len();
+    let page = <&mut Page>::try_from(value.as_mut_slice())
+        .map_err(|_| failed(*oldest, format!("a value of {length} bytes is no page")))?;
+    for (number, (at, record)) in records.iter().rev().enumerate() {
+        let effect = apply(key, page, *at, record, redo).map_err(|reason| failed(*at, reason))?;
+        // With an image of a zero page, Postgres too passes over the record: the page is dropped by a later one.
+        if effect == Effect::NoPage && number == 0 && !has_image {
+            return Err(failed(*at, "the oldest record found needs an earlier version of the page".to_owned()));
+        }
+    }
+    Ok(Bytes::from(value))
+}
+
+fn apply(key: Key, page: &mut Page, at: Lsn, record: &WalRecord, redo: &RedoContext) -> Result<Effect, String> {
+    let WalRecord::Postgres { block_id, record, .. } = record else {
+        return special::apply(key, page, record).map(|()| Effect::Done);
+    };
+    let record = decode(redo.version, record).map_err(|error| error.to_string())?;
+    match redo::apply_record(redo, page, &record, *block_id, at.0).map_err(|error| error.to_string())? {
+        Applied::SkippedNew => Ok(Effect::NoPage),
+        Applied::Changed | Applied::Unchanged | Applied::SkippedByLsn => Ok(Effect::Done),
+    }
+}
+
+/// Rebuilds all of `histories`: many of them on several threads. Memory is that of the histories and the results.
+pub(super) async fn rebuild_all(
+    histories: BTreeMap<Key, KeyHistory>,
+    lsn: Lsn,
+    redo: RedoContext,
+) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
+    let one = move |(key, history)| (key, rebuild(key, lsn, history, &redo));
+    let with_records = histories.values().filter(|history| !history.records.is_empty()).count();
+    if with_records < PARALLEL_MIN {
+        return Ok(histories.into_iter().map(one).collect());
+    }
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let share = histories.len().div_ceil(threads).max(1);
+    let mut histories = histories.into_iter();
+    let mut parts = Vec::with_capacity(threads);
+    loop {
+        let part: Vec<_> = histories.by_ref().take(share).collect();
+        if part.is_empty() {
+            break;
+        }
+        parts.push(env::spawn::blocking(move || part.into_iter().map(one).collect::<Vec<_>>()));
+    }
+    let mut rebuilt = BTreeMap::new();
+    for part in parts {
+        let part = part.await.map_err(|error| StorageError::Internal(format!("rebuilding of pages: {error}")))?;
+        rebuilt.extend(part);
+    }
+    Ok(rebuilt)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! What a timeline consists of: plain data with watches. What is done with it is elsewhere.
+
+use std::sync::{Arc, OnceLock};
+
+use camino::Utf8PathBuf;
+use pageserver_api::shard::TenantShardId;
+use parking_lot::RwLock;
+use redo::RedoContext;
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::sync::gate::{Gate, GateGuard};
+
+use super::dir_lock::DirLock;
+use super::manifest::Origin;
+use crate::config::PageServerConf;
+use crate::errors::{ErrorKind, StorageError};
+use crate::l0_flush::L0FlushGlobalState;
+use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
+
+/// A position in the WAL between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordLsn {
+    /// End of the last record.
+    pub last: Lsn,
+    /// Start of the last record, 0/0 if not known: the next record must point back to it.
+    pub prev: Lsn,
+}
+
+/// All layers at one moment. A reader keeps the snapshot that it began with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layers {
+    /// Takes in new values.
+    pub(crate) open: Option<Arc<InMemoryLayer>>,
+    /// Wait to be written to disk, oldest first.
+    pub(crate) frozen: Vec<Frozen>,
+    /// Files.
+    pub(crate) map: LayerMap,
+}
+
+/// A frozen layer and the position at which it was frozen.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) layer: Arc<InMemoryLayer>,
+    pub(crate) end: RecordLsn,
+}
+
+/// What only the one who writes needs to know.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// Where the next in-memory layer begins.
+    pub(crate) next_start: Lsn,
+    /// The largest LSN put so far: a layer must not be frozen below it.
+    pub(crate) max_lsn: Lsn,
+}
+
+/// How far the flush of the oldest frozen layer got before an error.
+#[derive(Clone, Debug)]
+pub(crate) enum FlushProgress {
+    /// The file is complete under a temporary name.
+    Written(PersistentLayerDesc, Utf8PathBuf),
+    /// The file has its name, durably; the manifest may or may not name it.
+    Placed(Arc<Layer>),
+}
+
+/// A timeline's state.
+#[derive(Debug)]
+pub(crate) struct TimelineState {
+    pub(crate) conf: &'static PageServerConf,
+    pub(crate) tenant_shard_id: TenantShardId,
+    pub(crate) timeline_id: TimelineId,
+    /// The directory.
+    pub(crate) dir: Utf8PathBuf,
+    pub(crate) origin: Origin,
+    /// What redo depends on.
+    pub(crate) redo: RwLock<RedoContext>,
+    pub(crate) l0_flush: L0FlushGlobalState,
+    /// Held while values are put and while the open layer is frozen.
+    pub(crate) writer: Mutex<Writer>,
+    /// Held while frozen layers are written and while the manifest is replaced.
+    pub(crate) flusher: Mutex<Option<FlushProgress>>,
+    pub(crate) gate: Gate,
+    pub(crate) cancel: CancellationToken,
+    layers: RwLock<Arc<Layers>>,
+    record_lsn: watch::Sender<RecordLsn>,
+    disk_consistent: watch::Sender<RecordLsn>,
+    broken: OnceLock<String>,
+    _lock: DirLock,
+}
+
+/// What a timeline's state starts from.
+pub(crate) struct Start {
+    pub(crate) conf: &'static PageServerConf,
+    pub(crate) tenant_shard_id: TenantShardId,
+    pub(crate) timeline_id: TimelineId,
+    pub(crate) origin: Origin,
+    pub(crate) map: LayerMap,
+    pub(crate) disk_consistent: RecordLsn,
+    pub(crate) lock: DirLock,
+    pub(crate) l0_flush: L0FlushGlobalState,
+}
+
+impl TimelineState {
+    pub(crate) fn new(start: Start) -> Self {
+        let Start { conf, tenant_shard_id, timeline_id, origin, map, disk_consistent, lock, l0_flush } = start;
+        // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
+        let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
+        Self {
+            conf,
+            tenant_shard_id,
+            timeline_id,
+            dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
+            origin,
+            redo: RwLock::new(origin.redo_context()),
+            l0_flush,
+            writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
+            flusher: Mutex::new(None),
+            gate: Gate::default(),
+            cancel: CancellationToken::new(),
+            layers: RwLock::new(Arc::new(Layers { open: None, frozen: Vec::new(), map })),
+            record_lsn: watch::Sender::new(disk_consistent),
+            disk_consistent: watch::Sender::new(disk_consistent),
+            broken: OnceLock::new(),
+            _lock: lock,
+        }
+    }
+
+    /// The layers at this moment.
+    pub(crate) fn layers(&self) -> Arc<Layers> {
+        Arc::clone(&self.layers.read())
+    }
+
+    /// Replaces the snapshot of layers by a changed copy.
+    pub(crate) fn update_layers(&self, change: impl FnOnce(&mut Layers)) {
+        let mut current = self.layers.write();
+        let mut next = Layers::clone(&current);
+        change(&mut next);
+        *current = Arc::new(next);
+    }
+
+    pub(crate) fn record_lsn(&self) -> RecordLsn {
+        *self.record_lsn.borrow()
+    }
+
+    pub(crate) fn advance_record_lsn(&self, to: RecordLsn) {
+        self.record_lsn.send_modify(|current| {
+            assert!(to.last >= current.last, "the last record's LSN goes back from {} to {}", current.last, to.last);
+            *current = to;
+        });
+    }
+
+    pub(crate) fn disk_consistent(&self) -> RecordLsn {
+        *self.disk_consistent.borrow()
+    }
+
+    pub(crate) fn advance_disk_consistent(&self, to: RecordLsn) {
+        self.disk_consistent.send_modify(|current| {
+            assert!(to.last >= current.last, "the consistent LSN goes back from {} to {}", current.last, to.last);
+            *current = to;
+        });
+    }
+
+    pub(crate) async fn wait_for_lsn(&self, lsn: Lsn) -> Result<(), StorageError> {
+        let mut watch = self.record_lsn.subscribe();
+        tokio::select! {
+            arrived = watch.wait_for(|record| record.last >= lsn) => arrived.map(drop).map_err(|_| StorageError::Shutdown),
+            () = self.cancel.cancelled() => Err(StorageError::Shutdown),
+        }
+    }
+
+    /// Begins a piece of work that shutdown waits for.
+    pub(crate) fn enter(&self) -> Result<GateGuard, StorageError> {
+        self.gate.enter().map_err(|_| StorageError::Shutdown)
+    }
+
+    /// Fails if an earlier error has left unknown what is on disk: then nothing more may be written.
+    pub(crate) fn check_writable(&self) -> Result<(), StorageError> {
+        match self.broken.get() {
+            Some(reason) => Err(StorageError::Internal(format!("timeline takes no more writes after: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers an error after which nothing more may be written.
+    pub(crate) fn note_error(&self, error: &StorageError) {
+        if error.kind() == ErrorKind::Internal && self.broken.set(error.to_string()).is_ok() {
+            tracing::error!(timeline = %self.timeline_id, "timeline takes no more writes: {error}");
+        }
+    }
+}
+
+/// The engine's own error behind an error of a layer.
+pub(crate) fn layer_error(error: anyhow::Error) -> StorageError {
+    error.downcast().unwrap_or_else(|error| match error.is::<utils::sync::gate::GateClosed>() {
+        true => StorageError::Shutdown,
+        false => StorageError::Internal(format!("{error:#}")),
+    })
+}
