@@ -4,7 +4,9 @@
 
 pub mod config;
 pub mod context;
+pub mod datadir;
 pub mod errors;
+pub mod import;
 pub mod ingest;
 pub mod l0_flush;
 pub mod page_cache;

@@ -1,0 +1,202 @@
+//! Relation forks: which exist and how large they are; blocks written to them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use pageserver_api::key::{DBDIR_KEY, Key, rel_block_key, rel_entry_key, rel_size_key};
+use pageserver_api::record::WalRecord;
+use pageserver_api::reltag::{BlockNumber, RelTag, VM_FORK};
+use postgres_formats::BLCKSZ;
+use postgres_formats::heap::{VmClear, op2};
+use postgres_formats::record::{DecodedRecord, RelFile};
+use postgres_formats::rmgr::RmgrId;
+use redo::vm::HEAP_BLOCKS_PER_PAGE;
+use wal_decoder::interpret::BlockChange;
+
+use super::{IngestError, WalIngest};
+use crate::errors::StorageError;
+use crate::pgdata::PageStore;
+use crate::pgdata::directory::{DbDir, EXISTS, encode, encode_size};
+use crate::pgdata::listing::Listing;
+
+/// Sizes kept in memory at most, between batches.
+const MAX_CACHED: usize = 1 << 20;
+
+/// A page of zeros.
+pub(super) const ZERO_PAGE: [u8; BLCKSZ] = [0; BLCKSZ];
+
+/// What is known of relations, with all that the open batch changed of them.
+#[derive(Debug)]
+pub(super) struct Relations {
+    databases: DbDir,
+    databases_changed: bool,
+    /// Sizes in blocks, `None` for forks known not to exist.
+    sizes: HashMap<RelTag, Option<u32>>,
+    /// Forks that the current record created, resized or dropped; true if the entry changes too.
+    changed: HashMap<RelTag, bool>,
+}
+
+impl Relations {
+    pub(super) async fn load<S: PageStore>(listing: &Listing<'_, S>) -> Result<Self, StorageError> {
+        let databases = listing.databases().await?;
+        Ok(Self { databases, databases_changed: false, sizes: HashMap::new(), changed: HashMap::new() })
+    }
+
+    pub(super) fn databases(&self) -> &DbDir {
+        &self.databases
+    }
+
+    /// Adds a database directory; `has_relmap` stays true once it is.
+    pub(super) fn add_database(&mut self, spcnode: u32, dbnode: u32, has_relmap: bool) {
+        let known = self.databases.get(&(spcnode, dbnode)).copied();
+        if known.is_none_or(|had| has_relmap && !had) {
+            self.databases.insert((spcnode, dbnode), has_relmap);
+            self.databases_changed = true;
+        }
+    }
+
+    pub(super) fn remove_database(&mut self, spcnode: u32, dbnode: u32) {
+        self.databases_changed |= self.databases.remove(&(spcnode, dbnode)).is_some();
+    }
+
+    /// Creates a fork of this size, which must not exist.
+    pub(super) fn create(&mut self, rel: RelTag, blocks: u32) {
+        self.add_database(rel.spcnode, rel.dbnode, false);
+        self.sizes.insert(rel, Some(blocks));
+        self.changed.insert(rel, true);
+    }
+
+    /// Sets the size of a fork that exists.
+    pub(super) fn resize(&mut self, rel: RelTag, blocks: u32) {
+        self.sizes.insert(rel, Some(blocks));
+        self.changed.entry(rel).or_insert(false);
+    }
+
+    /// Removes a fork that exists.
+    pub(super) fn remove(&mut self, rel: RelTag) {
+        self.sizes.insert(rel, None);
+        self.changed.insert(rel, true);
+    }
+
+    /// Keys and values that the record's changes amount to, in a fixed order.
+    pub(super) fn take_changes(&mut self) -> Vec<(Key, Bytes)> {
+        if self.changed.is_empty() && !self.databases_changed {
+            return Vec::new();
+        }
+        let mut values = Vec::with_capacity(2 * self.changed.len() + 1);
+        for (rel, entry_changed) in self.changed.drain() {
+            let size = self.sizes.get(&rel).copied().flatten();
+            values.extend(size.map(|blocks| (rel_size_key(rel), encode_size(blocks))));
+            if entry_changed {
+                let entry = Bytes::from_static(if size.is_some() { EXISTS } else { &[] });
+                values.push((rel_entry_key(rel), entry));
+            }
+        }
+        values.sort_by_key(|(key, _)| *key);
+        if std::mem::take(&mut self.databases_changed) {
+            values.push((DBDIR_KEY, encode(&self.databases)));
+        }
+        values
+    }
+
+    /// Bounds the memory. Only when everything that is not in `changed` is committed: it is read from the store again.
+    pub(super) fn forget_some(&mut self) {
+        if self.sizes.len() > MAX_CACHED {
+            self.sizes.retain(|rel, _| self.changed.contains_key(rel));
+        }
+    }
+}
+
+impl<S: PageStore> WalIngest<S> {
+    pub(super) fn rel_tag(&self, rel: RelFile, fork: u8) -> Result<RelTag, IngestError> {
+        let tag = self.tablespaces.rel_tag(rel, fork);
+        tag.map_err(|source| IngestError::Tablespace { lsn: self.start, source })
+    }
+
+    /// The size of a fork as the records so far left it, `None` if it does not exist.
+    pub(super) async fn rel_size(&mut self, rel: RelTag) -> Result<Option<u32>, IngestError> {
+        if let Some(size) = self.relations.sizes.get(&rel) {
+            return Ok(*size);
+        }
+        let size = Listing::new(&self.store, self.committed).rel_size(rel).await?;
+        self.relations.sizes.insert(rel, size);
+        Ok(size)
+    }
+
+    /// Creates a fork unless it exists, and gives its size.
+    pub(super) async fn ensure_relation(&mut self, rel: RelTag) -> Result<u32, IngestError> {
+        if rel.relnode == 0 {
+            return Err(self.inconsistent("it names relation 0"));
+        }
+        let size = self.rel_size(rel).await?;
+        if size.is_none() {
+            self.relations.create(rel, 0);
+        }
+        Ok(size.unwrap_or(0))
+    }
+
+    /// Stores a record's change of a block. A block beyond the end extends the fork; it and those skipped start as
+    /// zeros, whatever they were before a truncation.
+    ///
+    /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right only
+    /// if the page goes away later: it happens when replay begins with a base backup.
+    pub(super) async fn put_block(
+        &mut self,
+        rec: &DecodedRecord<'_>,
+        mut change: BlockChange,
+    ) -> Result<(), IngestError> {
+        let (rel, blkno) = (change.rel, change.blkno);
+        let size = self.ensure_relation(rel).await?;
+        if blkno >= size && !change.will_init && !may_create_page(rec, rel) {
+            tracing::warn!(%rel, blkno, size, lsn = %self.start, "record needs a page beyond the end: passed over");
+            return Ok(());
+        }
+        if blkno >= size {
+            self.put_zero_pages(rel, size, blkno).await?;
+            self.relations.resize(rel, blkno + 1);
+            change.will_init = true;
+        }
+        change.put(rec, self.lsn, &mut self.batch).map_err(|error| self.inconsistent(error))
+    }
+
+    async fn put_zero_pages(&mut self, rel: RelTag, from: BlockNumber, to: BlockNumber) -> Result<(), IngestError> {
+        for blkno in from..to {
+            self.put_image(rel_block_key(rel, blkno), Bytes::from_static(&ZERO_PAGE));
+            self.put_full_piece().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes all forks of a relation.
+    pub(super) async fn drop_relation(&mut self, rel: RelFile) -> Result<(), IngestError> {
+        for fork in 0..=3 {
+            let rel = self.rel_tag(rel, fork)?;
+            if self.rel_size(rel).await?.is_some() {
+                self.relations.remove(rel);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears visibility map bits. A map page that does not exist has none.
+    pub(super) async fn apply_vm_clears(&mut self, clears: &[VmClear]) -> Result<(), IngestError> {
+        let pages: BTreeSet<(RelFile, u32)> =
+            clears.iter().map(|clear| (clear.rel, clear.heap_blkno / HEAP_BLOCKS_PER_PAGE)).collect();
+        for (rel, page) in pages {
+            let vm = self.rel_tag(rel, VM_FORK)?;
+            if self.rel_size(vm).await?.is_none_or(|size| page >= size) {
+                continue;
+            }
+            let here = clears.iter().filter(|c| c.rel == rel && c.heap_blkno / HEAP_BLOCKS_PER_PAGE == page);
+            let flags = here.clone().fold(0, |bits, clear| bits | clear.bits);
+            let heap_blocks = here.map(|clear| clear.heap_blkno).collect();
+            self.put_change(rel_block_key(vm, page), WalRecord::ClearVisibilityMap { heap_blocks, flags });
+        }
+        Ok(())
+    }
+}
+
+/// Setting visibility bits makes the map page if need be.
+fn may_create_page(rec: &DecodedRecord<'_>, rel: RelTag) -> bool {
+    rec.header.rmgr() == RmgrId::HEAP2 && rec.header.opcode() == op2::VISIBLE && rel.forknum == VM_FORK
+}

@@ -1,0 +1,147 @@
+//! Ends of transactions: status, commit time, files of dropped relations, prepared state, origins.
+
+use bytes::Bytes;
+use pageserver_api::key::{TWOPHASEDIR_KEY, repl_origin_key, twophase_file_key};
+use pageserver_api::record::WalRecord;
+use pageserver_api::reltag::SlruKind;
+use postgres_formats::record::DecodedRecord;
+use postgres_formats::replorigin::ReplOriginRecord;
+use postgres_formats::slru::{CLOG_XACTS_PER_PAGE, COMMIT_TS_PER_PAGE};
+use postgres_formats::twophase::parse_prepare;
+use postgres_formats::version::PgVersion;
+use postgres_formats::xact::XactEnd;
+use utils::lsn::Lsn;
+
+use super::{IngestError, WalIngest};
+use crate::pgdata::PageStore;
+use crate::pgdata::directory::{encode_twophase, malformed};
+
+impl<S: PageStore> WalIngest<S> {
+    pub(super) async fn apply_commit(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
+        let xids = self.ended_xids(rec, end);
+        for (page, xids) in by_page(&xids, CLOG_XACTS_PER_PAGE) {
+            let change = WalRecord::ClogSetCommitted { xids, timestamp: end.time };
+            self.change_slru_page(SlruKind::Clog, page, change);
+        }
+        let origin = rec.origin.unwrap_or(0);
+        if self.counters.tracks_commit_ts() {
+            for (page, xids) in by_page(&xids, COMMIT_TS_PER_PAGE) {
+                let change = WalRecord::CommitTs { xids, timestamp: end.commit_time(), origin };
+                self.change_slru_page(SlruKind::CommitTs, page, change);
+            }
+        }
+        if let (Some(progress), true) = (end.origin, origin != 0) {
+            self.advance_origin(origin, progress.lsn, false).await?;
+        }
+        self.end_prepared(end);
+        self.drop_relations(end).await
+    }
+
+    pub(super) async fn apply_abort(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
+        for (page, xids) in by_page(&self.ended_xids(rec, end), CLOG_XACTS_PER_PAGE) {
+            self.change_slru_page(SlruKind::Clog, page, WalRecord::ClogSetAborted { xids });
+        }
+        if let (Some(progress), Some(origin)) = (end.origin, rec.origin.filter(|origin| *origin != 0)) {
+            self.advance_origin(origin, progress.lsn, false).await?;
+        }
+        self.end_prepared(end);
+        self.drop_relations(end).await
+    }
+
+    /// The transaction and its subtransactions; none if it never had an id.
+    fn ended_xids(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Vec<u32> {
+        let xid = end.twophase_xid.unwrap_or(rec.header.xid);
+        if xid == 0 {
+            return Vec::new();
+        }
+        let mut xids = Vec::with_capacity(1 + end.subxacts.len());
+        xids.push(xid);
+        xids.extend_from_slice(&end.subxacts);
+        xids.iter().for_each(|xid| self.counters.see_xid(*xid));
+        xids
+    }
+
+    async fn drop_relations(&mut self, end: &XactEnd<'_>) -> Result<(), IngestError> {
+        for rel in &end.dropped_rels {
+            self.drop_relation(*rel).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply_prepare(&mut self, rec: &DecodedRecord<'_>, state: &[u8]) -> Result<(), IngestError> {
+        let prepared = parse_prepare(self.version, state).map_err(|error| self.inconsistent(error))?;
+        prepared.subxacts.iter().for_each(|xid| self.counters.see_xid(*xid));
+        let xid = self.full_xid(rec.header.xid);
+        self.twophase.insert(xid);
+        self.put_image(twophase_file_key(xid), Bytes::copy_from_slice(state));
+        self.put_image(TWOPHASEDIR_KEY, encode_twophase(self.version, &self.twophase));
+        Ok(())
+    }
+
+    fn end_prepared(&mut self, end: &XactEnd<'_>) {
+        if let Some(xid) = end.twophase_xid {
+            let xid = self.full_xid(xid);
+            if self.twophase.remove(&xid) {
+                self.put_image(TWOPHASEDIR_KEY, encode_twophase(self.version, &self.twophase));
+            }
+        }
+    }
+
+    /// The number under which a prepared transaction is kept: with its epoch from 17 on.
+    fn full_xid(&self, xid: u32) -> u64 {
+        if self.version < PgVersion::V17 {
+            return u64::from(xid);
+        }
+        let next = self.counters.checkpoint().next_xid;
+        let epoch = next >> 32;
+        // Ids above the next one were given in the epoch before.
+        let epoch = if xid >= next as u32 { epoch.saturating_sub(1) } else { epoch };
+        epoch << 32 | u64::from(xid)
+    }
+
+    pub(super) async fn apply_replorigin(&mut self, record: &ReplOriginRecord) -> Result<(), IngestError> {
+        match *record {
+            ReplOriginRecord::Set { node, remote_lsn, force } => self.advance_origin(node, remote_lsn, force).await,
+            ReplOriginRecord::Drop { node } => {
+                self.origins.insert(node, Lsn::INVALID);
+                self.put_image(repl_origin_key(node), Bytes::new());
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves an origin's progress forward, or anywhere if forced.
+    async fn advance_origin(&mut self, node: u16, to: Lsn, force: bool) -> Result<(), IngestError> {
+        let now = match self.origins.get(&node) {
+            Some(lsn) => *lsn,
+            None => self.stored_origin(node).await?,
+        };
+        if to > now || force {
+            self.origins.insert(node, to);
+            self.put_image(repl_origin_key(node), Bytes::copy_from_slice(&to.0.to_be_bytes()));
+        }
+        Ok(())
+    }
+
+    async fn stored_origin(&self, node: u16) -> Result<Lsn, IngestError> {
+        let key = repl_origin_key(node);
+        let Some(value) = self.store.get(key, self.committed).await?.filter(|value| !value.is_empty()) else {
+            return Ok(Lsn::INVALID);
+        };
+        let bytes = <[u8; 8]>::try_from(&value[..]).map_err(|_| malformed(key, &"not 8 bytes"))?;
+        Ok(Lsn(u64::from_be_bytes(bytes)))
+    }
+}
+
+/// Ids grouped by the page of a log that has them, in order of pages.
+fn by_page(xids: &[u32], per_page: u32) -> Vec<(u32, Vec<u32>)> {
+    let mut pages: Vec<(u32, Vec<u32>)> = Vec::with_capacity(1);
+    for xid in xids {
+        let page = xid / per_page;
+        match pages.iter_mut().find(|(known, _)| *known == page) {
+            Some((_, list)) => list.push(*xid),
+            None => pages.push((page, vec![*xid])),
+        }
+    }
+    pages
+}
