@@ -1,5 +1,7 @@
 //! From raw WAL bytes to per-page values: pure and total, no I/O, no clock.
 #![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub mod interpret;
 pub mod serialized_batch;

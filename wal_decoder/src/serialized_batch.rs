@@ -72,6 +72,7 @@ impl SerializedValueBatch {
     /// of a [`WalRecord::Postgres`](pageserver_api::record::WalRecord::Postgres), without building that first.
     ///
     /// [`put`]: Self::put
+    #[allow(clippy::indexing_slicing, reason = "the place of the length was appended just before")]
     pub fn put_postgres(
         &mut self,
         key: CompactKey,

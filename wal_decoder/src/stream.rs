@@ -12,9 +12,6 @@
 //! **Memory.** A record that lies within one page and one fed piece is a slice of that piece (which it keeps alive);
 //! only others are copied. Take all records after each piece, or the pieces pile up.
 
-#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
-#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
-
 mod error;
 mod input;
 #[cfg(test)]

@@ -161,7 +161,10 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
     /// (`PageIndexTupleOverwrite`). The line pointer keeps its kind.
     pub fn overwrite_item(&mut self, offset: u16, new: &[u8]) -> Result<(), PageError> {
         let layout = self.aligned_layout()?;
-        let old = self.placed(offset, layout)?;
+        let (item, old) = (self.item_id(offset)?, self.placed(offset, layout)?);
+        if !item.has_storage() {
+            return Err(PageError::BadItem { offset, item });
+        }
         let needed = maxalign(new.len());
         let free = old.size + (layout.upper - layout.lower);
         if needed > free {

@@ -120,6 +120,8 @@ fn overwrite_moves_lower_items() {
     page.overwrite_item(2, &[5]).unwrap();
     assert_eq!(places(&page), [(8168, 8), (8160, 1), (8136, 24)]);
     assert!(matches!(page.overwrite_item(1, &[0; 8190]), Err(PageError::NoSpace { .. })));
+    page.add_item(&[], 4).unwrap();
+    assert!(matches!(page.overwrite_item(4, &[1]), Err(PageError::BadItem { .. })), "nothing there to overwrite");
 }
 
 #[test]
