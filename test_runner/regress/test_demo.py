@@ -1,0 +1,24 @@
+"""The first command that README gives ends well and leaves nothing behind."""
+
+import os
+import subprocess
+
+from fixtures.pagectl import REPOSITORY
+
+
+def test_the_demo_verifies_every_page_and_cleans_up(pagectl_binary, work_dir):
+    sockets = set(os.listdir("/tmp"))
+    env = {**os.environ, "PAGECTL": str(pagectl_binary), "TMPDIR": str(work_dir)}
+    done = subprocess.run(["scripts/demo.sh"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every page rebuilt from WAL is what Postgres itself has" in done.stdout.splitlines()[-1]
+    assert any("different" in line for line in done.stdout.splitlines()), done.stdout
+    assert os.listdir(work_dir) == [], "the demo leaves files"
+    assert not [name for name in set(os.listdir("/tmp")) - sockets if name.startswith("pgdemo.")]
+
+
+def test_a_demo_that_cannot_start_says_what_to_run(work_dir):
+    env = {**os.environ, "PAGECTL": str(work_dir / "absent")}
+    done = subprocess.run(["scripts/demo.sh"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "make build" in done.stderr
