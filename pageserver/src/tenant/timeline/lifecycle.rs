@@ -135,6 +135,7 @@ impl Timeline {
         self.state.update_layers(|layers| *layers = Layers { map: layers.map.clone(), ..Layers::default() });
         drop((_writer, _flusher));
         self.state.gate.close().await;
+        self.state.unlock();
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) struct TimelineState {
     record_lsn: watch::Sender<RecordLsn>,
     disk_consistent: watch::Sender<RecordLsn>,
     broken: OnceLock<String>,
-    _lock: DirLock,
+    lock: parking_lot::Mutex<Option<DirLock>>,
 }
 
 /// What a timeline's state starts from.
@@ -123,7 +123,7 @@ impl TimelineState {
             record_lsn: watch::Sender::new(disk_consistent),
             disk_consistent: watch::Sender::new(disk_consistent),
             broken: OnceLock::new(),
-            _lock: lock,
+            lock: parking_lot::Mutex::new(Some(lock)),
         }
     }
 
@@ -168,6 +168,11 @@ impl TimelineState {
             arrived = watch.wait_for(|record| record.last >= lsn) => arrived.map(drop).map_err(|_| StorageError::Shutdown),
             () = self.cancel.cancelled() => Err(StorageError::Shutdown),
         }
+    }
+
+    /// Lets another process have the directory. All work must have ended.
+    pub(crate) fn unlock(&self) {
+        *self.lock.lock() = None;
     }
 
     /// Begins a piece of work that shutdown waits for.
