@@ -16,8 +16,8 @@ pub struct Cluster {
     pub version: PgVersion,
 }
 
-/// Runs a program as user `postgres`, which servers insist on; fails loudly.
-fn run_as_postgres(program: &Path, args: &[&str], input: Option<&Path>) -> Output {
+/// A program to be run as user `postgres`, which servers insist on.
+fn as_postgres(program: &Path, args: &[&str]) -> Command {
     let mut command = match user().as_str() {
         "postgres" => Command::new(program),
         _ => {
@@ -27,6 +27,12 @@ fn run_as_postgres(program: &Path, args: &[&str], input: Option<&Path>) -> Outpu
         }
     };
     command.args(args).current_dir("/").env("LC_ALL", "C");
+    command
+}
+
+/// Runs a program as user `postgres`; fails loudly.
+fn run_as_postgres(program: &Path, args: &[&str], input: Option<&Path>) -> Output {
+    let mut command = as_postgres(program, args);
     if let Some(input) = input {
         command.stdin(std::fs::File::open(input).unwrap());
     }
@@ -105,10 +111,12 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // Best effort, for the test may have failed because the server did not start.
+        let data = self.data();
         if self.running {
-            self.stop("immediate");
+            let args = ["-s", "-D", data.to_str().unwrap_or_default(), "-m", "immediate", "stop"];
+            let _ = as_postgres(&self.bin.join("pg_ctl"), &args).output();
         }
-        // Best effort: a leftover directory in /tmp harms nothing.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
