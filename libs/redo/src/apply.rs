@@ -145,3 +145,6 @@ fn describe(
         blkno: block.map_or(0, |b| b.blkno),
     }
 }
+
+#[cfg(test)]
+mod tests;

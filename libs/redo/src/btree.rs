@@ -123,3 +123,6 @@ fn first_data_key(page: &PageMut<'_>) -> Result<u16, Fault> {
     let next = page.special_u32(SPECIAL_SIZE, NEXT)?;
     Ok(if next == NO_BLOCK { HIGH_KEY } else { HIGH_KEY + 1 })
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,6 @@ fn delete_posting_item(page: &mut PageMut<'_>, offset: u16) -> Result<(), Fault>
     page.put(at, &moved)?;
     set_posting_items(page, count - 1)
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,6 @@ fn vacuum_one_page(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     page.delete_items(&take_u16s(&mut main, count.into())?)?;
     clear_flag(page, flag::HAS_DEAD)
 }
+
+#[cfg(test)]
+mod tests;

@@ -117,3 +117,6 @@ fn inplace(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     attributes.copy_from_slice(op.data());
     Ok(Outcome::Changed)
 }
+
+#[cfg(test)]
+mod tests;

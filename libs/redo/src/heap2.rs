@@ -44,3 +44,6 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
 pub(crate) fn may_create_page(op: &Op<'_>) -> bool {
     op.header.rmid == RmgrId::HEAP2.0 && op.opcode() == opcode::VISIBLE && op.block.fork == VM_FORK
 }
+
+#[cfg(test)]
+mod tests;

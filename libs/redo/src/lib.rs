@@ -30,6 +30,8 @@ mod page;
 mod sequence;
 pub mod slru;
 mod spgist;
+#[cfg(test)]
+mod testing;
 pub mod vm;
 
 pub use apply::{Applied, RedoContext, apply_record};

@@ -92,8 +92,11 @@ impl Cluster {
         run(&mut command);
     }
 
-    pub fn psql(&self, sql: &str) {
-        run(self.client("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]));
+    /// Runs one command; false if the server refused it.
+    pub fn psql(&self, sql: &str) -> bool {
+        let mut command = self.client("psql");
+        let output = command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]).output().expect("psql runs");
+        output.status.success()
     }
 
     pub fn pgbench(&self, args: &[&str], script: Option<&str>) {

@@ -13,11 +13,14 @@ use redo::{Applied, RedoContext, RedoError, apply_record, vm};
 
 use super::files::{DataDir, Page, PageName};
 use super::slru::SlruReplay;
+use super::torture::Torturer;
 
 const MAIN: u8 = 0;
 const VM: u8 = 2;
 /// Differences that are described; all are counted.
 const DESCRIBED: usize = 40;
+/// One of so many records is also replayed with damage.
+const TORTURE_EVERY: u64 = 16;
 
 /// What happened to the blocks of one record type.
 #[derive(Clone, Copy, Default)]
@@ -45,6 +48,7 @@ pub struct Replay {
     pub counts: BTreeMap<&'static str, Counts>,
     pub problems: Vec<String>,
     pub records: u64,
+    torturer: Torturer,
     pub vm_clears: u64,
 }
 
@@ -59,6 +63,7 @@ impl Replay {
             counts: BTreeMap::new(),
             problems: Vec::new(),
             records: 0,
+            torturer: Torturer::new(),
             vm_clears: 0,
         }
     }
@@ -88,6 +93,10 @@ impl Replay {
         reduce_to_block(record, block.id, &mut reduced);
         let reduced = decode(self.ctx.version, &reduced).expect("a reduced record is a record");
         let before = page.clone();
+        if self.records.is_multiple_of(TORTURE_EVERY) {
+            let own = reduced.block(block.id).expect("the block stays");
+            self.torturer.replay(&self.ctx, &reduced, own, &page, end_lsn);
+        }
         let applied = apply_record(&self.ctx, &mut page, &reduced, block.id, end_lsn);
 
         let counts = self.counts.entry(record_name).or_default();

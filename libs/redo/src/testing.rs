@@ -1,0 +1,114 @@
+//! Hand-made records for unit tests.
+
+use postgres_formats::page::{PageBytes, PageMut};
+use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, RecordHeader, RelFile};
+use postgres_formats::rmgr::RmgrId;
+use postgres_formats::version::PgVersion;
+
+use crate::{Applied, RedoContext, RedoError, apply_record};
+
+/// LSN of the end of all sample records.
+pub(crate) const END: u64 = 0x1_0000_2000;
+/// Transaction of all sample records.
+pub(crate) const XID: u32 = 700;
+
+/// A record with all its parts in the open.
+pub(crate) struct Sample<'a> {
+    pub(crate) ctx: RedoContext,
+    pub(crate) rmgr: RmgrId,
+    pub(crate) info: u8,
+    pub(crate) main: Vec<u8>,
+    pub(crate) blocks: Vec<BlockRef<'a>>,
+}
+
+/// Settings of a server of version 15 without checksums.
+pub(crate) const V15: RedoContext = context(PgVersion::V15);
+
+pub(crate) const fn context(version: PgVersion) -> RedoContext {
+    RedoContext { version, data_checksums: false, wal_log_hints: false }
+}
+
+impl<'a> Sample<'a> {
+    pub(crate) fn new(rmgr: RmgrId, info: u8, main: &[u8]) -> Self {
+        Self { ctx: V15, rmgr, info, main: main.to_vec(), blocks: Vec::new() }
+    }
+
+    pub(crate) fn version(mut self, version: PgVersion) -> Self {
+        self.ctx.version = version;
+        self
+    }
+
+    /// Adds a block of the main fork.
+    pub(crate) fn block(mut self, id: u8, blkno: u32, data: &'a [u8]) -> Self {
+        let rel = RelFile { spc: 1663, db: 5, rel: 16384 };
+        self.blocks.push(BlockRef { id, rel, fork: 0, blkno, will_init: false, image: None, data });
+        self
+    }
+
+    /// Adds a block of the visibility map.
+    pub(crate) fn vm(self, id: u8, blkno: u32) -> Self {
+        let mut sample = self.block(id, blkno, &[]);
+        sample.last().fork = 2;
+        sample
+    }
+
+    /// The last block's page starts empty.
+    pub(crate) fn will_init(mut self) -> Self {
+        self.last().will_init = true;
+        self
+    }
+
+    /// The last block has an image.
+    pub(crate) fn image(mut self, page: &'a PageBytes, apply: bool) -> Self {
+        let image = BlockImage { bytes: page, hole_offset: 0, hole_length: 0, compression: None, apply };
+        self.last().image = Some(image);
+        self
+    }
+
+    fn last(&mut self) -> &mut BlockRef<'a> {
+        self.blocks.last_mut().expect("a block was added")
+    }
+
+    /// Applies the record to a page of one of its blocks.
+    pub(crate) fn apply(&self, id: u8, page: &mut PageBytes) -> Result<Applied, RedoError> {
+        let header = RecordHeader { total_len: 100, xid: XID, prev: 1, info: self.info, rmid: self.rmgr.0, crc: 0 };
+        let blocks = self.blocks.iter().copied().collect();
+        let record = DecodedRecord {
+            version: self.ctx.version,
+            header,
+            blocks,
+            origin: None,
+            top_xid: None,
+            main_data: &self.main,
+        };
+        apply_record(&self.ctx, page, &record, id, END)
+    }
+
+    /// As [`apply`](Self::apply), which must change the page and set its LSN.
+    pub(crate) fn changes(&self, id: u8, page: &mut PageBytes) {
+        let applied = self.apply(id, page).unwrap();
+        assert_eq!((applied, PageMut::new(page).lsn()), (Applied::Changed, END));
+    }
+}
+
+/// An initialized page with items, none of them padded.
+pub(crate) fn page_with(special: u16, items: &[&[u8]]) -> Box<PageBytes> {
+    let mut bytes = Box::new([0; 8192]);
+    let mut page = PageMut::new(&mut *bytes);
+    page.init(special);
+    for (item, offset) in items.iter().zip(1..) {
+        page.insert_item(item, offset).unwrap();
+    }
+    bytes
+}
+
+/// All items of a page, none of which may be without storage.
+pub(crate) fn items(page: &PageBytes) -> Vec<Vec<u8>> {
+    let page = postgres_formats::page::PageRef::new(page);
+    (1..=page.max_offset()).map(|offset| page.item(offset).unwrap().to_vec()).collect()
+}
+
+/// Concatenates the bytes of a record's fields.
+pub(crate) fn bytes(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
