@@ -50,7 +50,8 @@ def test_a_page_does_not_change_between_two_of_its_records(case, work_dir):
 
 def test_an_imported_page_is_there_at_every_lsn(case, work_dir):
     path = case.server.data / "base" / case.database
-    relation = next(file.name for file in sorted(path.iterdir()) if file.name.isdigit() and file.stat().st_size >= 81920)
+    large = [file.name for file in sorted(path.iterdir()) if file.name.isdigit() and file.stat().st_size >= 81920]
+    relation = large[0]
     rel = f"1663/{case.database}/{relation}"
     pages = {case.pagectl.page(rel, 3, lsn, work_dir / "page") for lsn in case.lsns}
     assert len(pages) == 1

@@ -1,4 +1,4 @@
-"""Everything an ordinary server does, followed from its WAL: every page equals the server's, now and at earlier moments."""
+"""What an ordinary server does, followed from its WAL: every page equals the server's, now and at earlier moments."""
 
 import pytest
 

@@ -37,6 +37,31 @@ impl Measured {
         self.places.insert((rule.to_owned(), name.to_owned()), lines);
     }
 
+    /// What holds for every kind of source.
+    fn text(&mut self, file: &Path, text: &str) {
+        let name = file.display().to_string();
+        self.add_lines("long_lines", &name, lines_where(text, |line| line.chars().count() > COLUMNS_MAX));
+        self.add_lines("non_ascii", &name, lines_where(text, |line| !line.is_ascii()));
+        self.add_lines("marks", &name, lines_where(text, has_mark));
+    }
+
+    /// What holds for Rust; tests may be long and may unwrap.
+    fn rust(&mut self, name: &str, found: &rust::Found, is_test: bool) {
+        self.add_lines("bare_unsafe", name, found.bare_unsafe.clone());
+        if is_test {
+            return;
+        }
+        self.add_lines("unwrap", name, found.unwraps.clone());
+        if found.lines > FILE_LINES_MAX {
+            self.add("file_lines", name, found.lines, Vec::new());
+        }
+        self.rust_lines += found.lines;
+        self.functions += found.functions.len();
+        for function in found.functions.iter().filter(|function| function.lines > FUNCTION_LINES_MAX) {
+            self.add("function_lines", &format!("{name}::{}", function.name), function.lines, vec![function.at]);
+        }
+    }
+
     fn add_lines(&mut self, rule: &str, name: &str, lines: Vec<usize>) {
         if !lines.is_empty() {
             self.add(rule, name, lines.len(), lines);
@@ -61,10 +86,32 @@ pub(crate) fn tree(root: &Path) -> Result<Measured> {
     find_sources(root, &mut files)?;
     files.sort();
     let mut measured = Measured { files: files.len(), ..Measured::default() };
+    let mut parsed = Vec::new();
     for file in files {
-        measure_file(root, &file, &mut measured)?;
+        let name = file.strip_prefix(root).unwrap_or(&file).to_owned();
+        let bytes = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        let text = String::from_utf8_lossy(&bytes);
+        measured.text(&name, &text);
+        if name.extension().is_some_and(|ending| ending == "rs") {
+            let found = rust::measure(&text)
+                .map_err(|e| anyhow::anyhow!("{}:{}: {e}", name.display(), e.span().start().line))?;
+            parsed.push((name, found));
+        }
+    }
+    let test_modules: Vec<PathBuf> = parsed.iter().flat_map(|(name, found)| test_modules(name, found)).collect();
+    for (name, found) in &parsed {
+        let is_test =
+            is_test_file(name) || test_modules.iter().any(|module| name.with_extension("").starts_with(module));
+        measured.rust(&name.display().to_string(), found, is_test);
     }
     Ok(measured)
+}
+
+/// The paths, without ending, of the modules that a file declares for tests only.
+fn test_modules(file: &Path, found: &rust::Found) -> Vec<PathBuf> {
+    let is_root = file.file_stem().is_some_and(|stem| stem == "lib" || stem == "main" || stem == "mod");
+    let dir = if is_root { file.parent().unwrap_or(Path::new("")).to_owned() } else { file.with_extension("") };
+    found.test_modules.iter().map(|module| dir.join(module)).collect()
 }
 
 fn find_sources(dir: &Path, out: &mut Vec<PathBuf>) -> Result<()> {
@@ -90,36 +137,6 @@ fn is_source(file: &Path) -> bool {
         Some(ending) => SOURCES.iter().any(|source| ending == *source),
         None => file.ends_with("Makefile") || file.ends_with(".ci/run"),
     }
-}
-
-fn measure_file(root: &Path, file: &Path, measured: &mut Measured) -> Result<()> {
-    let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let text = String::from_utf8_lossy(&bytes);
-    let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
-    measured.add_lines("long_lines", &name, lines_where(&text, |line| line.chars().count() > COLUMNS_MAX));
-    measured.add_lines("non_ascii", &name, lines_where(&text, |line| !line.is_ascii()));
-    measured.add_lines("marks", &name, lines_where(&text, has_mark));
-    if file.extension().is_none_or(|ending| ending != "rs") {
-        return Ok(());
-    }
-    let found = rust::measure(&text).map_err(|e| anyhow::anyhow!("{name}:{}: {e}", e.span().start().line))?;
-    measured.add_lines("bare_unsafe", &name, found.bare_unsafe);
-    if is_test_file(file.strip_prefix(root).unwrap_or(file)) {
-        return Ok(());
-    }
-    measured.add_lines("unwrap", &name, found.unwraps);
-    if found.lines > FILE_LINES_MAX {
-        measured.add("file_lines", &name, found.lines, Vec::new());
-    }
-    measured.rust_lines += found.lines;
-    measured.functions += found.functions.len();
-    for function in found.functions {
-        if function.lines > FUNCTION_LINES_MAX {
-            let name = format!("{name}::{}", function.name);
-            measured.add("function_lines", &name, function.lines, vec![function.at]);
-        }
-    }
-    Ok(())
 }
 
 /// Numbers, from 1, of the lines that `is_offender` holds for.

@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) unwraps: Vec<usize>,
     /// Lines with an `unsafe` block or impl, tests included, without a comment that says why it is sound.
     pub(crate) bare_unsafe: Vec<usize>,
+    /// Names of the modules, in files of their own, that it declares for tests only.
+    pub(crate) test_modules: Vec<String>,
 }
 
 /// One function with a body.
@@ -138,6 +140,9 @@ fn has_reason(lines: &[&str], line: usize) -> bool {
 
 impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if item.content.is_none() && only_in_tests(&item.attrs) {
+            self.found.test_modules.push(item.ident.to_string());
+        }
         if item.content.is_some() || only_in_tests(&item.attrs) {
             self.within(&item.attrs, item.span(), Some(item.ident.to_string()), |this| {
                 visit::visit_item_mod(this, item)

@@ -59,6 +59,13 @@ fn a_file_is_measured_without_its_tests() {
     assert_eq!(sample.findings(false), Vec::<String>::new());
     sample.write("lib.rs", &format!("{}{tests}", "const A: u8 = 1;\n".repeat(601)));
     sample.assert_one("lib.rs: new offender of file_lines: 601");
+    sample.write("lib.rs", "");
+    // So is what a module keeps for its tests, whatever its name.
+    sample.write("a.rs", "");
+    sample.write("z/helper.rs", &"const A: u8 = 1;\n".repeat(700));
+    sample.assert_one("z/helper.rs: new offender of file_lines: 700");
+    sample.write("z.rs", "#[cfg(test)]\nmod helper;\n");
+    assert_eq!(sample.findings(false), Vec::<String>::new());
     // Files of tests only may be as long as they like.
     sample.write("lib.rs", "");
     sample.write("foo/tests.rs", &"const A: u8 = 1;\n".repeat(700));
@@ -117,7 +124,8 @@ fn unsafe_needs_its_reason() {
     sample.assert_one("lib.rs: new offender of bare_unsafe: 2");
     sample.write(
         "lib.rs",
-        "fn f() {\n    // SAFETY: g asks for nothing,\n    // and gives nothing.\n    let x =\n        unsafe { g() };\n}\n\
+        "fn f() {\n    // SAFETY: g asks for nothing,\n    // and gives nothing.\n    \
+         let x =\n        unsafe { g() };\n}\n\
          // SAFETY: T holds no pointer.\nunsafe impl Send for T {}\n",
     );
     assert_eq!(sample.findings(false), Vec::<String>::new());
