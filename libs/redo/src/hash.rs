@@ -81,7 +81,8 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     Ok(Outcome::Changed)
 }
 
-/// Starts an empty page (`_hash_initbuf`): the primary page of a bucket keeps in `prev` the highest bucket at that time.
+/// Starts an empty page (`_hash_initbuf`): the primary page of a bucket keeps in `prev` the highest bucket at that
+/// time.
 fn init(page: &mut PageMut<'_>, prev: u32, bucket: u32, flags: u16) -> Result<(), Fault> {
     page.init(SPECIAL_SIZE as u16);
     page.put_special(SPECIAL_SIZE, PREV, &prev.to_le_bytes())?;

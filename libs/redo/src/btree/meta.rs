@@ -14,8 +14,9 @@ const MAGIC: u32 = 0x0005_3162;
 const START: usize = 24;
 const SIZE: usize = 48;
 
-/// Block data: `xl_btree_metadata` (version 0, root 4, level 8, fastroot 12, fastlevel 16, deleted pages 20, allequalimage
-/// 24). The page keeps them after a magic number, with the number of heap tuples (unused since 14) before the last.
+/// Block data: `xl_btree_metadata` (version 0, root 4, level 8, fastroot 12, fastlevel 16, deleted pages 20,
+/// allequalimage 24). The page keeps them after a magic number, with the number of heap tuples (unused since 14) before
+/// the last.
 pub(super) fn restore(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let data = op.data();
     init(page, Opaque { prev: NO_BLOCK, next: NO_BLOCK, level: 0, flags: flag::META })?;

@@ -41,7 +41,8 @@ pub(super) fn is_posting(tuple: &[u8]) -> Result<bool, Fault> {
     Ok(alt && index_tuple::tid_offset(tuple)? & IS_POSTING != 0)
 }
 
-/// A tuple with `key` (header included) for the heap tuples `tids`: a plain one if there is only one (`_bt_form_posting`).
+/// A tuple with `key` (header included) for the heap tuples `tids`: a plain one if there is only one
+/// (`_bt_form_posting`).
 pub(super) fn form(key: &[u8], tids: &[u8]) -> Result<Vec<u8>, Fault> {
     let count = tids.len() / TID_LEN;
     let size = if count > 1 { maxalign(key.len() + tids.len()) } else { key.len() };

@@ -28,8 +28,8 @@ fn set_bit(page: &mut PageMut<'_>, bit: u32, on: bool) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `xl_hash_add_ovfl_page`: bmsize 0, bmpage_found 2. Blocks: 0 overflow page, 1 the page before it in the chain, 2 bitmap
-/// page, 3 new bitmap page, 4 metapage; 2 and 3 may be missing.
+/// `xl_hash_add_ovfl_page`: bmsize 0, bmpage_found 2. Blocks: 0 overflow page, 1 the page before it in the chain,
+/// 2 bitmap page, 3 new bitmap page, 4 metapage; 2 and 3 may be missing.
 pub(super) fn add(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     match op.block.id {
         0 => {

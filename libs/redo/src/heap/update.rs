@@ -1,4 +1,5 @@
-//! Redo of heap updates. Block 0 is the page of the *new* version; the old version is on block 1 if that is another page.
+//! Redo of heap updates. Block 0 is the page of the *new* version; the old version is on block 1 if that is another
+//! page.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
 use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE, NEW_ALL_VISIBLE_CLEARED};

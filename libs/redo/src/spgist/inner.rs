@@ -40,8 +40,8 @@ pub(super) fn add_node(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault>
     Ok(())
 }
 
-/// `spgxlogSplitTuple`: offnumPrefix 0, offnumPostfix 2, newPage 4, postfixBlkSame 5, then at 6 prefix and postfix tuple.
-/// Blocks: 0 the prefix's page, 1 the postfix's if that is another.
+/// `spgxlogSplitTuple`: offnumPrefix 0, offnumPostfix 2, newPage 4, postfixBlkSame 5, then at 6 prefix and postfix
+/// tuple. Blocks: 0 the prefix's page, 1 the postfix's if that is another.
 pub(super) fn split_tuple(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let (prefix_offset, postfix_offset) = (u16_at(main, 0)?, u16_at(main, 2)?);

@@ -9,8 +9,8 @@ use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::op::Op;
 
-/// `spgxlogAddLeaf`: newPage 0, storesNulls 1, offnumLeaf 2, offnumHeadLeaf 4, offnumParent 6, nodeI 8, tuple 10. Blocks:
-/// 0 leaf page, 1 parent.
+/// `spgxlogAddLeaf`: newPage 0, storesNulls 1, offnumLeaf 2, offnumHeadLeaf 4, offnumParent 6, nodeI 8, tuple 10.
+/// Blocks: 0 leaf page, 1 parent.
 pub(super) fn add(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let (offset, head) = (u16_at(main, 2)?, u16_at(main, 4)?);

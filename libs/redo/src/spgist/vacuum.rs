@@ -13,8 +13,8 @@ use crate::op::Op;
 /// No tuple to refer to.
 const NOWHERE: (u32, u16) = (u32::MAX, 0);
 
-/// `spgxlogVacuumLeaf`: nDead 0, nPlaceholder 2, nMove 4, nChain 6, state 8, then at 16 the offsets: that become dead, that
-/// become placeholders, whose tuples move, where they move, whose chain link changes, and to what.
+/// `spgxlogVacuumLeaf`: nDead 0, nPlaceholder 2, nMove 4, nChain 6, state 8, then at 16 the offsets: that become dead,
+/// that become placeholders, whose tuples move, where they move, whose chain link changes, and to what.
 pub(super) fn leaf(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut main = Cursor::new(op.main);
     let (dead, placeholders) = (main.u16()?, main.u16()?);

@@ -83,67 +83,61 @@ impl Replay {
     }
 
     fn block(&mut self, record: &DecodedRecord<'_>, block: &BlockRef<'_>, end_lsn: u64) {
-        let header = record.header;
         let name = (block.rel, block.fork, block.blkno);
-        let record_name = record_name(self.ctx.version, RmgrId(header.rmid), header.info);
         let mut page = self.page(name);
-
-        // A page server keeps the record once per page, reduced to what that page needs.
-        let mut reduced = Vec::new();
-        reduce_to_block(record, block.id, &mut reduced);
-        let reduced = decode(self.ctx.version, &reduced).expect("a reduced record is a record");
         let before = page.clone();
-        if self.records.is_multiple_of(TORTURE_EVERY) {
-            let own = reduced.block(block.id).expect("the block stays");
-            self.torturer.replay(&self.ctx, &reduced, own, &page, end_lsn);
-        }
-        let applied = apply_record(&self.ctx, &mut page, &reduced, block.id, end_lsn);
+        let applied = self.apply(record, block.id, &mut page, end_lsn);
 
+        let record_name = record_name(self.ctx.version, record.header.rmgr(), record.header.info);
         let counts = self.counts.entry(record_name).or_default();
         counts.blocks += 1;
-        let mut fresh = None;
-        let replayed = match &applied {
-            Ok(Applied::Changed | Applied::Unchanged) => true,
-            Ok(Applied::SkippedByLsn | Applied::SkippedNew) => {
-                counts.skipped += 1;
-                false
-            }
-            Err(RedoError::Unsupported { .. }) => {
-                counts.unsupported += 1;
-                false
-            }
+        let replayed = matches!(applied, Ok(Applied::Changed | Applied::Unchanged));
+        match &applied {
+            Ok(Applied::Changed | Applied::Unchanged) => {}
+            Ok(Applied::SkippedByLsn | Applied::SkippedNew) => counts.skipped += 1,
+            Err(RedoError::Unsupported { .. }) => counts.unsupported += 1,
             Err(error) => {
                 counts.errors += 1;
                 self.problems.push(error.to_string());
-                false
             }
-        };
-        match block.image {
-            Some(image) if image.apply => counts.images += 1,
-            Some(image) => {
-                let mut expected = Box::new([0; 8192]);
-                restore_image(&image, &mut expected).expect("check image");
-                if replayed {
-                    counts.compared += 1;
-                    let stale_before = difference(header.rmid, block.blkno, &before, &expected).is_some();
-                    counts.stale_before += u64::from(stale_before);
-                    if let Some(difference) = difference(header.rmid, block.blkno, &page, &expected) {
-                        counts.different += 1;
-                        let place = format!("{record_name} block {} {name:?} before {end_lsn:X}", block.id);
-                        self.problems.push(format!("{place}: {difference}"));
-                    }
-                }
-                // A visibility map is never compared by its images, so these do not replace it.
-                let failed = counts.different > 0 || applied.is_err();
-                if failed && block.fork != VM && !PageMut::new(&mut expected).is_new() {
-                    PageMut::new(&mut expected).set_lsn(end_lsn);
-                    fresh = Some(expected);
-                }
+        }
+        if block.image.is_some_and(|image| image.apply) {
+            counts.images += 1;
+        } else if let Some(image) = block.image {
+            let mut expected = Box::new([0; 8192]);
+            restore_image(&image, &mut expected).expect("check image");
+            let differs = |page| difference(record.header.rmid, block.blkno, page, &expected);
+            let problem = if replayed { differs(&page) } else { None };
+            counts.compared += u64::from(replayed);
+            counts.stale_before += u64::from(replayed && differs(&before).is_some());
+            counts.different += u64::from(problem.is_some());
+            if (problem.is_some() || !replayed) && !PageMut::new(&mut expected).is_new() {
+                PageMut::new(&mut expected).set_lsn(end_lsn);
+                page = expected;
             }
-            None => {}
+            let place = || format!("{record_name} block {} {name:?} before {end_lsn:X}", block.id);
+            self.problems.extend(problem.map(|problem| format!("{}: {problem}", place())));
         }
         self.problems.truncate(DESCRIBED);
-        self.pages.insert(name, fresh.unwrap_or(page));
+        self.pages.insert(name, page);
+    }
+
+    /// Applies the record as a page server keeps it: once per page, reduced to what that page needs.
+    fn apply(
+        &mut self,
+        record: &DecodedRecord<'_>,
+        id: u8,
+        page: &mut Page,
+        end_lsn: u64,
+    ) -> Result<Applied, RedoError> {
+        let mut reduced = Vec::new();
+        reduce_to_block(record, id, &mut reduced);
+        let reduced = decode(self.ctx.version, &reduced).expect("a reduced record is a record");
+        if self.records.is_multiple_of(TORTURE_EVERY) {
+            let own = reduced.block(id).expect("the block stays");
+            self.torturer.replay(&self.ctx, &reduced, own, page, end_lsn);
+        }
+        apply_record(&self.ctx, page, &reduced, id, end_lsn)
     }
 
     /// The current version of a page, all zero if there is none.
