@@ -175,10 +175,19 @@ fn bench(c: &mut Criterion) {
         });
         if iterations > 0 {
             let values = iterations as f64 * (VOLUME_MIB * 1024 * 1024 / case.value_bytes) as f64;
-            println!("{:>60} CPU per value: {:.0} ns", "", cpu * 1e9 / values);
+            report_cpu(&case, cpu * 1e9 / values);
         }
     }
     group.finish();
+}
+
+/// Prints the CPU time a value took (user and system, of all threads) and keeps it for the report.
+fn report_cpu(case: &Case, nanoseconds: f64) {
+    println!("{:>24}CPU per value: {nanoseconds:.0} ns", "");
+    let line = serde_json::json!({ "id": case.id(), "cpu_ns_per_value": nanoseconds });
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench_ingest_cpu.jsonl");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes())).expect("keep result");
 }
 
 fn report_setting(dir: &Utf8Path, engine: impl std::fmt::Display) {
