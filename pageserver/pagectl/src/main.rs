@@ -1,2 +1,32 @@
-//! (see docs/architecture.md)
-fn main() {}
+//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod digest;
+mod getpage;
+mod import;
+mod ingest;
+mod layer;
+mod output;
+mod page_show;
+mod parallel;
+mod status;
+mod store;
+mod verify;
+mod wal_files;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    output::init_logging();
+    match cli::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pagectl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -39,7 +39,7 @@ impl PageChunk {
     }
 }
 
-/// Reads a fork from begin to end; blocking.
+/// Reads a fork from begin to end.
 #[derive(Debug)]
 pub struct PageReader {
     files: ForkFiles,
@@ -53,7 +53,20 @@ impl PageReader {
         Self { files, next: 0, open: None }
     }
 
-    /// The next pages, `None` at the end.
+    /// The next pages, `None` at the end. Does not hold up the runtime's other tasks.
+    pub async fn next_chunk(&mut self) -> Result<Option<PageChunk>, StorageError> {
+        let mut moved = std::mem::replace(self, Self::new(ForkFiles::default()));
+        let task = env::spawn::blocking(move || {
+            let chunk = moved.read_chunk();
+            (moved, chunk)
+        });
+        let failed = |error| StorageError::Internal(format!("reading of pages: {error}"));
+        let (moved, chunk) = task.await.map_err(failed)?;
+        *self = moved;
+        chunk
+    }
+
+    /// The next pages, `None` at the end; blocking.
     pub fn read_chunk(&mut self) -> Result<Option<PageChunk>, StorageError> {
         let left = self.files.blocks - self.next;
         if left == 0 {

@@ -103,7 +103,7 @@ impl<'a> Walk<'a> {
 
     async fn fork(&mut self, rel: RelTag, files: ForkFiles) -> Result<(), StorageError> {
         let mut reader = PageReader::new(files);
-        while let Some(chunk) = read(&mut reader).await? {
+        while let Some(chunk) = reader.next_chunk().await? {
             for (blkno, page) in chunk.pages() {
                 self.check(page, blkno, &chunk)?;
                 self.sink.put(rel_block_key(rel, blkno), page).await?;
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
         for (segno, files) in segments {
             let blocks = files.blocks;
             let mut reader = PageReader::new(files);
-            while let Some(chunk) = read(&mut reader).await? {
+            while let Some(chunk) = reader.next_chunk().await? {
                 for (blkno, page) in chunk.pages() {
                     self.sink.put(slru_block_key(kind, segno, blkno), page).await?;
                 }
@@ -196,18 +196,6 @@ impl<'a> Walk<'a> {
         self.stats.layers = self.sink.layers();
         (self.progress)(&self.stats);
     }
-}
-
-/// Reads without holding up the runtime's other tasks.
-async fn read(reader: &mut PageReader) -> Result<Option<PageChunk>, StorageError> {
-    let mut moved = std::mem::replace(reader, PageReader::new(ForkFiles::default()));
-    let task = env::spawn::blocking(move || {
-        let chunk = moved.read_chunk();
-        (moved, chunk)
-    });
-    let (moved, chunk) = task.await.map_err(|error| StorageError::Internal(format!("reading of pages: {error}")))?;
-    *reader = moved;
-    chunk
 }
 
 /// The state of a prepared transaction without the file's CRC.

@@ -1,0 +1,177 @@
+//! Arguments, and the way from them to a sub-command.
+
+use camino::Utf8PathBuf;
+use clap::{Args, Parser, Subcommand};
+use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
+use pageserver_api::reltag::{BlockNumber, RelTag};
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use crate::store::Store;
+
+/// Stores the history of Postgres clusters from their files and WAL, and gives pages as of any LSN.
+#[derive(Debug, Parser)]
+#[command(name = "pagectl", version)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where the store is and how it is used.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Directory of the store.
+    #[arg(long, global = true, default_value = ".")]
+    pub(crate) workdir: Utf8PathBuf,
+    /// Tenant, if the store holds more than one timeline (32 hexadecimal digits).
+    #[arg(long, global = true, requires = "timeline")]
+    pub(crate) tenant: Option<TenantShardId>,
+    /// Timeline of the tenant (32 hexadecimal digits).
+    #[arg(long, global = true, requires = "tenant")]
+    pub(crate) timeline: Option<TimelineId>,
+    /// When files bypass the kernel's page cache: buffered, direct (reads only), direct-rw.
+    #[arg(long, global = true, default_value_t)]
+    pub(crate) io_mode: IoMode,
+    /// std-fs or tokio-epoll-uring; the best that works if not given.
+    #[arg(long, global = true)]
+    pub(crate) io_engine: Option<IoEngineKind>,
+    /// Print results as JSON, one object.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Take in the data directory of a stopped server, or a base backup.
+    Import {
+        /// The data directory.
+        #[arg(long)]
+        pgdata: Utf8PathBuf,
+    },
+    /// Take in WAL segment files from where the store stands to their end.
+    Ingest {
+        /// The directory with the segment files.
+        #[arg(long)]
+        wal: Utf8PathBuf,
+        /// Size of an in-memory layer, in MiB, at which it is written out.
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
+        layer_mib: u64,
+    },
+    /// Print or write one page.
+    Getpage {
+        #[command(flatten)]
+        page: PageArgs,
+        /// Write the page's 8192 bytes to this file.
+        #[arg(long)]
+        out: Option<Utf8PathBuf>,
+    },
+    /// Look at pages.
+    Page {
+        #[command(subcommand)]
+        command: PageCommand,
+    },
+    /// Compare every page with the files of a stopped server.
+    Verify {
+        /// The data directory.
+        #[arg(long)]
+        pgdata: Utf8PathBuf,
+        /// Compare as of this LSN; the last one if not given.
+        #[arg(long)]
+        lsn: Option<Lsn>,
+    },
+    /// Look at layer files.
+    Layer {
+        #[command(subcommand)]
+        command: LayerCommand,
+    },
+    /// What the store holds and how far it has come.
+    Status,
+    /// One hash over all that is stored as of an LSN.
+    Digest {
+        /// As of this LSN; the last one if not given.
+        #[arg(long)]
+        lsn: Option<Lsn>,
+    },
+}
+
+/// Which page.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct PageArgs {
+    /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
+    #[arg(long)]
+    pub(crate) rel: RelTag,
+    /// Block number.
+    #[arg(long)]
+    pub(crate) block: BlockNumber,
+    /// As of this LSN; the last one if not given.
+    #[arg(long)]
+    pub(crate) lsn: Option<Lsn>,
+}
+
+#[derive(Debug, Subcommand)]
+enum PageCommand {
+    /// Show a page's header and line pointers.
+    Show {
+        #[command(flatten)]
+        source: ShowArgs,
+    },
+}
+
+/// A page of the store, or of a file.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
+    #[arg(long, required_unless_present = "file", conflicts_with = "file")]
+    pub(crate) rel: Option<RelTag>,
+    /// Block number.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) block: BlockNumber,
+    /// As of this LSN; the last one if not given.
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) lsn: Option<Lsn>,
+    /// Read the page from this file instead of the store.
+    #[arg(long)]
+    pub(crate) file: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum LayerCommand {
+    /// List header, footer and every version.
+    Dump {
+        /// A layer file.
+        file: Utf8PathBuf,
+    },
+    /// Check every byte.
+    Verify {
+        /// A layer file.
+        file: Utf8PathBuf,
+    },
+}
+
+/// Runs the command of `cli`.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let Cli { mut common, command } = cli;
+    let checkpoint_distance = match &command {
+        Command::Ingest { layer_mib, .. } => Some(layer_mib << 20),
+        _ => None,
+    };
+    common.workdir = camino::absolute_utf8(&common.workdir)?;
+    let store = Store::new(common, checkpoint_distance);
+    runtime.block_on(async {
+        match command {
+            Command::Import { pgdata } => crate::import::run(&store, &pgdata).await,
+            Command::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
+            Command::Getpage { page, out } => crate::getpage::run(&store, page, out).await,
+            Command::Page { command: PageCommand::Show { source } } => crate::page_show::run(&store, source).await,
+            Command::Verify { pgdata, lsn } => crate::verify::run(&store, &pgdata, lsn).await,
+            Command::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
+            Command::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
+            Command::Status => crate::status::run(&store).await,
+            Command::Digest { lsn } => crate::digest::run(&store, lsn).await,
+        }
+    })
+}

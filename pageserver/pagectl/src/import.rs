@@ -1,0 +1,47 @@
+//! `pagectl import`: a data directory becomes a timeline.
+
+use anyhow::bail;
+use camino::Utf8Path;
+use pageserver::datadir::DataDir;
+use pageserver::import::{ImportStats, import};
+use pageserver::tenant::list_timelines;
+use pageserver_api::shard::TenantShardId;
+use serde_json::json;
+use utils::id::{TenantId, TimelineId};
+
+use crate::output;
+use crate::store::Store;
+
+/// Runs the command.
+pub(crate) async fn run(store: &Store, pgdata: &Utf8Path) -> anyhow::Result<()> {
+    let source = DataDir::open(pgdata)?;
+    let lsn = source.start_lsn()?;
+    if store.common.timeline.is_none() && !list_timelines(store.conf).await?.is_empty() {
+        bail!("{} holds a timeline already: name another workdir, or --tenant and --timeline", store.common.workdir);
+    }
+    let tenant = store.common.tenant.unwrap_or_else(|| TenantShardId::unsharded(TenantId::generate()));
+    let timeline = store.common.timeline.unwrap_or_else(TimelineId::generate);
+    let bar = output::byte_bar(0);
+    let mut progress = |stats: &ImportStats| {
+        bar.set_length(stats.bytes);
+        bar.set_position(stats.bytes);
+        bar.set_message(format!("{} forks, {} layers", stats.forks, stats.layers));
+    };
+    let (imported, stats) = import(store.conf, tenant, timeline, &source, &mut progress, &store.ctx).await?;
+    imported.shutdown().await;
+    bar.finish_and_clear();
+    if let Some(label) = source.backup_label() {
+        tracing::warn!(start = %label.start, "base backup: pages are right only from the backup's end on");
+    }
+    let ImportStats { forks, pages, slru_pages, bytes, layers } = stats;
+    let result = json!({
+        "tenant": tenant.to_string(), "timeline": timeline.to_string(), "lsn": lsn.to_string(), "forks": forks,
+        "pages": pages, "slru_pages": slru_pages, "bytes": bytes, "layers": layers,
+    });
+    let summary = format!(
+        "imported {pgdata} at LSN {lsn}: {forks} forks, {pages} pages, {slru_pages} SLRU pages, {bytes} bytes, \
+         {layers} layers"
+    );
+    output::finish(store.common.json, &result, summary);
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! What people and programs get to see: log lines on stderr, results and a last line of summary on stdout.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tracing_subscriber::EnvFilter;
+
+/// Logs go to stderr; `RUST_LOG` chooses what, by default warnings and worse.
+pub(crate) fn init_logging() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}
+
+/// Prints a line. A reader that went away is no reason to fail.
+pub(crate) fn line(text: impl Display) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// Prints the result: as JSON if wanted, else the summary line.
+pub(crate) fn finish(json: bool, value: &serde_json::Value, summary: impl Display) {
+    if json { line(value) } else { line(summary) }
+}
+
+/// A bar over `total` bytes, hidden if stderr is no terminal.
+pub(crate) fn byte_bar(total: u64) -> ProgressBar {
+    const STYLE: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
+    let bar = ProgressBar::new(total);
+    bar.set_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}

@@ -1,0 +1,23 @@
+//! `pagectl status`: what the store holds and how far it has come.
+
+use crate::output;
+use crate::store::Store;
+
+/// Runs the command.
+pub(crate) async fn run(store: &Store) -> anyhow::Result<()> {
+    let opened = store.open().await?;
+    let info = opened.timeline().info();
+    let value = serde_json::to_value(&info)?;
+    if let (false, Some(fields)) = (store.common.json, value.as_object()) {
+        for (name, field) in fields {
+            let text = field.as_str().map_or_else(|| field.to_string(), str::to_owned);
+            output::line(format_args!("{name:22} {text}"));
+        }
+    }
+    let summary = format!(
+        "timeline {} from LSN {} to {}: {} layers, {} bytes",
+        info.timeline_id, info.import_lsn, info.last_record_lsn, info.layers, info.layer_bytes
+    );
+    output::finish(store.common.json, &value, summary);
+    Ok(())
+}

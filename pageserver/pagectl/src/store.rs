@@ -1,0 +1,79 @@
+//! The store that a command works on.
+
+use anyhow::{Context, bail};
+use pageserver::config::PageServerConf;
+use pageserver::context::{DownloadBehavior, RequestContext};
+use pageserver::pgdata::TimelineStore;
+use pageserver::pgdata::listing::Listing;
+use pageserver::task_mgr::TaskKind;
+use pageserver::tenant::find_single_timeline;
+use pageserver::tenant::timeline::Timeline;
+use pageserver::virtual_file::{self, SyncMode};
+use pageserver_api::reltag::RelTag;
+use utils::lsn::Lsn;
+
+use crate::cli::Common;
+
+/// Files that may be open at once.
+const MAX_OPEN_FILES: usize = 4096;
+
+/// A store, not yet opened.
+pub(crate) struct Store {
+    pub(crate) common: Common,
+    pub(crate) conf: &'static PageServerConf,
+    pub(crate) ctx: RequestContext,
+}
+
+/// The store's timeline, opened.
+pub(crate) type Opened = TimelineStore;
+
+impl Store {
+    /// Sets the process up for `common`. `checkpoint_distance` is the size of in-memory layers in bytes.
+    pub(crate) fn new(common: Common, checkpoint_distance: Option<u64>) -> Self {
+        let engine = common.io_engine.unwrap_or_else(virtual_file::io_engine_for_bench);
+        virtual_file::init(MAX_OPEN_FILES, engine, common.io_mode, SyncMode::Sync);
+        let mut conf = PageServerConf::dummy_conf(common.workdir.clone());
+        conf.virtual_file_io_mode = common.io_mode;
+        conf.virtual_file_io_engine = Some(engine);
+        conf.checkpoint_distance = checkpoint_distance.unwrap_or(conf.checkpoint_distance);
+        // One for the whole process, which lives as long as it does.
+        let conf = Box::leak(Box::new(conf));
+        let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
+        Self { common, conf, ctx }
+    }
+
+    /// Opens the timeline that the arguments name, or the only one.
+    pub(crate) async fn open(&self) -> anyhow::Result<Opened> {
+        let (tenant, timeline) = match (self.common.tenant, self.common.timeline) {
+            (Some(tenant), Some(timeline)) => (tenant, timeline),
+            _ => find_single_timeline(self.conf).await?,
+        };
+        let opened = Timeline::open(self.conf, tenant, timeline, &self.ctx).await;
+        let timeline = opened.with_context(|| format!("cannot open the store in {}", self.common.workdir))?;
+        Ok(TimelineStore::new(timeline, self.ctx.clone()))
+    }
+}
+
+/// The LSN asked for, or the last one. History must reach from below to above it.
+pub(crate) fn lsn_to_read(opened: &Opened, asked: Option<Lsn>) -> anyhow::Result<Lsn> {
+    let info = opened.timeline().info();
+    let lsn = asked.unwrap_or(info.last_record_lsn);
+    if lsn < info.import_lsn {
+        bail!("LSN {lsn} is before the import: history begins at {}", info.import_lsn);
+    }
+    if lsn > info.last_record_lsn {
+        bail!("LSN {lsn} is in the future: history ends at {}", info.last_record_lsn);
+    }
+    Ok(lsn)
+}
+
+/// A relation that a person named by its tablespace's OID, and its size; it must exist at `lsn`.
+pub(crate) async fn find_relation(opened: &Opened, rel: RelTag, lsn: Lsn) -> anyhow::Result<(RelTag, u32)> {
+    let listing = Listing::new(opened, lsn);
+    let spcnode = listing.tablespaces().await?.number(rel.spcnode)?;
+    let found = RelTag { spcnode, ..rel };
+    match listing.rel_size(found).await? {
+        Some(size) => Ok((found, size)),
+        None => bail!("relation {rel} does not exist at LSN {lsn}"),
+    }
+}

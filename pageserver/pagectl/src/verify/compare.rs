@@ -1,0 +1,120 @@
+//! Whether a page of the store is the server's, but for what the server does not log.
+
+use postgres_formats::BLCKSZ;
+use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageRef};
+use redo::mask::{PageKind, mask_for_files};
+
+/// Outcome of one comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The same.
+    Equal,
+    /// First byte that differs after masking.
+    Different(usize),
+    /// The page is only in the store.
+    OnlyStored,
+    /// The page is only in the file, and the WAL must have told of it.
+    OnlyInFile,
+    /// Nothing that the WAL determines.
+    Unlogged,
+}
+
+/// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.
+pub(super) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
+    let never_logged = is_never_logged(theirs);
+    let Some(ours) = ours else {
+        return if never_logged { Verdict::Equal } else { Verdict::OnlyInFile };
+    };
+    let Ok(mut ours) = PageBytes::try_from(ours) else { return Verdict::Different(0) };
+    if never_logged && PageRef::new(&ours).is_new() && ours.iter().all(|byte| *byte == 0) {
+        return Verdict::Equal;
+    }
+    let mut theirs = *theirs;
+    let kind = PageKind::guess(fork, &theirs);
+    mask_for_files(kind, &mut ours);
+    mask_for_files(kind, &mut theirs);
+    first_difference(&ours, &theirs)
+}
+
+/// Compares a page of an SLRU. The server begins some pages without a record (`ActivateCommitTs`): they are zeros.
+pub(super) fn slru_page(ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
+    match ours {
+        Some(ours) => match PageBytes::try_from(ours) {
+            Ok(ours) => first_difference(&ours, theirs),
+            Err(_) => Verdict::Different(0),
+        },
+        None if theirs.iter().all(|byte| *byte == 0) => Verdict::Equal,
+        None => Verdict::OnlyInFile,
+    }
+}
+
+/// Whether the server has extended the file by this page and not used it yet. It does not log that: the page is zero,
+/// or has an empty header without LSN (`RelationAddExtraBlocks`, `vm_extend`), and its first user logs it as new.
+fn is_never_logged(page: &PageBytes) -> bool {
+    let header = PageRef::new(page);
+    let zeros = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    if header.is_new() {
+        return zeros(page);
+    }
+    let empty = usize::from(header.lower()) == PAGE_HEADER_SIZE
+        && usize::from(header.upper()) == BLCKSZ
+        && usize::from(header.special()) == BLCKSZ;
+    header.lsn() == 0 && empty && header.flags() == 0 && page.get(PAGE_HEADER_SIZE..).is_some_and(zeros)
+}
+
+fn first_difference(ours: &PageBytes, theirs: &PageBytes) -> Verdict {
+    match ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs) {
+        None => Verdict::Equal,
+        Some(at) => Verdict::Different(at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postgres_formats::page::Page;
+
+    use super::*;
+
+    const ZEROS: PageBytes = [0; BLCKSZ];
+
+    fn empty_page(lsn: u64) -> PageBytes {
+        let mut page = Page::new(ZEROS);
+        page.init(0);
+        page.set_lsn(lsn);
+        page.set_checksum(77);
+        page.into_inner()
+    }
+
+    #[test]
+    fn pages_that_were_never_logged_may_be_missing() {
+        for page in [ZEROS, empty_page(0)] {
+            assert_eq!(relation_page(0, None, &page), Verdict::Equal);
+            assert_eq!(relation_page(0, Some(&ZEROS), &page), Verdict::Equal);
+        }
+        assert_eq!(relation_page(0, None, &empty_page(8)), Verdict::OnlyInFile);
+        assert_eq!(relation_page(0, Some(&ZEROS), &empty_page(8)), Verdict::Different(4));
+        let mut used = empty_page(0);
+        used[8000] = 1;
+        assert_eq!(relation_page(0, None, &used), Verdict::OnlyInFile);
+        assert_eq!(relation_page(0, Some(&empty_page(0)), &ZEROS), Verdict::Different(13));
+    }
+
+    #[test]
+    fn every_logged_byte_counts() {
+        let mut ours = empty_page(8);
+        let theirs = empty_page(8);
+        assert_eq!(relation_page(0, Some(&ours), &theirs), Verdict::Equal);
+        ours[9] = 1;
+        assert_eq!(relation_page(0, Some(&ours), &theirs), Verdict::Equal, "the checksum is not logged");
+        ours[4] = 9;
+        assert_eq!(relation_page(0, Some(&ours), &theirs), Verdict::Different(4), "the LSN is");
+        let mut map = empty_page(8);
+        map[100] = 3;
+        assert_eq!(relation_page(2, Some(&map), &theirs), Verdict::Different(100));
+        let mut status = ZEROS;
+        status[5] = 1;
+        assert_eq!(slru_page(Some(&status), &ZEROS), Verdict::Different(5));
+        assert_eq!(slru_page(None, &status), Verdict::OnlyInFile);
+        assert_eq!(slru_page(None, &ZEROS), Verdict::Equal);
+    }
+}

@@ -1,0 +1,116 @@
+//! One fork, or one SLRU segment, of the store against its files.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use pageserver::datadir::{ForkFiles, PageReader};
+use pageserver::pgdata::listing::Listing;
+use pageserver_api::key::{Key, rel_block_key, slru_block_key};
+use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind};
+use utils::lsn::Lsn;
+
+use super::compare::{self, Verdict};
+use super::report::Report;
+use crate::store::Opened;
+
+/// Pages read at once where there are no files to compare with.
+const PAGES_PER_READ: u32 = 128;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Relation(RelTag),
+    Slru(SlruKind, u32),
+}
+
+/// The store's fork and the server's.
+#[derive(Debug)]
+pub(super) struct ForkJob {
+    target: Target,
+    /// Blocks in the store, `None` if the fork does not exist there.
+    ours: Option<u32>,
+    /// No segments if the fork does not exist there.
+    files: ForkFiles,
+}
+
+impl ForkJob {
+    pub(super) fn relation(rel: RelTag, ours: Option<u32>, files: ForkFiles) -> Self {
+        Self { target: Target::Relation(rel), ours, files }
+    }
+
+    pub(super) fn slru(kind: SlruKind, segno: u32, ours: Option<u32>, files: ForkFiles) -> Self {
+        Self { target: Target::Slru(kind, segno), ours, files }
+    }
+
+    /// Compares all pages.
+    pub(super) async fn run(self, opened: &Opened, lsn: Lsn, report: &Report) -> anyhow::Result<()> {
+        let listing = Listing::new(opened, lsn);
+        let (theirs, ours) = (self.files.blocks, self.ours.unwrap_or(0));
+        if self.ours.is_some() && self.files.segments.is_empty() && !self.is_unlogged() {
+            report.difference(format!("{}: exists in the store only, with {ours} blocks", self.name()));
+        }
+        let mut reader = PageReader::new(self.files.clone());
+        while let Some(chunk) = reader.next_chunk().await? {
+            let end = chunk.first + chunk.pages().count() as u32;
+            let stored = listing.dense(self.keys(chunk.first.min(ours)..end.min(ours))).await?;
+            for (blkno, page) in chunk.pages() {
+                let place =
+                    || format!("{} block {blkno} ({} offset {})", self.name(), chunk.path, chunk.offset_of(blkno));
+                report.count(self.verdict(stored.get(&self.key(blkno)), page), place);
+            }
+        }
+        self.beyond_files(&listing, theirs..ours, report).await
+    }
+
+    /// Pages that only the store has. Those of a free space map must be readable, no more.
+    async fn beyond_files(
+        &self,
+        listing: &Listing<'_, Opened>,
+        range: Range<u32>,
+        report: &Report,
+    ) -> anyhow::Result<()> {
+        let mut next = range.start;
+        while next < range.end {
+            let end = range.end.min(next + PAGES_PER_READ);
+            let stored: BTreeMap<Key, Bytes> = listing.dense(self.keys(next..end)).await?;
+            for blkno in next..next + stored.len() as u32 {
+                let verdict = if self.is_unlogged() { Verdict::Unlogged } else { Verdict::OnlyStored };
+                report.count(verdict, || format!("{} block {blkno}", self.name()));
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// Free space maps are hints that are not logged but for occasional images.
+    fn is_unlogged(&self) -> bool {
+        matches!(self.target, Target::Relation(RelTag { forknum: FSM_FORK, .. }))
+    }
+
+    fn verdict(&self, ours: Option<&Bytes>, theirs: &[u8; 8192]) -> Verdict {
+        match self.target {
+            Target::Relation(_) if self.is_unlogged() => Verdict::Unlogged,
+            Target::Relation(rel) => compare::relation_page(rel.forknum, ours.map(|page| &page[..]), theirs),
+            Target::Slru(..) => compare::slru_page(ours.map(|page| &page[..]), theirs),
+        }
+    }
+
+    fn key(&self, blkno: u32) -> Key {
+        match self.target {
+            Target::Relation(rel) => rel_block_key(rel, blkno),
+            Target::Slru(kind, segno) => slru_block_key(kind, segno, blkno),
+        }
+    }
+
+    fn keys(&self, blocks: Range<u32>) -> Range<Key> {
+        self.key(blocks.start)..self.key(blocks.end)
+    }
+
+    fn name(&self) -> String {
+        match self.target {
+            Target::Relation(rel) => format!("relation {rel}"),
+            Target::Slru(kind, segno) => format!("{}/{segno:04X}", kind.dir()),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the comparison found.
+
+use parking_lot::Mutex;
+use serde_json::json;
+use utils::lsn::Lsn;
+
+use super::compare::Verdict;
+
+/// Differences that are printed.
+const MAX_EXAMPLES: usize = 50;
+
+/// Counts, and the first differences.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    totals: Totals,
+    examples: Vec<String>,
+}
+
+/// Counts of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Equal after masking.
+    pub(super) equal: u64,
+    /// Different, or on one side only. Also relations and files that differ as a whole.
+    pub(super) different: u64,
+    /// Pages of free space maps, which the WAL does not determine.
+    pub(super) unlogged: u64,
+}
+
+impl Report {
+    /// Counts a page; `place` names it if it differs.
+    pub(super) fn count(&self, verdict: Verdict, place: impl FnOnce() -> String) {
+        let what = match verdict {
+            Verdict::Equal => {
+                self.inner.lock().totals.equal += 1;
+                return;
+            }
+            Verdict::Unlogged => {
+                self.inner.lock().totals.unlogged += 1;
+                return;
+            }
+            Verdict::Different(at) => format!("differs from byte {at} on"),
+            Verdict::OnlyStored => "is in the store only".to_owned(),
+            Verdict::OnlyInFile => "is in the file only".to_owned(),
+        };
+        self.difference(format!("{} {what}", place()));
+    }
+
+    /// Counts something that is the same.
+    pub(super) fn same(&self) {
+        self.inner.lock().totals.equal += 1;
+    }
+
+    /// Counts a difference.
+    pub(super) fn difference(&self, text: String) {
+        let mut inner = self.inner.lock();
+        inner.totals.different += 1;
+        if inner.examples.len() < MAX_EXAMPLES {
+            inner.examples.push(text);
+        }
+    }
+
+    pub(super) fn examples(&self) -> Vec<String> {
+        let mut examples = self.inner.lock().examples.clone();
+        examples.sort();
+        examples
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.inner.lock().totals
+    }
+}
+
+impl Totals {
+    fn compared(&self) -> u64 {
+        self.equal + self.different
+    }
+
+    pub(super) fn to_json(self, lsn: Lsn) -> serde_json::Value {
+        json!({
+            "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
+            "unlogged": self.unlogged,
+        })
+    }
+
+    pub(super) fn summary(self, lsn: Lsn) -> String {
+        format!(
+            "verified as of LSN {lsn}: {} pages compared, {} equal, {} different ({} of free space maps passed over)",
+            self.compared(),
+            self.equal,
+            self.different,
+            self.unlogged
+        )
+    }
+}
