@@ -55,6 +55,11 @@ fn shuffled(i: u32) -> u32 {
     i.wrapping_mul(2_654_435_761) % PAGES
 }
 
+/// A scattered order of `0..IMAGES`: the factor has no divisor in common with it.
+fn scattered_image(i: u32) -> u32 {
+    (u64::from(i) * 40_507 % u64::from(IMAGES)) as u32
+}
+
 struct Layers {
     sealed: DeltaLayer,
     sorted: DeltaLayer,
@@ -73,7 +78,7 @@ async fn put_all(layer: &InMemoryLayer, ctx: &RequestContext) -> anyhow::Result<
     }
     let image = Value::Image(Bytes::from(vec![1; RECORD_LEN]));
     for block in 0..IMAGES {
-        batch.put_key(&image_key(block.wrapping_mul(2_654_435_761) % IMAGES), lsn, &image)?;
+        batch.put_key(&image_key(scattered_image(block)), lsn, &image)?;
         lsn += 8;
     }
     layer.put_batch(batch, ctx).await?;
@@ -144,7 +149,7 @@ async fn run(dir: &Utf8Path) -> anyhow::Result<()> {
         println!("{name:<24} {us:>8.1} us/page {reads:>6.2} data reads/page");
         results.insert(name.to_owned(), serde_json::json!({ "us": us, "data_reads": reads }));
     };
-    let image = |i: u32| image_key(i.wrapping_mul(40_503) % IMAGES);
+    let image = |i: u32| image_key(scattered_image(i.wrapping_mul(97) % IMAGES));
     let chain = |i: u32| key(i.wrapping_mul(40_503) % PAGES);
     let point = measure(&sealed, &lsns, image, &ctx).await?;
     record("point sealed", point);
