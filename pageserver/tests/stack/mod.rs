@@ -2,6 +2,8 @@
 // Each test binary uses a part of it.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
+pub mod disk;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -104,23 +104,30 @@ async fn place(
     frozen: &Frozen,
     ctx: &RequestContext,
 ) -> Result<Arc<Layer>, StorageError> {
-    let (desc, temp) = match progress {
-        Some(FlushProgress::Placed(layer)) => return Ok(Arc::clone(layer)),
-        Some(FlushProgress::Written(desc, temp)) => (desc.clone(), temp.clone()),
-        None => {
-            let cancel = state.cancel.clone();
-            let written = frozen.layer.write_to_disk(ctx, None, state.l0_flush.inner(), &state.gate, cancel);
-            let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
-            let (desc, temp) = written.await.map_err(layer_error)?.ok_or_else(whole)?;
-            *progress = Some(FlushProgress::Written(desc.clone(), temp.clone()));
-            (desc, temp)
+    let reached = match progress.take() {
+        Some(reached) => reached,
+        None => write(state, frozen, ctx).await?,
+    };
+    // Each step is noted before the next one may fail: it cannot be done twice.
+    let layer = match progress.insert(reached) {
+        FlushProgress::Named(layer) => Arc::clone(layer),
+        FlushProgress::Written(desc, temp) => {
+            let layer = Arc::new(Layer::new(&state.dir, desc.clone(), GENERATION));
+            fs::rename(temp, layer.path()).await?;
+            *progress = Some(FlushProgress::Named(Arc::clone(&layer)));
+            layer
         }
     };
-    let layer = Arc::new(Layer::new(&state.dir, desc, GENERATION));
-    fs::rename(&temp, layer.path()).await?;
     fs::fsync_dir(&state.dir).await?;
-    *progress = Some(FlushProgress::Placed(Arc::clone(&layer)));
     Ok(layer)
+}
+
+async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> Result<FlushProgress, StorageError> {
+    let cancel = state.cancel.clone();
+    let written = frozen.layer.write_to_disk(ctx, None, state.l0_flush.inner(), &state.gate, cancel).await;
+    let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
+    let (desc, temp) = written.map_err(layer_error)?.ok_or_else(whole)?;
+    Ok(FlushProgress::Written(desc, temp))
 }
 
 /// Makes `map` the timeline's layers and `consistent` its durable position: first on disk, then for readers.

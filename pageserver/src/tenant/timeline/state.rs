@@ -61,8 +61,8 @@ pub(crate) struct Writer {
 pub(crate) enum FlushProgress {
     /// The file is complete under a temporary name.
     Written(PersistentLayerDesc, Utf8PathBuf),
-    /// The file has its name, durably; the manifest may or may not name it.
-    Placed(Arc<Layer>),
+    /// The file has its name. Directory and manifest may or may not be durable.
+    Named(Arc<Layer>),
 }
 
 /// A timeline's state.
