@@ -4,30 +4,30 @@ use std::collections::{BTreeMap, HashSet};
 
 use utils::lsn::Lsn;
 
-use crate::tenant::storage_layer::{LayerName, PersistentLayerDesc};
+use crate::tenant::storage_layer::PersistentLayerDesc;
 
 /// A set of layers that cannot be: reads of it could give wrong answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A layer covers no keys or no LSNs.
     #[error("layer {0} covers nothing")]
-    Empty(LayerName),
+    Empty(String),
     /// Two layers have one name.
     #[error("layer {0} is there twice")]
-    Duplicate(LayerName),
+    Duplicate(String),
     /// Two layers of one kind share keys and LSNs, so a version could be applied twice.
     #[error("layers {one} and {other} overlap")]
     Overlap {
         /// One of them.
-        one: LayerName,
+        one: String,
         /// The other.
-        other: LayerName,
+        other: String,
     },
     /// L0 layers leave LSNs out, or overlap.
     #[error("L0 layer {next} does not begin at {expected}, where the one before it ends")]
     Gap {
         /// The later layer.
-        next: LayerName,
+        next: String,
         /// End of the earlier layer.
         expected: Lsn,
     },
@@ -35,10 +35,14 @@ pub enum Violation {
     #[error("layer {name} reaches beyond the consistent LSN {limit}")]
     BeyondConsistent {
         /// The layer.
-        name: LayerName,
+        name: String,
         /// The LSN up to which everything is in layers.
         limit: Lsn,
     },
+}
+
+fn name_of(desc: &PersistentLayerDesc) -> String {
+    desc.layer_name().to_string()
 }
 
 /// All that holds for any set of layers by itself.
@@ -52,15 +56,13 @@ pub fn check<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc> + Clone) 
 /// Every layer covers at least one key and one LSN.
 pub fn not_empty<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
     let is_empty = |desc: &PersistentLayerDesc| desc.key_range.is_empty() || desc.lsn_range.is_empty();
-    layers.find(|desc| is_empty(desc)).map_or(Ok(()), |desc| Err(Violation::Empty(desc.layer_name())))
+    layers.find(|desc| is_empty(desc)).map_or(Ok(()), |desc| Err(Violation::Empty(name_of(desc))))
 }
 
 /// No two layers of one name.
 pub fn unique_names<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
     let mut names = HashSet::new();
-    layers
-        .find(|desc| !names.insert(desc.layer_name()))
-        .map_or(Ok(()), |desc| Err(Violation::Duplicate(desc.layer_name())))
+    layers.find(|desc| !names.insert(name_of(desc))).map_or(Ok(()), |desc| Err(Violation::Duplicate(name_of(desc))))
 }
 
 /// No two delta layers, and no two image layers, have a key and an LSN in common.
@@ -85,7 +87,7 @@ fn disjoint_of_one_kind(layers: &[&PersistentLayerDesc]) -> Result<(), Violation
         if let Some((_, other)) = active.range(..desc.lsn_range.end).next_back()
             && other.lsn_range.end > desc.lsn_range.start
         {
-            return Err(Violation::Overlap { one: other.layer_name(), other: desc.layer_name() });
+            return Err(Violation::Overlap { one: name_of(other), other: name_of(desc) });
         }
         active.insert(desc.lsn_range.start, desc);
     }
@@ -113,7 +115,7 @@ fn follows(before: &PersistentLayerDesc, next: &PersistentLayerDesc) -> Result<(
     if next.lsn_range.start == expected {
         return Ok(());
     }
-    Err(Violation::Gap { next: next.layer_name(), expected })
+    Err(Violation::Gap { next: name_of(next), expected })
 }
 
 /// No layer has anything above `limit`, the LSN up to which everything is in layers.
@@ -123,7 +125,7 @@ pub fn within_consistent<'a>(
 ) -> Result<(), Violation> {
     let beyond = |desc: &PersistentLayerDesc| desc.lsn_range.end.0 > limit.0.saturating_add(1);
     match layers.find(|desc| beyond(desc)) {
-        Some(desc) => Err(Violation::BeyondConsistent { name: desc.layer_name(), limit }),
+        Some(desc) => Err(Violation::BeyondConsistent { name: name_of(desc), limit }),
         None => Ok(()),
     }
 }
