@@ -5,6 +5,7 @@
 
 mod compare;
 mod fork;
+mod lost_map;
 mod other;
 mod report;
 

@@ -17,6 +17,8 @@ pub(super) enum Verdict {
     OnlyInFile,
     /// Nothing that the WAL determines.
     Unlogged,
+    /// A visibility map lacks bits that are not in the WAL.
+    LostInWal,
 }
 
 /// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use pageserver::datadir::{ForkFiles, PageReader};
 use pageserver::pgdata::listing::Listing;
 use pageserver_api::key::{Key, rel_block_key, slru_block_key};
-use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind};
+use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind, VM_FORK};
 use utils::lsn::Lsn;
 
 use super::compare::{self, Verdict};
+use super::lost_map;
 use super::report::Report;
 use crate::store::Opened;
 
@@ -57,7 +58,14 @@ impl ForkJob {
             for (blkno, page) in chunk.pages() {
                 let place =
                     || format!("{} block {blkno} ({} offset {})", self.name(), chunk.path, chunk.offset_of(blkno));
-                report.count(self.verdict(stored.get(&self.key(blkno)), page), place);
+                let ours = stored.get(&self.key(blkno));
+                let mut verdict = self.verdict(ours, page);
+                if let (Verdict::Different(_), true, Some(ours)) = (verdict, self.is_visibility_map(), ours)
+                    && lost_map::explains(opened, self.key(blkno), ours, page).await?
+                {
+                    verdict = Verdict::LostInWal;
+                }
+                report.count(verdict, place);
             }
         }
         self.beyond_files(&listing, theirs..ours, report).await
@@ -86,6 +94,10 @@ impl ForkJob {
     /// Free space maps are hints that are not logged but for occasional images.
     fn is_unlogged(&self) -> bool {
         matches!(self.target, Target::Relation(RelTag { forknum: FSM_FORK, .. }))
+    }
+
+    fn is_visibility_map(&self) -> bool {
+        matches!(self.target, Target::Relation(RelTag { forknum: VM_FORK, .. }))
     }
 
     fn verdict(&self, ours: Option<&Bytes>, theirs: &[u8; 8192]) -> Verdict {

@@ -30,6 +30,8 @@ pub(super) struct Totals {
     pub(super) different: u64,
     /// Pages of free space maps, which the WAL does not determine.
     pub(super) unlogged: u64,
+    /// Of the equal ones, visibility map pages that lack bits as on a standby.
+    pub(super) lost_maps: u64,
 }
 
 impl Report {
@@ -42,6 +44,12 @@ impl Report {
             }
             Verdict::Unlogged => {
                 self.inner.lock().totals.unlogged += 1;
+                return;
+            }
+            Verdict::LostInWal => {
+                let totals = &mut self.inner.lock().totals;
+                totals.equal += 1;
+                totals.lost_maps += 1;
                 return;
             }
             Verdict::Different(at) => format!("differs from byte {at} on"),
@@ -84,16 +92,18 @@ impl Totals {
     pub(super) fn to_json(self, lsn: Lsn) -> serde_json::Value {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
-            "unlogged": self.unlogged,
+            "unlogged": self.unlogged, "lost_maps": self.lost_maps,
         })
     }
 
     pub(super) fn summary(self, lsn: Lsn) -> String {
         format!(
-            "verified as of LSN {lsn}: {} pages compared, {} equal, {} different ({} of free space maps passed over)",
+            "verified as of LSN {lsn}: {} pages compared, {} equal, {} different ({} maps of databases made by WAL lack bits \
+             that were not logged; {} of free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,
+            self.lost_maps,
             self.unlogged
         )
     }

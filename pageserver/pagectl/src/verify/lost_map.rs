@@ -1,0 +1,54 @@
+//! Visibility maps whose bits were lost in the WAL.
+//!
+//! `CREATE DATABASE` by WAL (15 and later) logs pages of all forks as "standard" (`RelationCopyStorageUsingBuffer`), so
+//! images leave out what is between `pd_lower` and `pd_upper`: of a map page, everything. Replay, a standby's too, makes
+//! empty maps of them, which is safe but not what the primary has. Such a page differs from the primary's by bits that
+//! are missing until the next VACUUM.
+
+use pageserver::pgdata::PageStore;
+use pageserver_api::key::Key;
+use postgres_formats::BLCKSZ;
+use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageRef};
+use utils::lsn::Lsn;
+
+/// Most changes of a page that are followed back.
+const MAX_CHANGES: usize = 100_000;
+
+/// Whether map page `ours` lacks bits of `theirs`, has no others, and was empty after some record that set its LSN. A
+/// record that sets bits leaves some, so that one was such an image.
+pub(super) async fn explains<S: PageStore>(
+    store: &S,
+    key: Key,
+    ours: &[u8],
+    theirs: &PageBytes,
+) -> anyhow::Result<bool> {
+    let only_missing = |ours: &[u8]| ours.iter().zip(theirs).skip(PAGE_HEADER_SIZE).all(|(o, t)| o & !t == 0);
+    let same_header = ours.get(10..PAGE_HEADER_SIZE) == theirs.get(10..PAGE_HEADER_SIZE);
+    if !same_header || !only_missing(ours) {
+        return Ok(false);
+    }
+    let mut page = PageBytes::try_from(ours)?;
+    for _ in 0..MAX_CHANGES {
+        let changed = Lsn(PageRef::new(&page).lsn());
+        if !changed.is_valid() {
+            return Ok(false);
+        }
+        let Some(after) = page_at(store, key, changed).await? else { return Ok(false) };
+        if PageRef::new(&after).lsn() == changed.0 && is_empty_map(&after) {
+            return Ok(true);
+        }
+        let Some(before) = page_at(store, key, Lsn(changed.0 - 1)).await? else { return Ok(false) };
+        page = before;
+    }
+    Ok(false)
+}
+
+async fn page_at<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<Option<PageBytes>> {
+    let Some(bytes) = store.get(key, lsn).await? else { return Ok(None) };
+    let page: [u8; BLCKSZ] = bytes[..].try_into()?;
+    Ok(Some(page))
+}
+
+fn is_empty_map(page: &PageBytes) -> bool {
+    page.iter().skip(PAGE_HEADER_SIZE).all(|byte| *byte == 0)
+}
