@@ -13,7 +13,7 @@ use common::{
     poll_once, within,
 };
 use parking_lot::{Mutex, MutexGuard};
-use tokio_epoll_uring::{SystemHandle, thread_local_system};
+use tokio_epoll_uring::{DEFAULT_RING_ENTRIES, SystemHandle, set_default_ring_entries, thread_local_system};
 
 /// Open files are counted for the whole process: one test at a time, and none before the first runtime, which opens
 /// tokio's signal pipe for good.
@@ -61,6 +61,21 @@ fn three_hundred_runtimes_leave_no_open_files() {
         most = most.max(open_files());
     }
     assert!(most <= before + 1, "{before} open files before, up to {most} later");
+}
+
+#[test]
+fn a_ring_belongs_to_one_thread_and_one_runtime() {
+    let _alone = alone();
+    let capacity = || thread_local_system().unwrap().load().capacity;
+    set_default_ring_entries(20).unwrap();
+    let (first, second) = (current_thread(), current_thread());
+    assert_eq!(first.block_on(async { capacity() }), 32, "the next power of two");
+    set_default_ring_entries(16).unwrap();
+    assert_eq!(first.block_on(async { capacity() }), 32, "there already");
+    assert_eq!(second.block_on(async { capacity() }), 16, "another runtime");
+    let other_thread = std::thread::scope(|scope| scope.spawn(|| first.block_on(async { capacity() })).join());
+    assert_eq!(other_thread.unwrap(), 16);
+    set_default_ring_entries(DEFAULT_RING_ENTRIES).unwrap();
 }
 
 #[test]
