@@ -12,19 +12,21 @@ from fixtures.small_store import make_history
 from fixtures.workdir import copy_tree
 
 KILLS = 100
+# Small layers are written out all the way through, the large one only at the end.
+LAYER_MIB = [1, 1, 2, 8, 256]
 SEED = 20261121
 
 
 @pytest.mark.slow
 def test_killed_ingest_ends_in_the_same_state(make_postgres, make_pagectl, module_dir):
-    history = make_history(make_postgres(), module_dir / "start", transactions=5000)
+    history = make_history(make_postgres(), module_dir / "start", transactions=15_000)
     imported = make_pagectl("imported")
     imported.import_pgdata(history.start)
 
     reference = make_pagectl("reference")
     copy_tree(imported.workdir, reference.workdir)
     began = time.monotonic()
-    reference.ingest(history.wal)
+    reference.ok("ingest", "--wal", history.wal, "--layer-mib", 1)
     seconds = time.monotonic() - began
     expected = reference.digest(history.last_lsn)
     assert expected != reference.digest(history.start_lsn), "the digest tells states apart"
@@ -37,9 +39,9 @@ def test_killed_ingest_ends_in_the_same_state(make_postgres, make_pagectl, modul
         assert rounds <= 4 * KILLS, f"only {kills} kills met a running ingest"
         store = make_pagectl(f"killed-{rounds}")
         copy_tree(imported.workdir, store.workdir)
-        # A round ends when a run got through; each may be killed several times on its way.
-        for _ in range(chance.randint(1, 8)):
-            if not killed_at(store, history.wal, chance.uniform(0, 1.1 * seconds)):
+        # A round ends when a run got through; each may be killed several times on its way, more often early in a run.
+        for _ in range(chance.randint(1, 12)):
+            if not killed_at(store, history.wal, chance.choice(LAYER_MIB), seconds * chance.random() ** 2):
                 break
             kills += 1
         store.ingest(history.wal)
@@ -51,9 +53,9 @@ def test_killed_ingest_ends_in_the_same_state(make_postgres, make_pagectl, modul
     print(f"{kills} kills in {rounds} rounds, one ingest takes {seconds:.2f} s, seed {SEED}")
 
 
-def killed_at(store, wal, delay: float) -> bool:
+def killed_at(store, wal, layer_mib: int, delay: float) -> bool:
     """Kills an ingest after `delay` seconds; false if it ended before."""
-    process = store.start("ingest", "--wal", wal)
+    process = store.start("ingest", "--wal", wal, "--layer-mib", layer_mib)
     try:
         process.wait(timeout=delay)
     except subprocess.TimeoutExpired:
