@@ -175,3 +175,22 @@ unsafe impl<F: AsFdOwned> Operation for Statx<F> {
         (self.file, result.map(|_| unsafe { self.answer.into_answer() }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncation_in_the_blocking_pool() {
+        let path = std::env::temp_dir().join(format!("tokio-epoll-uring-truncate-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789").expect("a file");
+        let file = std::fs::File::options().write(true).open(&path).expect("a file");
+        std::fs::remove_file(&path).expect("it exists");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (file, result) = runtime.block_on(ftruncate_blocking(file, 4));
+        result.expect("truncated");
+        assert_eq!(file.metadata().expect("metadata").len(), 4);
+        let (_, result) = runtime.block_on(ftruncate_blocking(file, u64::MAX));
+        assert_eq!(result.expect_err("refused").raw_os_error(), Some(libc::EINVAL));
+    }
+}
