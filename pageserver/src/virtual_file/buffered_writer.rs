@@ -46,6 +46,9 @@ pub(crate) struct Tail {
 impl Tail {
     /// First offset that is in memory; what lies before is on disk.
     pub(crate) fn start(&self) -> u64 {
+        if fault::planted(fault::Bug::ReadBehindWrite) {
+            return self.mutable_offset;
+        }
         self.frozen.front().map_or(self.mutable_offset, |(offset, _)| *offset)
     }
 
@@ -188,7 +191,7 @@ impl BufferedWriter {
             Some(WriteState::Running(write)) => poll_fn(|cx| write.as_mut().poll(cx)).await,
             _ => return Ok(()),
         };
-        match result {
+        match result.or_else(|error| if fault::planted(fault::Bug::SwallowWriteError) { Ok(()) } else { Err(error) }) {
             Ok(()) => {
                 self.writes.pop_front();
                 let done = self.tail.write().frozen.pop_front();

@@ -116,7 +116,7 @@ impl VirtualFile {
 
     /// Makes contents and length durable. A failure that may have lost data stops the process.
     pub async fn sync(&self) -> Result<(), StorageError> {
-        if !super::sync_enabled() {
+        if !super::sync_enabled() || fault::planted(fault::Bug::SkipFileSync) {
             return Ok(());
         }
         self.handle.sync().await.map_err(|source| {

@@ -56,7 +56,7 @@ pub(crate) fn unlink_now(path: &Utf8Path) -> io::Result<()> {
 
 /// Makes a directory's entries durable.
 pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
-    if !sync_enabled() {
+    if !sync_enabled() || fault::planted(fault::Bug::SkipDirSync) {
         return Ok(());
     }
     let synced = run(dir, |disk| disk.fsync_dir(dir), |dir| utils::durable::fsync_dir(dir.as_std_path())).await;
@@ -106,7 +106,9 @@ pub async fn write_file_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), 
         file.write_at(0, buf).await?;
     }
     file.set_len(contents.len() as u64).await?;
-    file.sync().await?;
+    if !fault::planted(fault::Bug::PublishUnsyncedManifest) {
+        file.sync().await?;
+    }
     file.rename(path).await?;
     fsync_dir(path.parent().unwrap_or(Utf8Path::new("."))).await
 }

@@ -17,6 +17,8 @@ pub(super) struct BlockWriter {
     block: u64,
     in_block: usize,
     crc: BlockCrc,
+    /// The last block is in. It is checked like no other, so nothing may follow it.
+    ended: bool,
 }
 
 /// Block 0 is written on its own, but direct I/O may demand larger units.
@@ -28,7 +30,7 @@ impl BlockWriter {
     pub(super) fn new(file: Arc<VirtualFile>, file_id: FileId) -> Self {
         let block = first_block(&file).max(1);
         let writer = BufferedWriter::new(file, block * BLOCK_SIZE as u64);
-        Self { writer, file_id, block, in_block: 0, crc: BlockCrc::new(file_id, block) }
+        Self { writer, file_id, block, in_block: 0, crc: BlockCrc::new(file_id, block), ended: false }
     }
 
     pub(super) fn file(&self) -> &Arc<VirtualFile> {
@@ -104,14 +106,19 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Appends a whole block that carries its own checksum, then writes everything and cuts the file after it.
-    pub(super) async fn finish(&mut self, last: &[u8; BLOCK_SIZE]) -> Result<u64, StorageError> {
-        debug_assert_eq!(self.in_block, 0);
+    /// Appends a whole block that carries its own checksum, the last one.
+    pub(super) async fn end_with(&mut self, last: &[u8; BLOCK_SIZE]) -> Result<(), StorageError> {
+        debug_assert!(self.in_block == 0 && !self.ended);
         self.writer.reserve(BLOCK_SIZE).await?;
         self.writer.push(last);
         self.block += 1;
-        self.crc = BlockCrc::new(self.file_id, self.block);
-        self.flush_and_cut().await
+        self.ended = true;
+        Ok(())
+    }
+
+    /// Whether the last block is in.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// Writes everything out and cuts padding off. May be repeated after an error.

@@ -121,7 +121,8 @@ impl InMemoryLayer {
         let base = writer.position();
         writer.push(batch.raw());
         let mut index = self.index.write();
-        for meta in batch.metadata() {
+        let indexed = batch.len() - usize::from(fault::planted(fault::Bug::DropLastOfBatch));
+        for meta in batch.metadata().iter().take(indexed) {
             index.push(meta.key, meta.lsn, base + u64::from(meta.offset), meta.len, meta.will_init);
         }
         drop(index);
@@ -172,7 +173,9 @@ impl InMemoryLayer {
     async fn seal(&self, lsn_range: Range<Lsn>) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
         let mut writer = self.file.writer().lock().await;
         let mut index = IndexBuilder::default();
-        self.push_chains_together(&mut writer, &mut index).await?;
+        if !writer.is_ended() {
+            self.push_chains_together(&mut writer, &mut index).await?;
+        }
         let keys = Key::MIN..Key::MAX;
         let header = self.owner.header(LayerKind::Delta, writer.file_id(), keys.clone(), lsn_range.clone());
         let file_size = index.finish(&mut writer, &header).await?;

@@ -89,8 +89,21 @@ impl IndexBuilder {
 
     /// Appends the index to the values in `writer`, writes all out and makes it durable. Returns the file's length.
     ///
-    /// May be called again with a new index after an error: the file then has a dead index inside.
+    /// May be called again after an error. If the index was in already, the new one is not looked at; else the file then
+    /// has a dead piece of an index inside.
     pub(super) async fn finish(mut self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
+        if !writer.is_ended() {
+            self.append_to(writer).await?;
+        }
+        let file_size = writer.flush_and_cut().await?;
+        writer.write_header(header).await?;
+        if !fault::planted(fault::Bug::PublishUnsyncedLayer) {
+            writer.file().sync().await?;
+        }
+        Ok(file_size)
+    }
+
+    async fn append_to(&mut self, writer: &mut BlockWriter) -> Result<(), StorageError> {
         self.end_page();
         writer.pad_block().await?;
         let index_block = writer.block();
@@ -109,10 +122,7 @@ impl IndexBuilder {
             entries: self.entries,
             value_bytes: self.value_bytes,
         };
-        let file_size = writer.finish(&footer.encode(writer.block())).await?;
-        writer.write_header(header).await?;
-        writer.file().sync().await?;
-        Ok(file_size)
+        writer.end_with(&footer.encode(writer.block())).await
     }
 }
 

@@ -59,7 +59,7 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
         layers.open = None;
         layers.frozen.push(Frozen { layer, end });
     });
-    writer.next_start = next_start;
+    writer.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
 }
 
 /// Writes all frozen layers in a task of its own, which goes on if the caller goes away. With `target`, a position up
@@ -132,6 +132,9 @@ async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> 
 
 /// Makes `map` the timeline's layers and `consistent` its durable position: first on disk, then for readers.
 async fn publish(state: &TimelineState, map: LayerMap, consistent: RecordLsn) -> Result<(), StorageError> {
+    if fault::planted(fault::Bug::PromiseTooEarly) {
+        state.advance_disk_consistent(consistent);
+    }
     manifest_of(state, &map, consistent).store(&state.dir).await?;
     state.update_layers(|layers| {
         layers.map = map;

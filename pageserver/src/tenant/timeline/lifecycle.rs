@@ -45,8 +45,8 @@ impl Origin {
 }
 
 impl Timeline {
-    /// Makes the directory in which layer writers put their files, durably. It becomes a timeline by
-    /// [`Timeline::create`].
+    /// Makes the directory in which layer writers put their files, durably, and clears it of what an earlier attempt
+    /// may have left. It becomes a timeline by [`Timeline::create`].
     pub async fn prepare(
         conf: &'static PageServerConf,
         tenant_shard_id: TenantShardId,
@@ -57,7 +57,8 @@ impl Timeline {
         for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(&conf.workdir)) {
             fs::fsync_dir(parent).await?;
         }
-        Ok(())
+        let _lock = DirLock::take(&dir)?;
+        recovery::remove_unfinished(&dir).await
     }
 
     /// Makes a timeline of finished layers, as [`ImageLayerWriter::finish`] returns them: gives them their names, and

@@ -49,7 +49,7 @@ async fn collect(
     ctx: &RequestContext,
 ) -> Result<ReconstructState, StorageError> {
     let mut found = ReconstructState::new();
-    let mut end = Lsn(lsn.0.saturating_add(1));
+    let mut end = Lsn(lsn.0.saturating_add(u64::from(!fault::planted(fault::Bug::ReadEndsEarly))));
     let frozen = layers.frozen.iter().rev().map(|frozen| &frozen.layer);
     for layer in layers.open.iter().chain(frozen).filter(|layer| layer.start_lsn() <= lsn) {
         if wanted.is_empty() {

@@ -62,7 +62,7 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
     let kept: HashMap<&str, &Arc<Layer>> =
         layers.iter().filter_map(|layer| Some((layer.path().file_name()?, layer))).collect();
     for name in names.iter().filter(|name| *name != MANIFEST_NAME && !kept.contains_key(name.as_str())) {
-        if is_ours(name) {
+        if is_ours(name) && !fault::planted(fault::Bug::KeepLeftovers) {
             tracing::info!("{dir}: removing leftover {name}");
             fs::unlink(&dir.join(name)).await?;
         } else {
@@ -70,6 +70,12 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
         }
     }
     Ok(())
+}
+
+/// Removes what was written into `dir` before an import ended early. Does nothing to a timeline.
+pub(super) async fn remove_unfinished(dir: &Utf8Path) -> Result<(), StorageError> {
+    let names = fs::list_dir(dir).await?;
+    if names.iter().any(|name| name == MANIFEST_NAME) { Ok(()) } else { remove_leftovers(dir, &names, &[]).await }
 }
 
 fn is_ours(name: &str) -> bool {
