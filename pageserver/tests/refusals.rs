@@ -1,0 +1,38 @@
+//! No room at every write, and a failure of every sync: the one passes and loses nothing, the other ends all writing.
+
+mod sim;
+mod stack;
+
+use pageserver::virtual_file::{FatalAction, set_fatal_action};
+use sim::history::{Script, root};
+use sim::refusals::{Tally, failing_syncs, out_of_room};
+
+const SEED: u64 = 3;
+
+fn script(name: &str) -> Script {
+    Script { root: root(name), seed: SEED, ops: 80, checkpoint_distance: 70_000, restarts: false, retries: true }
+}
+
+#[test]
+fn lack_of_room_is_reported_and_passes() -> anyhow::Result<()> {
+    for (only_takers, times) in [(true, 1), (true, 4), (false, 1), (false, 2)] {
+        let mut tally = Tally::default();
+        out_of_room(&script("out-of-room"), only_takers, times, &mut tally)?;
+        println!(
+            "seed {SEED}, {times} effects without room: {} runs, {} effects refused, {} calls repeated, {} disks reopened",
+            tally.runs, tally.refused, tally.retries, tally.reopened
+        );
+        assert!(tally.runs > 50 && tally.retries > 50, "too little was refused: {tally:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_failed_sync_ends_all_writing() -> anyhow::Result<()> {
+    set_fatal_action(FatalAction::Report);
+    let mut tally = Tally::default();
+    failing_syncs(&script("failing-sync"), &mut tally)?;
+    println!("seed {SEED}: {} runs with a failed sync, {} disks reopened", tally.runs, tally.reopened);
+    assert!(tally.runs > 20, "too few syncs failed: {tally:?}");
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! A simulated disk, and the scenarios that run the engine on it: crashes, damaged bytes, refused writes.
+//!
+//! Everything is drawn from fixed seeds and runs on one thread, so a failure repeats.
+// Each test binary uses a part of it.
+#![allow(dead_code, reason = "shared by several test binaries")]
+
+pub mod crash;
+pub mod damage;
+pub mod disk;
+pub mod history;
+pub mod platter;
+pub mod random;
+pub mod refusals;
+pub mod samples;
+
+use std::future::Future;
+
+/// Runs `work` on this thread alone.
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+    runtime.block_on(work)
+}

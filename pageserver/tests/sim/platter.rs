@@ -1,0 +1,261 @@
+//! What a disk holds: what a crash must keep, what it may lose, and what it may tear.
+//!
+//! The rules are those of POSIX at its weakest. Contents and length of a file are durable after a sync of that file;
+//! names are durable after a sync of their directory, and a sync of a file says nothing about its name. A rename is
+//! atomic. Sectors are written whole, but those of one write in any order, and not all of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::random::Random;
+
+const SECTOR: usize = 512;
+
+pub type InodeId = u64;
+
+/// One change of a disk.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Create { path: Utf8PathBuf, inode: InodeId },
+    CreateDir { path: Utf8PathBuf },
+    Write { inode: InodeId, offset: u64, bytes: Arc<[u8]> },
+    SetLen { inode: InodeId, len: u64 },
+    Sync { inode: InodeId },
+    Rename { from: Utf8PathBuf, to: Utf8PathBuf },
+    Unlink { path: Utf8PathBuf },
+    SyncDir { path: Utf8PathBuf },
+}
+
+/// What is left after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// Only what was synced.
+    Synced,
+    /// Everything, as if the process alone had died.
+    Everything,
+    /// What was synced and a part of the rest, with torn writes, drawn from this seed.
+    Torn(u64),
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    Dir,
+    File(InodeId),
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: usize, bytes: Arc<[u8]> },
+    Len(usize),
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Link(Utf8PathBuf, Node),
+    Rename(Utf8PathBuf, Utf8PathBuf, Node),
+    Unlink(Utf8PathBuf),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    current: Arc<Vec<u8>>,
+    synced: Arc<Vec<u8>>,
+    unsynced: Vec<Change>,
+}
+
+type Names = BTreeMap<Utf8PathBuf, Node>;
+
+/// See the module's documentation. Clones share the bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Platter {
+    inodes: BTreeMap<InodeId, Inode>,
+    names: Names,
+    synced_names: Names,
+    unsynced_names: Vec<NameChange>,
+}
+
+impl Platter {
+    pub fn node(&self, path: &Utf8Path) -> Option<Node> {
+        self.names.get(path).copied()
+    }
+
+    pub fn bytes(&self, inode: InodeId) -> &[u8] {
+        self.inodes.get(&inode).map_or(&[], |inode| &inode.current)
+    }
+
+    /// Changes bytes behind the engine's back: damage, not an effect.
+    pub fn damage(&mut self, inode: InodeId, change: impl FnOnce(&mut Vec<u8>)) {
+        change(Arc::make_mut(&mut self.inodes.entry(inode).or_default().current));
+    }
+
+    /// Names of a directory's entries.
+    pub fn list(&self, dir: &Utf8Path) -> Vec<String> {
+        let children = self.names.keys().filter(|path| path.parent() == Some(dir));
+        children.filter_map(|path| path.file_name().map(str::to_owned)).collect()
+    }
+
+    /// All files.
+    pub fn files(&self) -> Vec<Utf8PathBuf> {
+        let is_file = |node: &Node| matches!(node, Node::File(_));
+        self.names.iter().filter(|(_, node)| is_file(node)).map(|(path, _)| path.clone()).collect()
+    }
+
+    pub fn next_inode(&self) -> InodeId {
+        self.inodes.last_key_value().map_or(1, |(last, _)| last + 1)
+    }
+
+    pub fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Create { path, inode } => {
+                self.inodes.insert(*inode, Inode::default());
+                self.rename_or_link(NameChange::Link(path.clone(), Node::File(*inode)));
+            }
+            Effect::CreateDir { path } => self.rename_or_link(NameChange::Link(path.clone(), Node::Dir)),
+            Effect::Write { inode, offset, bytes } => {
+                self.change(*inode, Change::Write { offset: *offset as usize, bytes: Arc::clone(bytes) });
+            }
+            Effect::SetLen { inode, len } => self.change(*inode, Change::Len(*len as usize)),
+            Effect::Sync { inode } => {
+                if let Some(inode) = self.inodes.get_mut(inode) {
+                    inode.synced = Arc::clone(&inode.current);
+                    inode.unsynced.clear();
+                }
+            }
+            Effect::Rename { from, to } => {
+                if let Some(node) = self.node(from) {
+                    self.rename_or_link(NameChange::Rename(from.clone(), to.clone(), node));
+                }
+            }
+            Effect::Unlink { path } => self.rename_or_link(NameChange::Unlink(path.clone())),
+            Effect::SyncDir { path } => self.sync_dir(path),
+        }
+    }
+
+    fn change(&mut self, inode: InodeId, change: Change) {
+        let inode = self.inodes.entry(inode).or_default();
+        apply_change(Arc::make_mut(&mut inode.current), &change);
+        inode.unsynced.push(change);
+    }
+
+    fn rename_or_link(&mut self, change: NameChange) {
+        apply_name(&mut self.names, &change);
+        self.unsynced_names.push(change);
+    }
+
+    fn sync_dir(&mut self, dir: &Utf8Path) {
+        let is_inside = |path: &Utf8PathBuf| path.parent() == Some(dir);
+        let concerned = |change: &NameChange| match change {
+            NameChange::Link(path, _) | NameChange::Unlink(path) => is_inside(path),
+            NameChange::Rename(from, to, _) => is_inside(from) || is_inside(to),
+        };
+        let (now, later) = std::mem::take(&mut self.unsynced_names).into_iter().partition(concerned);
+        self.unsynced_names = later;
+        let now: Vec<NameChange> = now;
+        now.iter().for_each(|change| apply_name(&mut self.synced_names, change));
+    }
+
+    /// The disk as found after a crash at this moment.
+    pub fn survivor(&self, survival: Survival) -> Platter {
+        let mut random = Random::new(if let Survival::Torn(seed) = survival { seed } else { 0 });
+        let names = match survival {
+            Survival::Synced => self.synced_names.clone(),
+            Survival::Everything => self.names.clone(),
+            Survival::Torn(_) => self.torn_names(&mut random),
+        };
+        let names = reachable(names);
+        let mut inodes = BTreeMap::new();
+        for node in names.values() {
+            let Node::File(id) = node else { continue };
+            let inode = self.inodes.get(id).cloned().unwrap_or_default();
+            let bytes = match survival {
+                Survival::Synced => inode.synced,
+                Survival::Everything => inode.current,
+                Survival::Torn(_) => inode.torn(&mut random),
+            };
+            inodes.insert(*id, Inode { current: Arc::clone(&bytes), synced: bytes, unsynced: Vec::new() });
+        }
+        Platter { inodes, synced_names: names.clone(), names, unsynced_names: Vec::new() }
+    }
+
+    /// A journal keeps a prefix of the changes, the weakest promise any subset: both are tried.
+    fn torn_names(&self, random: &mut Random) -> Names {
+        let mut names = self.synced_names.clone();
+        let prefix = random.below(self.unsynced_names.len() as u64 + 1) as usize;
+        let any_subset = random.coin();
+        for (at, change) in self.unsynced_names.iter().enumerate() {
+            if if any_subset { random.coin() } else { at < prefix } {
+                apply_name(&mut names, change);
+            }
+        }
+        names
+    }
+}
+
+impl Inode {
+    fn torn(&self, random: &mut Random) -> Arc<Vec<u8>> {
+        if self.unsynced.is_empty() {
+            return Arc::clone(&self.synced);
+        }
+        let mut bytes = self.synced.to_vec();
+        for change in &self.unsynced {
+            match change {
+                Change::Len(_) if random.coin() => apply_change(&mut bytes, change),
+                Change::Len(_) => {}
+                Change::Write { offset, bytes: written } => {
+                    // Of four writes one is there, one is not, and two are torn.
+                    let fate = random.below(4);
+                    for (number, sector) in written.chunks(SECTOR).enumerate() {
+                        if fate == 0 || fate >= 2 && random.coin() {
+                            let offset = offset + number * SECTOR;
+                            apply_change(&mut bytes, &Change::Write { offset, bytes: sector.into() });
+                        }
+                    }
+                }
+            }
+        }
+        Arc::new(bytes)
+    }
+}
+
+fn apply_change(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Len(len) => bytes.resize(*len, 0),
+        Change::Write { offset, bytes: written } => {
+            let end = offset + written.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[*offset..end].copy_from_slice(written);
+        }
+    }
+}
+
+fn apply_name(names: &mut Names, change: &NameChange) {
+    match change {
+        NameChange::Link(path, node) => {
+            names.insert(path.clone(), *node);
+        }
+        NameChange::Rename(from, to, node) => {
+            names.remove(from);
+            names.insert(to.clone(), *node);
+        }
+        NameChange::Unlink(path) => {
+            names.remove(path);
+        }
+    }
+}
+
+/// Without the entries of directories that are gone. The root is the entry with the shortest path.
+fn reachable(names: Names) -> Names {
+    let mut kept = Names::new();
+    for (path, node) in names {
+        let is_root = kept.is_empty();
+        if is_root || path.parent().is_some_and(|parent| kept.get(parent) == Some(&Node::Dir)) {
+            kept.insert(path, node);
+        }
+    }
+    kept
+}

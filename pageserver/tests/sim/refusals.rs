@@ -1,0 +1,120 @@
+//! A disk that refuses: for want of room, which passes, or because it is broken, which does not.
+
+use anyhow::{Context, bail, ensure};
+use pageserver::errors::{ErrorKind, StorageError};
+
+use super::block_on;
+use super::crash;
+use super::disk::{EIO, ENOSPC, Failure, SimDisk};
+use super::history::{Run, Script};
+use super::platter::{Effect, Survival};
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Runs that met errors.
+    pub runs: u64,
+    /// Effects that were refused.
+    pub refused: u64,
+    /// Calls that said so and were made again.
+    pub retries: u64,
+    /// Disks opened afterwards, with all that was promised.
+    pub reopened: u64,
+}
+
+fn takes_room(effect: &Effect) -> bool {
+    matches!(effect, Effect::Create { .. } | Effect::Write { .. } | Effect::SetLen { .. } | Effect::Rename { .. })
+}
+
+fn any(_: &Effect) -> bool {
+    true
+}
+
+fn makes_durable(effect: &Effect) -> bool {
+    matches!(effect, Effect::Sync { .. } | Effect::SyncDir { .. })
+}
+
+/// There is no room for `times` effects from the N-th on, for every N: of those that take room, or of all. Each call
+/// that fails says that it may be made again, reads go on, the call then succeeds, and nothing is lost.
+pub fn out_of_room(script: &Script, only_takers: bool, times: u64, tally: &mut Tally) -> anyhow::Result<()> {
+    let of: fn(&Effect) -> bool = if only_takers { takes_room } else { any };
+    for after in 0.. {
+        let failure = Failure { of, after, times, errno: ENOSPC };
+        if !run_short_of_room(script, failure, tally).with_context(|| format!("no room from effect {after} on"))? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn run_short_of_room(script: &Script, failure: Failure, tally: &mut Tally) -> anyhow::Result<bool> {
+    let disk = SimDisk::new(&script.root);
+    let mounted = disk.mount();
+    let history = block_on(async {
+        let mut run = Run::start(&disk, script).await.context("import")?;
+        disk.fail(Some(failure));
+        let worked = run.work().await;
+        disk.fail(None);
+        worked.inspect_err(|_| disk.report(None))?;
+        run.check_all_reads().await.context("before closing").inspect_err(|_| disk.report(None))?;
+        Ok::<_, anyhow::Error>(run.finish().await)
+    })?;
+    drop(mounted);
+    ensure!(history.promised == history.last, "only {} of {} is durable", history.promised, history.last);
+    for survival in [Survival::Synced, Survival::Everything] {
+        crash::check_found(&history, disk.survivor(survival), Some(history.promised))?;
+        tally.reopened += 1;
+    }
+    tally.runs += u64::from(disk.failed() > 0);
+    tally.refused += disk.failed();
+    tally.retries += history.ops.retries;
+    Ok(disk.failed() > 0)
+}
+
+/// The N-th sync fails for good, for every N: the error is internal, nothing more is taken in, and what was promised
+/// until then is there.
+pub fn failing_syncs(script: &Script, tally: &mut Tally) -> anyhow::Result<()> {
+    for after in 0.. {
+        let failure = Failure { of: makes_durable, after, times: 1, errno: EIO };
+        if !run_with_failing_sync(script, failure, tally).with_context(|| format!("sync {after} fails"))? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn run_with_failing_sync(script: &Script, failure: Failure, tally: &mut Tally) -> anyhow::Result<bool> {
+    let disk = SimDisk::new(&script.root);
+    let mounted = disk.mount();
+    let history = block_on(async {
+        let mut run = Run::start(&disk, script).await.context("import")?;
+        disk.fail(Some(failure));
+        let worked = run.work().await;
+        let refused = match worked {
+            Ok(()) if disk.failed() > 0 => Err(anyhow::anyhow!("no call reported that a sync had failed")),
+            Ok(()) => Ok(()),
+            Err(error) => check_internal(&error),
+        };
+        // Trying again does not make it good.
+        let again = if disk.failed() > 0 { run.try_again().await } else { Ok(()) };
+        let history = run.finish().await;
+        refused?;
+        again?;
+        Ok::<_, anyhow::Error>(history)
+    })?;
+    drop(mounted);
+    for survival in [Survival::Synced, Survival::Torn(script.seed ^ failure.after)] {
+        crash::check_found(&history, disk.survivor(survival), Some(history.promised))?;
+        tally.reopened += 1;
+    }
+    tally.runs += u64::from(disk.failed() > 0);
+    tally.refused += disk.failed();
+    Ok(disk.failed() > 0)
+}
+
+fn check_internal(error: &anyhow::Error) -> anyhow::Result<()> {
+    match error.chain().find_map(|cause| cause.downcast_ref::<StorageError>()) {
+        Some(cause) if cause.kind() == ErrorKind::Internal => Ok(()),
+        _ => bail!("a failed sync is reported as: {error:#}"),
+    }
+}
