@@ -44,11 +44,10 @@ layers:  ## imports and dependencies against docs/layers.toml
 tidy:  ## sizes against docs/ratchet.toml
 	$(CARGO) run --locked --quiet -p xtask -- tidy
 
-bench-ingest:  ## write path against the device's limit; writes benches/results
+bench-ingest:  ## write path and layer reads against the device's limit; writes benches/results
 	benches/run_ingest.sh $(RESULTS)
 
 bench: bench-ingest  ## all benchmarks
-	$(CARGO) bench --locked -p pageserver --bench bench_layer_read
 
 clean:  ## remove what was built
 	$(CARGO) clean
