@@ -8,6 +8,7 @@ mod fork;
 mod lost_map;
 mod other;
 mod report;
+mod sequence;
 
 use std::sync::Arc;
 

@@ -44,8 +44,7 @@ impl ExistingKeys {
         }
         let prepared = listing.twophase(version).await?;
         keys.dense.extend(prepared.into_iter().map(|xid| one(twophase_file_key(xid))));
-        let single =
-            [DBDIR_KEY, TWOPHASEDIR_KEY, CONTROLFILE_KEY, CHECKPOINT_KEY, TABLESPACES_KEY, PARAMETERS_KEY];
+        let single = [DBDIR_KEY, TWOPHASEDIR_KEY, CONTROLFILE_KEY, CHECKPOINT_KEY, TABLESPACES_KEY, PARAMETERS_KEY];
         keys.dense.extend(single.map(one));
         keys.sparse.push(repl_origin_key_range());
         Ok(keys)

@@ -34,6 +34,10 @@ impl MemoryStore {
         self.values.lock().unwrap().insert((key, lsn), Value::Image(image));
     }
 
+    pub(crate) fn set_last(&self, lsn: Lsn) {
+        *self.last.lock().unwrap() = lsn;
+    }
+
     pub(crate) fn last(&self) -> Lsn {
         *self.last.lock().unwrap()
     }

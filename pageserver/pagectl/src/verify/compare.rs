@@ -1,8 +1,11 @@
 //! Whether a page of the store is the server's, but for what the server does not log.
 
+use pageserver_api::reltag::INIT_FORK;
 use postgres_formats::BLCKSZ;
-use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageRef};
+use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut, PageRef};
 use redo::mask::{PageKind, mask_for_files};
+
+use super::sequence;
 
 /// Outcome of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,14 @@ pub(super) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -
     let kind = PageKind::guess(fork, &theirs);
     mask_for_files(kind, &mut ours);
     mask_for_files(kind, &mut theirs);
+    if kind == PageKind::Sequence {
+        sequence::reconcile(&mut ours, &theirs);
+    }
+    if fork == INIT_FORK && PageRef::new(&theirs).lsn() == 0 {
+        // Up to 15 an empty index is written to its init fork before it is logged, and so without LSN (`btbuildempty`,
+        // `spgbuildempty`, `blbuildempty`).
+        PageMut::new(&mut ours).set_lsn(0);
+    }
     first_difference(&ours, &theirs)
 }
 
