@@ -31,9 +31,15 @@ install_packages() {
 }
 
 install_rust() {
-    if ! command -v rustup >/dev/null && ! command -v cargo >/dev/null; then
-        echo "setup: install rustup first, see https://rustup.rs" >&2
-        exit 1
+    # A toolchain manager installed for this user may not be on the path yet.
+    [ ! -e "${CARGO_HOME:-$HOME/.cargo}/env" ] || . "${CARGO_HOME:-$HOME/.cargo}/env"
+    if ! command -v cargo >/dev/null; then
+        if apt-cache show rustup >/dev/null 2>&1; then
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends rustup
+        else
+            echo "setup: this system has no package for rustup: install it first, see https://rustup.rs" >&2
+            exit 1
+        fi
     fi
     # The toolchain that rust-toolchain.toml names comes with the first call.
     cargo --version
