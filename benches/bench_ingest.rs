@@ -3,6 +3,9 @@
 //! Six cases in each of three I/O modes, 128 MiB of values each. The matrix and the benchmark ids are those that other
 //! page servers' ingest benchmarks use, so that results can be laid side by side.
 
+// The macros of the benchmark library make public functions.
+#![allow(missing_docs)]
+
 use std::env;
 use std::num::NonZeroUsize;
 
@@ -187,7 +190,8 @@ fn report_cpu(case: &Case, nanoseconds: f64) {
     let line = serde_json::json!({ "id": case.id(), "cpu_ns_per_value": nanoseconds });
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench_ingest_cpu.jsonl");
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    file.and_then(|mut file| std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes())).expect("keep result");
+    file.and_then(|mut file| std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()))
+        .expect("keep result");
 }
 
 fn report_setting(dir: &Utf8Path, engine: impl std::fmt::Display) {

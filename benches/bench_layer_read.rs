@@ -98,7 +98,8 @@ async fn make_layers(conf: &'static PageServerConf, ctx: &RequestContext) -> any
     let mut writer = DeltaLayerWriter::create(conf, timeline, tenant, Key::MIN..Key::MAX, lsns.clone(), ctx).await?;
     for (compact, lsn, will_init) in layer.versions() {
         let key = Key::from_compact(compact);
-        let value = if key.field4 == 16384 { change(will_init) } else { Value::Image(Bytes::from(vec![1; RECORD_LEN])) };
+        let value =
+            if key.field4 == 16384 { change(will_init) } else { Value::Image(Bytes::from(vec![1; RECORD_LEN])) };
         writer.put_value(key, lsn, &value).await?;
     }
     let (sorted_desc, sorted_path) = writer.finish(ctx).await?;

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 
 use parking_lot::RwLock;
 
@@ -147,6 +146,13 @@ impl BufferedWriter {
         }
     }
 
+    /// Has the kernel start writing what it caches of the file, so that the sync to come finds less to do.
+    pub(crate) fn start_writeback(&self) {
+        let written = self.tail.read().start();
+        // Nobody waits for it: the sync does.
+        drop(self.file.start_writeback(self.start, written - self.start));
+    }
+
     /// Waits until all full buffers are on disk.
     pub async fn flush_full_buffers(&mut self) -> Result<(), StorageError> {
         while !self.writes.is_empty() {
@@ -218,27 +224,6 @@ impl BufferedWriter {
                 *state = WriteState::Running(self.file.start_write(*offset, Arc::clone(buf), buf.len()));
             }
         }
-    }
-
-    /// Collects writes that are complete, without waiting.
-    pub(crate) async fn retire_completed(&mut self) {
-        poll_fn(|cx| {
-            while let Some(WriteState::Running(write)) = self.writes.front_mut() {
-                match write.as_mut().poll(cx) {
-                    Poll::Ready(Ok(())) => {
-                        self.writes.pop_front();
-                        let done = self.tail.write().frozen.pop_front();
-                        if let Some(buf) = done.and_then(|(_, buf)| Arc::into_inner(buf)) {
-                            buf.recycle();
-                        }
-                    }
-                    Poll::Ready(Err(_)) => self.writes.front_mut().into_iter().for_each(|w| *w = WriteState::Failed),
-                    Poll::Pending => break,
-                }
-            }
-            Poll::Ready(())
-        })
-        .await;
     }
 }
 

@@ -99,10 +99,12 @@ impl Handle {
     }
 
     /// Asks the kernel to start writing back a range of dirty pages, without waiting.
-    pub(super) fn start_writeback(&self, offset: u64, len: u32) -> Option<IoFuture<()>> {
+    pub(super) fn start_writeback(&self, offset: u64, len: u64) -> Option<IoFuture<()>> {
         const WRITE: u32 = libc::SYNC_FILE_RANGE_WRITE;
         match self {
             Handle::Os(fd) if uring() => {
+                // The call takes 32 bits of length, and 0 for "to the end".
+                let len = u32::try_from(len).unwrap_or(0);
                 let op = thread_local_system().ok()?.sync_file_range(Arc::clone(fd), offset, len, WRITE);
                 Some(Box::pin(async move { op.await.1.map(drop) }))
             }

@@ -104,7 +104,7 @@ impl VirtualFile {
     }
 
     /// Asks the kernel to write back what it caches of a range; `None` where there is no such call.
-    pub(crate) fn start_writeback(&self, offset: u64, len: u32) -> Option<IoFuture<()>> {
+    pub(crate) fn start_writeback(&self, offset: u64, len: u64) -> Option<IoFuture<()>> {
         if self.direct { None } else { self.handle.start_writeback(offset, len) }
     }
 

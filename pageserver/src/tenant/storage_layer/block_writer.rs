@@ -125,6 +125,9 @@ impl BlockWriter {
     pub(super) async fn flush_and_cut(&mut self) -> Result<u64, StorageError> {
         let exact = self.block * BLOCK_SIZE as u64;
         let written = self.writer.shutdown(Shutdown::PadTail).await?;
+        // What may yet be appended, after a failed sync, goes behind the padding.
+        self.block = written / BLOCK_SIZE as u64;
+        self.crc = BlockCrc::new(self.file_id, self.block);
         if written != exact {
             self.file().set_len(exact).await?;
         }
@@ -140,8 +143,8 @@ impl BlockWriter {
         self.file().write_at(0, buf).await
     }
 
-    /// Waits for the writes under way.
-    pub(super) async fn flush_full_buffers(&mut self) -> Result<(), StorageError> {
-        self.writer.flush_full_buffers().await
+    /// See [`BufferedWriter::start_writeback`].
+    pub(super) fn start_writeback(&self) {
+        self.writer.start_writeback();
     }
 }

@@ -172,6 +172,8 @@ impl InMemoryLayer {
 
     async fn seal(&self, lsn_range: Range<Lsn>) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
         let mut writer = self.file.writer().lock().await;
+        // The disk has work while the index is sorted.
+        writer.start_writeback();
         let mut index = IndexBuilder::default();
         if !writer.is_ended() {
             self.push_chains_together(&mut writer, &mut index).await?;

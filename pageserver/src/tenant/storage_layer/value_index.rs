@@ -25,7 +25,7 @@ pub(super) const VALUE_LEN_MAX: usize = (1 << LEN_BITS) - 1;
 pub(super) const POSITION_MAX: u64 = (1 << (63 - LEN_BITS)) - 1;
 
 /// One value: 24 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     /// Number of the key's prefix in the layer's table, and the key's low 32 bits.
     key: u64,
@@ -149,13 +149,13 @@ impl ValueIndex {
 
     /// All versions in `order`, which must be this index's. Of versions with equal key and LSN the last pushed counts.
     pub(super) fn in_order<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Version> + 'a {
-        let mut rest = order.iter().map(|at| self.runs.entry(at)).peekable();
+        let mut rest = self.runs.entries(order).peekable();
         std::iter::from_fn(move || {
             let mut entry = rest.next()?;
             while let Some(equal) = rest.next_if(|next| next.key == entry.key && next.lsn == entry.lsn) {
                 entry = if fault::planted(fault::Bug::ForgetNewerOfEquals) { entry } else { equal };
             }
-            Some(self.version(entry))
+            Some(self.version(&entry))
         })
     }
 

@@ -1,6 +1,7 @@
 //! Stable order of entries by key: least significant digit first, skipping digits that are all equal.
 
-const DIGIT_BITS: u32 = 11;
+/// 256 places to write to at a time stay within the processor's address cache, which matters more than fewer passes.
+const DIGIT_BITS: u32 = 8;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 
 /// A permutation of entries.

@@ -66,6 +66,25 @@ impl Runs {
         }
     }
 
+    /// The entries in `order`, fetched in groups: loads that do not wait for each other hide the memory's latency.
+    pub(super) fn entries<'a>(&'a self, order: &'a radix::Order) -> impl Iterator<Item = Entry> + 'a {
+        const GROUP: usize = 64;
+        let mut numbers = order.iter();
+        let mut group = [Entry::default(); GROUP];
+        let (mut at, mut len) = (0, 0);
+        std::iter::from_fn(move || {
+            if at == len {
+                (at, len) = (0, 0);
+                for (slot, number) in group.iter_mut().zip(numbers.by_ref()) {
+                    *slot = *self.entry(number);
+                    len += 1;
+                }
+            }
+            at += 1;
+            group[..len].get(at - 1).copied()
+        })
+    }
+
     /// Calls `visit` with all entries whose key is in `low..=high`: for each key in order of arrival, keys mixed.
     pub(super) fn for_each_in(&self, low: u64, high: u64, mut visit: impl FnMut(&Entry)) {
         for run in self.caught_up() {
