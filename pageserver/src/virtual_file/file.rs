@@ -131,7 +131,7 @@ impl VirtualFile {
     }
 
     /// Length in bytes.
-    pub fn len(&self) -> Result<u64, StorageError> {
+    pub fn size(&self) -> Result<u64, StorageError> {
         self.handle.len().map_err(|source| self.error("stat", 0, source))
     }
 

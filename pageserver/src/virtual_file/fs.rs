@@ -40,7 +40,7 @@ pub async fn rename(from: &Utf8Path, to: &Utf8Path) -> Result<(), StorageError> 
 
 /// Removes a file. One that is not there is no error.
 pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
-    match run(path, |disk| disk.unlink(path), |path| std::fs::remove_file(path)).await {
+    match run(path, |disk| disk.unlink(path), std::fs::remove_file).await {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("remove", path)(source)),
         _ => Ok(()),
     }
@@ -79,15 +79,13 @@ fn list_real(dir: Utf8PathBuf) -> io::Result<Vec<String>> {
 
 /// Creates a directory and its parents. Durable only after [`fsync_dir`] of the parents.
 pub async fn create_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
-    run(dir, |disk| disk.create_dir_all(dir), |dir| std::fs::create_dir_all(dir))
-        .await
-        .map_err(error("create directory", dir))
+    run(dir, |disk| disk.create_dir_all(dir), std::fs::create_dir_all).await.map_err(error("create directory", dir))
 }
 
 /// The whole contents of a small file.
 pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
     let file = VirtualFile::open(path, OpenMode::Read).await?;
-    let len = file.len()?;
+    let len = file.size()?;
     let span = len.next_multiple_of(file.align()).max(file.align());
     let buf = file.start_read(0, span as usize).await.map_err(error("read", path))?;
     Ok(buf.to_vec())

@@ -54,7 +54,7 @@ impl LayerFile {
     /// Opens a layer file of any owner, verifying header, footer and fences.
     pub(super) async fn open(path: &Utf8Path) -> Result<Self, StorageError> {
         let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
-        let file_size = file.len()?;
+        let file_size = file.size()?;
         let last = (file_size / BLOCK_SIZE as u64).checked_sub(1);
         let Some(last) = last.filter(|last| *last > 0 && file_size.is_multiple_of(BLOCK_SIZE as u64)) else {
             let reason = format!("{file_size} bytes are no whole number of blocks: not a layer file, or cut short");

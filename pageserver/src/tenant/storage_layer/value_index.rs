@@ -112,7 +112,7 @@ impl ValueIndex {
             lsn: Lsn(entry.lsn),
             extent: Extent {
                 position: entry.place >> (LEN_BITS + 1),
-                len: (entry.place >> 1) as u32 & (1 << LEN_BITS) - 1,
+                len: (entry.place >> 1) as u32 & ((1 << LEN_BITS) - 1),
             },
             will_init: entry.place & INIT_BIT == 1,
         }

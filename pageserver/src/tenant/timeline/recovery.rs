@@ -49,7 +49,8 @@ async fn check_files(names: &[String], layers: &[Arc<Layer>]) -> Result<(), Stor
         if !layer.path().file_name().is_some_and(|name| names.contains(name)) {
             return Err(corrupt(0, "the manifest names this layer, but the file is missing".to_owned()));
         }
-        let (found, expected) = (VirtualFile::open(layer.path(), OpenMode::Read).await?.len()?, layer.desc().file_size);
+        let (found, expected) =
+            (VirtualFile::open(layer.path(), OpenMode::Read).await?.size()?, layer.desc().file_size);
         if found != expected {
             return Err(corrupt(found.min(expected), format!("file has {found} bytes, the manifest says {expected}")));
         }
