@@ -255,7 +255,7 @@ def break_relmap(data, _server):
         (cut_relation, "1259"),
         (break_relmap, "pg_filenode.map"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", "file"),
 )
 def test_a_damaged_data_directory_is_refused(damage, name, history, pagectl, work_dir):
     data = copy_tree(history.start, work_dir / "data")
