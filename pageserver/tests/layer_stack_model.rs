@@ -1,5 +1,5 @@
-//! The whole stack against a map: random puts, freezes, flushes, restarts, and reads as of random LSNs, in all I/O modes
-//! and with both engines.
+//! The whole stack against a map: random puts, freezes, flushes, restarts, and reads as of random LSNs, in all I/O
+//! modes and with both engines.
 
 mod stack;
 
@@ -71,19 +71,24 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
+    /// Puts the records in one batch, or each in its own; their history is final only at the end.
     async fn put(&mut self, records: &[Vec<Change>]) -> anyhow::Result<()> {
-        let mut batch = SerializedValueBatch::default();
-        let mut prev = self.timeline.record_lsn().prev;
+        let mut batches = vec![SerializedValueBatch::default()];
+        let (mut last, mut prev) = (self.next, self.next);
         for changes in records {
-            put_record(&mut self.model, &mut batch, self.next, changes);
-            prev = self.next - 8;
+            let batch = batches.last_mut().expect("there is always one");
+            put_record(&mut self.model, batch, self.next, changes);
+            if records.len() % 2 == 1 {
+                batches.push(SerializedValueBatch::default());
+            }
+            (last, prev) = (self.next, self.next - 8);
             self.next += 8 + u64::from(changes[0].1 % 64) / 8 * 8;
         }
-        let last = batch.max_lsn();
-        self.counts.puts += batch.len() as u64;
-        self.timeline.put_batch(batch, &self.ctx).await?;
+        for batch in batches {
+            self.counts.puts += batch.len() as u64;
+            self.timeline.put_batch(batch, &self.ctx).await?;
+        }
         self.timeline.finish_write(last, prev);
-        self.next = self.next.max(last + 8);
         Ok(())
     }
 

@@ -2,8 +2,6 @@
 // Each test binary uses a part of it.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
-pub mod disk;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 

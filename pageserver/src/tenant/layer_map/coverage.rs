@@ -82,7 +82,8 @@ impl Coverage {
         }
     }
 
-    /// Calls `found` for each leaf's part of `keys`, in order, with the newest layers below `end_lsn`, `above` included.
+    /// Calls `found` for each leaf's part of `keys`, in order, with the newest layers below `end_lsn`, those in `above`
+    /// included.
     pub(super) fn for_each_part<'a>(
         &'a self,
         keys: &Range<Key>,

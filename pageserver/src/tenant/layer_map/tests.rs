@@ -102,7 +102,12 @@ fn walk(map: &LayerMap, key: Key, mut end: Lsn) -> Vec<(PersistentLayerDesc, Ran
 
 proptest! {
     #[test]
-    fn search_gives_what_a_linear_scan_gives(descs in consistent(), start in 0..KEYS, len in 0..2 * KEYS, end in 1..80u64) {
+    fn search_gives_what_a_linear_scan_gives(
+        descs in consistent(),
+        start in 0..KEYS,
+        len in 0..2 * KEYS,
+        end in 1..80u64,
+    ) {
         let map = LayerMap::new(layers(&descs)).unwrap();
         prop_assert_eq!(map.len(), descs.len());
         let keys = key(start)..key(start + len);
@@ -110,7 +115,8 @@ proptest! {
         for pair in results.windows(2) {
             prop_assert!(pair[0].keys.end <= pair[1].keys.start);
         }
-        prop_assert!(results.iter().all(|r| r.keys.start >= keys.start && r.keys.end <= keys.end && !r.keys.is_empty()));
+        let inside = |part: &Range<Key>| part.start >= keys.start && part.end <= keys.end && !part.is_empty();
+        prop_assert!(results.iter().all(|result| inside(&result.keys)));
         for n in start..start + len {
             let found = results.iter().find(|result| result.keys.contains(&key(n)));
             let found = found.map(|result| (result.layer.desc().clone(), result.lsn_floor));
@@ -126,7 +132,10 @@ proptest! {
         let image = covering().filter(|d| !d.is_delta && d.lsn_range.start < Lsn(end)).map(|d| d.lsn_range.start).max();
         for lsn in (0..end).map(Lsn).filter(|lsn| image.is_none_or(|image| *lsn > image)) {
             let holder = covering().find(|d| d.is_delta && d.lsn_range.contains(&lsn));
-            let taken: Vec<_> = visits.iter().filter(|(d, lsns)| d.is_delta && lsns.contains(&lsn) && d.lsn_range.contains(&lsn)).collect();
+            let takes = |d: &PersistentLayerDesc, lsns: &Range<Lsn>| {
+                d.is_delta && lsns.contains(&lsn) && d.lsn_range.contains(&lsn)
+            };
+            let taken: Vec<_> = visits.iter().filter(|(d, lsns)| takes(d, lsns)).collect();
             prop_assert_eq!(taken.len(), usize::from(holder.is_some()), "LSN {}", lsn);
             prop_assert_eq!(taken.first().map(|(d, _)| d), holder);
         }
@@ -136,9 +145,14 @@ proptest! {
     }
 
     #[test]
-    fn updates_give_the_map_built_anew(descs in consistent(), removed in prop::collection::vec(any::<bool>(), 40), end in 1..80u64) {
+    fn updates_give_the_map_built_anew(
+        descs in consistent(),
+        removed in prop::collection::vec(any::<bool>(), 40),
+        end in 1..80u64,
+    ) {
         let all = layers(&descs);
-        let (gone, kept): (Vec<_>, Vec<_>) = all.iter().cloned().enumerate().partition(|(at, l)| removed[*at] && !l.desc().is_l0());
+        let numbered = all.iter().cloned().enumerate();
+        let (gone, kept): (Vec<_>, Vec<_>) = numbered.partition(|(at, layer)| removed[*at] && !layer.desc().is_l0());
         let names: HashSet<_> = gone.iter().map(|(_, layer)| layer.desc().layer_name()).collect();
         let full = LayerMap::new(all).unwrap();
         let fewer = full.update(&names, Vec::new()).unwrap();

@@ -165,7 +165,9 @@ impl TimelineState {
     pub(crate) async fn wait_for_lsn(&self, lsn: Lsn) -> Result<(), StorageError> {
         let mut watch = self.record_lsn.subscribe();
         tokio::select! {
-            arrived = watch.wait_for(|record| record.last >= lsn) => arrived.map(drop).map_err(|_| StorageError::Shutdown),
+            arrived = watch.wait_for(|record| record.last >= lsn) => {
+                arrived.map(drop).map_err(|_| StorageError::Shutdown)
+            }
             () = self.cancel.cancelled() => Err(StorageError::Shutdown),
         }
     }

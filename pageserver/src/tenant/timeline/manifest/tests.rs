@@ -112,7 +112,8 @@ proptest! {
         let mut manifest = sample();
         manifest.layers = layers;
         manifest.disk_consistent_lsn = Lsn(lsn);
-        manifest.origin.ancestor = branch.map(|(lsn, id)| Ancestor { timeline_id: TimelineId::from(id), lsn: Lsn(lsn) });
+        let ancestor = |(lsn, id)| Ancestor { timeline_id: TimelineId::from(id), lsn: Lsn(lsn) };
+        manifest.origin.ancestor = branch.map(ancestor);
         let bytes = manifest.encode().unwrap();
         prop_assert_eq!(Manifest::decode(path(), &bytes).unwrap(), manifest);
     }
