@@ -1,4 +1,5 @@
-//! Settings of a cluster that replay and start-up depend on: the value of [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
+//! Settings of a cluster that replay and start-up depend on: the value of
+//! [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
 
 use serde::{Deserialize, Serialize};
 

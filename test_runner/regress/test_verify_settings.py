@@ -1,4 +1,4 @@
-"""Pages equal the server's whatever the server's settings, its kinds of indexes, and our ways to read and write files."""
+"""Pages equal the server's whatever its settings, its kinds of indexes, and our ways to read and write files."""
 
 import pytest
 

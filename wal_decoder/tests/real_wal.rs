@@ -356,7 +356,8 @@ fn every_record_is_what_the_server_says() {
     };
     cluster.sql(&script);
     cluster.sql(
-        "CHECKPOINT; SELECT pg_logical_emit_message(false, 'lost', repeat('y', 200000)) IS NULL; CREATE TABLE flushed ();",
+        "CHECKPOINT; SELECT pg_logical_emit_message(false, 'lost', repeat('y', 200000)) IS NULL; \
+         CREATE TABLE flushed ();",
     );
     cluster.stop("immediate");
     let lost = cut_last_long_record(&cluster);
@@ -387,7 +388,8 @@ fn every_record_is_what_the_server_says() {
     }
     let pages = verify_checksums(&data);
     eprintln!(
-        "{} records, images {:?}, {compared:?} equal to files, {} kinds of metadata, reduced {before} to {after} bytes, {pages} checksums",
+        "{} records, images {:?}, {compared:?} equal to files, {} kinds of metadata, \
+         reduced {before} to {after} bytes, {pages} checksums",
         records.len(),
         images.count,
         parsed.len(),

@@ -60,7 +60,10 @@ pub enum EndReason {
     #[error("{0}")]
     Header(HeaderError),
     /// The link to the record before is wrong.
-    #[error("record with link to {found}, expected {}", expected.map_or("an earlier one".into(), |lsn| lsn.to_string()))]
+    #[error(
+        "record with link to {found}, expected {}",
+        expected.map_or("an earlier one".into(), |lsn| lsn.to_string())
+    )]
     BadPrevious {
         /// In the record.
         found: Lsn,
@@ -85,7 +88,10 @@ pub enum EndReason {
         expected: u32,
     },
     /// A record was cut short, but the next one tells of another one or of none.
-    #[error("record cut short at {expected}, but the next one tells of {}", found.map_or("none".into(), |lsn| lsn.to_string()))]
+    #[error(
+        "record cut short at {expected}, but the next one tells of {}",
+        found.map_or("none".into(), |lsn| lsn.to_string())
+    )]
     Overwrite {
         /// Start of the record that was cut short.
         expected: Lsn,

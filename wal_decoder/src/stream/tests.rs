@@ -385,7 +385,10 @@ proptest! {
     }
 
     #[test]
-    fn a_search_finds_the_first_record_behind_a_page_boundary(lengths in lengths(), page in any::<proptest::sample::Index>()) {
+    fn a_search_finds_the_first_record_behind_a_page_boundary(
+        lengths in lengths(),
+        page in any::<proptest::sample::Index>(),
+    ) {
         let writer = written(&lengths, None);
         let page = page.index(writer.bytes.len().div_ceil(8192)) * 8192;
         let lsn = Lsn(writer.base + page as u64);
@@ -396,8 +399,11 @@ proptest! {
     }
 
     #[test]
-    fn damage_never_panics_nor_changes_a_record(lengths in lengths(), hits in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..6),
-                                                find in any::<bool>()) {
+    fn damage_never_panics_nor_changes_a_record(
+        lengths in lengths(),
+        hits in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..6),
+        find in any::<bool>(),
+    ) {
         let mut writer = written(&lengths, Some(3));
         for (at, byte) in hits {
             let at = at as usize % writer.bytes.len();

@@ -85,8 +85,12 @@ proptest! {
     }
 
     #[test]
-    fn damaged_images_never_panic(page in page_strategy(), hits in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..9),
-                                  hole in any::<(u16, u16)>(), cut in any::<proptest::sample::Index>()) {
+    fn damaged_images_never_panic(
+        page in page_strategy(),
+        hits in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..9),
+        hole in any::<(u16, u16)>(),
+        cut in any::<proptest::sample::Index>(),
+    ) {
         for method in METHODS {
             let mut stored = compress(&page[..4000], method);
             for (at, byte) in &hits {

@@ -20,7 +20,8 @@ fn fd_of(file: &impl AsFdOwned) -> types::Fd {
     types::Fd(file.as_fd().as_raw_fd())
 }
 
-/// See [`SystemHandle::fsync`](crate::SystemHandle::fsync) and [`SystemHandle::fdatasync`](crate::SystemHandle::fdatasync).
+/// See [`SystemHandle::fsync`](crate::SystemHandle::fsync) and
+/// [`SystemHandle::fdatasync`](crate::SystemHandle::fdatasync).
 pub struct Fsync<F> {
     pub(crate) file: F,
     pub(crate) data_only: bool,
