@@ -41,7 +41,9 @@ fn redo(key: Key, page: &mut [u8; 8192], _lsn: Lsn, record: &WalRecord) {
             page[100] = *record.last().unwrap();
         }
         WalRecord::ClearVisibilityMap { heap_blocks, flags } => {
-            heap_blocks.iter().for_each(|block| drop(redo::vm::clear_bits(page, *block, *flags)));
+            for block in heap_blocks {
+                redo::vm::clear_bits(page, *block, *flags);
+            }
         }
         WalRecord::TruncateVisibilityMap { first_heap_block } => {
             let at = redo::vm::position(*first_heap_block);

@@ -41,12 +41,18 @@ pub(super) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -
     if kind == PageKind::Sequence {
         sequence::reconcile(&mut ours, &theirs);
     }
-    if fork == INIT_FORK && PageRef::new(&theirs).lsn() == 0 {
-        // Up to 15 an empty index is written to its init fork before it is logged, and so without LSN (`btbuildempty`,
-        // `spgbuildempty`, `blbuildempty`).
-        PageMut::new(&mut ours).set_lsn(0);
+    if is_written_before_logged(fork, kind, PageRef::new(&theirs).lsn()) {
+        PageMut::new(&mut ours).set_lsn(PageRef::new(&theirs).lsn());
     }
     first_difference(&ours, &theirs)
+}
+
+/// Whether the server wrote the page before it logged it, so that the file's page lacks the record's LSN: up to 15 an
+/// empty index's pages in its init fork (`btbuildempty`, `spgbuildempty`, `blbuildempty`), and pages of a GiST index that
+/// is built by sorting, which have `GistBuildLSN`.
+fn is_written_before_logged(fork: u8, kind: PageKind, lsn: u64) -> bool {
+    const GIST_BUILD_LSN: u64 = 1;
+    (fork == INIT_FORK && lsn == 0) || (kind == PageKind::Gist && lsn == GIST_BUILD_LSN)
 }
 
 /// Compares a page of an SLRU. The server begins some pages without a record (`ActivateCommitTs`): they are zeros.
