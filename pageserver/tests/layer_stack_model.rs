@@ -15,7 +15,7 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use stack::{Change, IMPORT_LSN, Model, config, context, import, keys, new_timeline, put_record};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
@@ -186,18 +186,39 @@ async fn case(ops: &[Op], checkpoint_distance: u64, counts: &mut Counts) -> anyh
 
 fn check(engine: IoEngineKind, mode: IoMode) {
     let _process = PROCESS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    run_all(engine, mode).unwrap();
+}
+
+fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>, u64)>> {
     virtual_file::init(1024, engine, mode, SyncMode::Sync);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Mutex::new(Counts::default());
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
-    let strategy = (prop::collection::vec(op(), 1..60), 1000u64..60_000);
+    // Layers of a few values, and some that are larger than the buffers they are written through.
+    let distance = prop_oneof![1000u64..60_000, 200_000u64..800_000];
+    let strategy = (prop::collection::vec(op(), 1..60), distance);
     let result = runner.run(&strategy, |(ops, checkpoint_distance)| {
         let mut counts = counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let outcome = runtime.block_on(case(&ops, checkpoint_distance, &mut counts));
         outcome.map_err(|error| TestCaseError::fail(format!("{error:#}")))
     });
     println!("{engine} {mode}: {CASES} histories, {:?}", counts.lock().unwrap());
-    result.unwrap();
+    result
+}
+
+/// What says that the model would notice.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_bugs_are_noticed() {
+    use fault::Bug;
+    let _process = PROCESS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for bug in [Bug::ReadEndsEarly, Bug::DropLastOfBatch, Bug::SkipOneLsn] {
+        fault::plant(&[bug]);
+        let noticed = run_all(IoEngineKind::StdFs, IoMode::Buffered);
+        fault::plant(&[]);
+        println!("{bug:?} {}", if noticed.is_err() { "noticed" } else { "missed" });
+        assert!(noticed.is_err(), "{bug:?} was missed");
+    }
 }
 
 #[test]

@@ -57,7 +57,8 @@ impl KeySpace {
         let mut left = Vec::with_capacity(self.ranges.len());
         for own in &self.ranges {
             let mut start = own.start;
-            for hole in other.ranges.iter().filter(|hole| hole.end > own.start && hole.start < own.end) {
+            let first = other.ranges.partition_point(|hole| hole.end <= own.start);
+            for hole in other.ranges.iter().skip(first).take_while(|hole| hole.start < own.end) {
                 left.push(start..hole.start);
                 start = start.max(hole.end);
             }

@@ -124,7 +124,7 @@ pub fn version(model: &Model, change: Change) -> (Key, Value) {
     if !is_page(&key) {
         return (key, Value::Image(Bytes::from(vec![seed as u8; seed as usize % 300])));
     }
-    if !model.exists(&key) || seed.is_multiple_of(11) {
+    if !model.exists(&key) || seed.is_multiple_of(4) {
         return (key, Value::Image(Bytes::from(vec![seed as u8; 8192])));
     }
     let (_, _, page) = key.to_slru_block().expect("a page");
