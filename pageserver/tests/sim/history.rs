@@ -13,6 +13,7 @@ use pageserver::errors::{ErrorKind, StorageError};
 use pageserver::tenant::timeline::{NewTimeline, Timeline};
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
@@ -84,7 +85,8 @@ impl Run {
         let (timeline, model) = import(conf, new).await?;
         let random = Random::new(script.seed);
         let (script, next, ops) = (script.clone(), IMPORT_LSN + 8, Ops::default());
-        let run = Self { disk: disk.clone(), conf, new, timeline, model, ops, script, next, random, ctx: context() };
+        let (disk, ctx) = (disk.clone(), context());
+        let run = Self { disk, conf, new, timeline, model, ops, script, next, random, ctx };
         run.report_progress();
         Ok(run)
     }
@@ -108,7 +110,7 @@ impl Run {
             13 => {
                 self.timeline.finish_write(self.next, self.next - 8);
                 self.next += 8;
-                Ok(())
+                if self.random.coin() { self.flush().await } else { Ok(()) }
             }
             14..=16 => self.flush().await,
             17 if self.script.restarts => self.restart().await,
@@ -146,6 +148,18 @@ impl Run {
         Ok(())
     }
 
+    /// Puts one image of `len` bytes, which is history if it is taken in.
+    pub async fn put_image(&mut self, len: usize) -> Result<(), StorageError> {
+        let (key, value) = (keys()[8], Value::Image(Bytes::from(self.random.bytes(len))));
+        let mut batch = SerializedValueBatch::default();
+        batch.put_key(&key, self.next, &value).expect("an image can be serialized");
+        self.timeline.put_batch(batch, &self.ctx).await?;
+        self.timeline.finish_write(self.next, self.next - 8);
+        self.model.put(key, self.next, value);
+        self.next += 8;
+        Ok(())
+    }
+
     async fn put_batch(&mut self, batch: SerializedValueBatch) -> anyhow::Result<()> {
         self.ops.values += batch.len() as u64;
         loop {
@@ -157,7 +171,7 @@ impl Run {
         }
     }
 
-    async fn flush(&mut self) -> anyhow::Result<()> {
+    pub async fn flush(&mut self) -> anyhow::Result<()> {
         self.ops.flushes += 1;
         loop {
             let result = self.timeline.flush(&self.ctx).await;

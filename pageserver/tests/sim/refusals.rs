@@ -71,6 +71,39 @@ fn run_short_of_room(script: &Script, failure: Failure, tally: &mut Tally) -> an
     Ok(disk.failed() > 0)
 }
 
+/// No write succeeds for a while: values are taken in until memory for them has run out, then refused. What was taken
+/// in can be read, and is flushed as soon as there is room, whether or not the refused batch comes again.
+pub fn refused_batch(script: &Script) -> anyhow::Result<usize> {
+    const IMAGE: usize = 64 << 10;
+    let disk = SimDisk::new(&script.root);
+    let mounted = disk.mount();
+    let is_write = |effect: &Effect| matches!(effect, Effect::Write { .. });
+    let (history, taken) = block_on(async {
+        let mut run = Run::start(&disk, script).await.context("import")?;
+        disk.fail(Some(Failure { of: is_write, after: 0, times: u64::MAX, errno: ENOSPC }));
+        let mut taken = 0;
+        let refusal = loop {
+            match run.put_image(IMAGE).await {
+                Ok(()) => taken += 1,
+                Err(error) => break error,
+            }
+            ensure!(taken < 100, "{taken} values are in memory, and there is no end");
+        };
+        ensure!(refusal.kind() == ErrorKind::Retry, "refused for good: {refusal}");
+        run.check_all_reads().await.context("after the refusal")?;
+        disk.fail(None);
+        run.flush().await.context("what was taken in before")?;
+        run.put_image(IMAGE).await.context("the refused value")?;
+        run.flush().await?;
+        run.check_all_reads().await.context("in the end")?;
+        Ok::<_, anyhow::Error>((run.finish().await, taken))
+    })
+    .inspect_err(|_| disk.report(None))?;
+    drop(mounted);
+    crash::check_found(&history, disk.survivor(Survival::Synced), Some(history.promised))?;
+    Ok(taken)
+}
+
 /// The N-th sync fails for good, for every N: the error is internal, nothing more is taken in, and what was promised
 /// until then is there.
 pub fn failing_syncs(script: &Script, tally: &mut Tally) -> anyhow::Result<()> {

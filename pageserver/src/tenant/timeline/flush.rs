@@ -25,6 +25,7 @@ const MAX_FROZEN: usize = 2;
 /// Freezes what there is and writes everything out.
 pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> Result<(), StorageError> {
     let _guard = state.enter()?;
+    state.check_writable()?;
     let target = {
         let mut writer = state.writer.lock().await;
         let target = state.record_lsn();

@@ -77,9 +77,12 @@ pub(super) async fn put_batch(
         flush::roll(state, &mut writer).await?;
     }
     let layer = open_layer(state, &writer, ctx).await?;
-    // Before the values are in, so that no freeze can ever cut them off.
-    writer.max_lsn = writer.max_lsn.max(batch.max_lsn());
-    layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))
+    let max_lsn = batch.max_lsn();
+    layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
+    // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes between,
+    // as the writer is locked.
+    writer.max_lsn = writer.max_lsn.max(max_lsn);
+    Ok(())
 }
 
 /// Why the open layer should be rolled now; never between the values and the end of a record.
