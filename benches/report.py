@@ -52,10 +52,14 @@ def cpu_per_value(target):
     return {parse_id(line["id"]): line["cpu_ns_per_value"] for line in lines}
 
 
+def output(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def setting():
     cpu = next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
-    mount = subprocess.run(["findmnt", "-no", "FSTYPE,OPTIONS", "-T", "."], capture_output=True, text=True).stdout.strip()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    mount = output("findmnt", "-no", "FSTYPE,OPTIONS", "-T", ".")
+    commit = output("git", "rev-parse", "--short", "HEAD")
     return {
         "date": datetime.date.today().isoformat(),
         "commit": commit,
@@ -70,9 +74,11 @@ def table(rates, cpu, limits, reads, info):
     lines = ["# Write path", ""]
     lines += [f"* {name}: {value}" for name, value in info.items()]
     lines += ["* command: `make bench-ingest`", ""]
-    lines += ["MiB/s of values (medians), the ratio to the first pageserver's benchmark on a machine of this kind, the share"]
-    lines += [f"of the device limit ({limit:.0f} MiB/s, the better of the runs before and after), CPU time per value.", ""]
-    lines += ["| bytes | layout | delta | mode | MiB/s | first | ratio | of limit | CPU ns/value |", "|---|---|---|---|---|---|---|---|---|"]
+    lines += ["MiB/s of values (medians), the ratio to the first pageserver's benchmark on a machine of this kind,"]
+    lines += [f"the share of the device limit ({limit:.0f} MiB/s, the better of the runs before and after), and CPU"]
+    lines += ["time per value (user and system, all threads).", ""]
+    lines += ["| bytes | layout | delta | mode | MiB/s | first | ratio | of limit | CPU ns/value |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
     for case in CASES:
         for mode, first in zip(MODES, FIRST[case]):
             rate = rates[mode, case]
@@ -82,11 +88,34 @@ def table(rates, cpu, limits, reads, info):
             )
     lines += ["", "## The disk itself", "", "| what | MiB/s |", "|---|---|"]
     lines += [f"| {name.replace('_', ' ')} | {rate:.0f} |" for name, rate in limits.items()]
-    lines += ["", "## Reads of a freshly written layer, warm index, direct I/O", "", "| what | us/page | data reads/page |", "|---|---|---|"]
+    lines += ["", "## Reads of a freshly written layer, warm index, direct I/O", ""]
+    lines += ["| what | us/page | data reads/page |", "|---|---|---|"]
     lines += [f"| {name} | {value['us']:.1f} | {value['data_reads']:.2f} |" for name, value in reads.items()]
     ratio = reads["chain of 100 sealed"]["us"] / reads["chain of 100 sorted"]["us"]
-    lines += ["", f"A chain of 100 records from the sealed layer costs {ratio:.2f} times what it costs in a key-sorted one.", ""]
+    lines += ["", f"A chain of 100 records costs {ratio:.2f} times as much in the sealed layer as in a key-sorted one.", ""]
     return "\n".join(lines)
+
+
+class Drawing:
+    """Collects SVG elements."""
+
+    def __init__(self, width, height):
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"']
+        self.parts[0] += ' font-family="sans-serif" font-size="12">'
+        self.box(0, 0, width, height, "white")
+
+    def box(self, x, y, width, height, color):
+        size = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        self.parts.append(f'<rect {size} fill="{color}"/>')
+
+    def line(self, x1, x2, y, color, extra=""):
+        self.parts.append(f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{color}" {extra}/>')
+
+    def text(self, x, y, text, anchor="start", extra=""):
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {extra}>{text}</text>')
+
+    def finish(self):
+        return "\n".join(self.parts + ["</svg>", ""])
 
 
 def plot(rates, limits, info):
@@ -94,33 +123,36 @@ def plot(rates, limits, info):
     width, height, left, bottom, top = 1000, 460, 70, 90, 50
     highest = max(list(rates.values()) + [limits["device_limit"]]) * 1.05
     scale = (height - bottom - top) / highest
-    y = lambda rate: height - bottom - rate * scale
     group = (width - left - 20) / len(CASES)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">']
-    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    parts.append(f'<text x="{left}" y="20" font-size="15">Ingest, MiB/s of values ({info["machine"]}, {info["date"]})</text>')
+    bar = group / 4
+    drawing = Drawing(width, height)
+
+    def y_of(rate):
+        return height - bottom - rate * scale
+
+    drawing.text(left, 20, f"Ingest, MiB/s of values ({info['machine']}, {info['date']})", extra='font-size="15"')
     for step in range(0, int(highest) + 1, 200):
-        parts.append(f'<line x1="{left}" y1="{y(step):.1f}" x2="{width - 20}" y2="{y(step):.1f}" stroke="#e5e5e5"/>')
-        parts.append(f'<text x="{left - 8}" y="{y(step) + 4:.1f}" text-anchor="end">{step}</text>')
-    limit = y(limits["device_limit"])
-    parts.append(f'<line x1="{left}" y1="{limit:.1f}" x2="{width - 20}" y2="{limit:.1f}" stroke="#b03030" stroke-dasharray="6 4"/>')
-    parts.append(f'<text x="{width - 22}" y="{limit - 5:.1f}" text-anchor="end" fill="#b03030">device limit</text>')
+        drawing.line(left, width - 20, y_of(step), "#e5e5e5")
+        drawing.text(left - 8, y_of(step) + 4, step, "end")
+    limit = y_of(limits["device_limit"])
+    drawing.line(left, width - 20, limit, "#b03030", 'stroke-dasharray="6 4"')
+    drawing.text(width - 22, limit - 5, "device limit", "end", 'fill="#b03030"')
     for at, case in enumerate(CASES):
         x = left + at * group
-        bar = group / 4
         for number, (mode, first) in enumerate(zip(MODES, FIRST[case])):
             rate, start = rates[mode, case], x + bar * (number + 0.5)
-            parts.append(f'<rect x="{start:.1f}" y="{y(rate):.1f}" width="{bar - 4:.1f}" height="{rate * scale:.1f}" fill="{COLORS[mode]}"/>')
-            parts.append(f'<text x="{start + bar / 2 - 2:.1f}" y="{y(rate) - 4:.1f}" text-anchor="middle" font-size="10">{rate:.0f}</text>')
-            parts.append(f'<rect x="{start - 1:.1f}" y="{y(first) - 1.5:.1f}" width="{bar - 2:.1f}" height="3" fill="#222"/>')
+            drawing.box(start, y_of(rate), bar - 4, rate * scale, COLORS[mode])
+            drawing.text(start + bar / 2 - 2, y_of(rate) - 4, f"{rate:.0f}", "middle", 'font-size="10"')
+            drawing.box(start - 1, y_of(first) - 1.5, bar - 2, 3, "#222")
         label = [f"{case[0]} B", case[1], "with delta" if case[2] == "Yes" else "no delta"]
         for line, text in enumerate(label):
-            parts.append(f'<text x="{x + group / 2:.1f}" y="{height - bottom + 18 + line * 15}" text-anchor="middle">{text}</text>')
+            drawing.text(x + group / 2, height - bottom + 18 + line * 15, text, "middle")
     for number, mode in enumerate(MODES):
-        parts.append(f'<rect x="{left + number * 110}" y="30" width="12" height="12" fill="{COLORS[mode]}"/>')
-        parts.append(f'<text x="{left + 18 + number * 110}" y="41">{mode}</text>')
-    parts.append(f'<rect x="{left + 330}" y="35" width="18" height="3" fill="#222"/><text x="{left + 354}" y="41">first pageserver</text>')
-    return "\n".join(parts + ["</svg>", ""])
+        drawing.box(left + number * 110, 30, 12, 12, COLORS[mode])
+        drawing.text(left + 18 + number * 110, 41, mode)
+    drawing.box(left + 330, 35, 18, 3, "#222")
+    drawing.text(left + 354, 41, "first pageserver")
+    return drawing.finish()
 
 
 def main():
@@ -140,8 +172,8 @@ def main():
         "device_limit": {"before": before, "after": after},
         "layer_read": reads,
         "ingest": [
-            {"mode": mode, "bytes": case[0], "layout": case[1], "delta": case[2], "mib_per_s": rate, "cpu_ns_per_value": cpu[mode, case]}
-            for (mode, case), rate in sorted(rates.items())
+            dict(zip(["mode", "bytes", "layout", "delta", "mib_per_s", "cpu_ns_per_value"], row))
+            for row in sorted((mode, *case, rate, cpu[mode, case]) for (mode, case), rate in rates.items())
         ],
     }
     (out / "ingest.json").write_text(json.dumps(raw, indent=1) + "\n")

@@ -89,8 +89,8 @@ impl IndexBuilder {
 
     /// Appends the index to the values in `writer`, writes all out and makes it durable. Returns the file's length.
     ///
-    /// May be called again after an error. If the index was in already, the new one is not looked at; else the file then
-    /// has a dead piece of an index inside.
+    /// May be called again after an error. If the index was in already, the new one is not looked at; else the file
+    /// then has a dead piece of an index inside.
     pub(super) async fn finish(mut self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
         if !writer.is_ended() {
             self.append_to(writer).await?;
