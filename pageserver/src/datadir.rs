@@ -115,6 +115,7 @@ impl DataDir {
             max_wal_senders: count(fields.max_wal_senders),
             max_prepared_transactions: count(fields.max_prepared_xacts),
             max_locks_per_transaction: count(fields.max_locks_per_xact),
+            wal_log_hints_changes: Vec::new(),
         }
     }
 

@@ -127,7 +127,6 @@ impl<S: PageStore> WalIngest<S> {
         let checkpoint = listing.checkpoint().await?;
         let (tablespaces, twophase) = (listing.tablespaces().await?, listing.twophase(version).await?);
         let (relations, slrus) = (Relations::load(&listing).await?, Slrus::load(&listing).await?);
-        store.set_wal_log_hints(parameters.wal_log_hints);
         Ok(Self {
             store,
             version,

@@ -2,11 +2,12 @@
 //! [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
 
 use serde::{Deserialize, Serialize};
+use utils::lsn::Lsn;
 
 /// What the control file said at import, and parameter change records since.
 ///
 /// Stored in the encoding of [`utils::bin_ser::BeSer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterParameters {
     /// Major version: 14 to 18.
     pub pg_version: u32,
@@ -32,4 +33,7 @@ pub struct ClusterParameters {
     pub max_prepared_transactions: u32,
     /// `max_locks_per_transaction`
     pub max_locks_per_transaction: u32,
+    /// What `wal_log_hints` became since the import: the end of each record that changed it, oldest first. Replay of a
+    /// record depends on the setting of its time.
+    pub wal_log_hints_changes: Vec<(Lsn, bool)>,
 }

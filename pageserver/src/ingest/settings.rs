@@ -32,7 +32,13 @@ impl<S: PageStore> WalIngest<S> {
 
     fn change_parameters(&mut self, change: &ParameterChange) {
         let count = |value: i32| u32::try_from(value).unwrap_or(0);
+        let mut wal_log_hints_changes = std::mem::take(&mut self.parameters.wal_log_hints_changes);
+        if change.wal_log_hints != self.parameters.wal_log_hints {
+            wal_log_hints_changes.push((self.lsn, change.wal_log_hints));
+            self.store.set_wal_log_hints(self.lsn, change.wal_log_hints);
+        }
         self.parameters = ClusterParameters {
+            wal_log_hints_changes,
             wal_log_hints: change.wal_log_hints,
             track_commit_timestamp: change.track_commit_timestamp,
             wal_level: count(change.wal_level),
@@ -43,7 +49,6 @@ impl<S: PageStore> WalIngest<S> {
             max_locks_per_transaction: count(change.max_locks_per_xact),
             ..self.parameters
         };
-        self.store.set_wal_log_hints(change.wal_log_hints);
         self.put_image(PARAMETERS_KEY, encode(&self.parameters));
         self.track_commit_timestamps(change.track_commit_timestamp);
     }

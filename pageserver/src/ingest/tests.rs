@@ -129,6 +129,7 @@ fn parameters() -> ClusterParameters {
         max_wal_senders: 10,
         max_prepared_transactions: 0,
         max_locks_per_transaction: 64,
+        wal_log_hints_changes: Vec::new(),
     }
 }
 

@@ -107,5 +107,5 @@ impl PageStore for MemoryStore {
         Ok(())
     }
 
-    fn set_wal_log_hints(&self, _on: bool) {}
+    fn set_wal_log_hints(&self, _lsn: Lsn, _on: bool) {}
 }

@@ -29,6 +29,6 @@ pub trait PageStore: Send + Sync {
     /// Declares everything up to `last`, the end of a record that starts at `prev`, as written.
     fn finish_write(&self, last: Lsn, prev: Lsn) -> impl Future<Output = Result<(), StorageError>> + Send;
 
-    /// Tells redo whether `wal_log_hints` is on.
-    fn set_wal_log_hints(&self, on: bool);
+    /// Tells redo what `wal_log_hints` is for records after `lsn`.
+    fn set_wal_log_hints(&self, lsn: Lsn, on: bool);
 }

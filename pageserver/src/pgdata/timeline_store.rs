@@ -60,7 +60,7 @@ impl PageStore for TimelineStore {
         Ok(())
     }
 
-    fn set_wal_log_hints(&self, on: bool) {
-        self.timeline.set_wal_log_hints(on);
+    fn set_wal_log_hints(&self, lsn: Lsn, on: bool) {
+        self.timeline.set_wal_log_hints(lsn, on);
     }
 }

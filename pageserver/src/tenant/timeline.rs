@@ -12,6 +12,7 @@ pub mod manifest;
 mod read;
 mod rebuild;
 mod recovery;
+mod redo_settings;
 mod state;
 
 use std::collections::BTreeMap;
@@ -104,9 +105,9 @@ impl Timeline {
         self.state.wait_for_lsn(lsn).await
     }
 
-    /// Tells redo that a record has changed `wal_log_hints`.
-    pub fn set_wal_log_hints(&self, on: bool) {
-        self.state.redo.write().wal_log_hints = on;
+    /// Tells redo that the record that ends at `lsn` has changed `wal_log_hints`. Changes come in order.
+    pub fn set_wal_log_hints(&self, lsn: Lsn, on: bool) {
+        self.state.redo.write().set_wal_log_hints(lsn, on);
     }
 
     /// What this timeline is and how far it has come.

@@ -123,7 +123,9 @@ impl Timeline {
         };
         let parameters = ClusterParameters::des(&stored)
             .map_err(|error| StorageError::Internal(format!("stored cluster parameters: {error}")))?;
-        self.set_wal_log_hints(parameters.wal_log_hints);
+        for (lsn, on) in parameters.wal_log_hints_changes {
+            self.set_wal_log_hints(lsn, on);
+        }
         Ok(())
     }
 

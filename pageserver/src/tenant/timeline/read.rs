@@ -25,7 +25,7 @@ pub(super) async fn get(
     let _guard = state.enter()?;
     let found = collect(&state.layers(), KeySpace::single(key..key.next()), lsn, ctx).await?;
     let history = found.into_histories().remove(&key).unwrap_or_default();
-    let redo = *state.redo.read();
+    let redo = state.redo.read().clone();
     rebuild(key, lsn, history, &redo)
 }
 
@@ -37,7 +37,7 @@ pub(super) async fn get_vectored(
 ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
     let _guard = state.enter()?;
     let found = collect(&state.layers(), keyspace.clone(), lsn, ctx).await?;
-    let redo = *state.redo.read();
+    let redo = state.redo.read().clone();
     rebuild_all(found.into_histories(), lsn, redo).await
 }
 

@@ -3,14 +3,16 @@
 mod special;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
 use postgres_formats::record::decode;
-use redo::{Applied, RedoContext};
+use redo::Applied;
 use utils::lsn::Lsn;
 
+use super::redo_settings::RedoSettings;
 use crate::errors::StorageError;
 use crate::tenant::storage_layer::KeyHistory;
 
@@ -34,7 +36,7 @@ enum Effect {
 ///
 /// Without records the value is the image, of any length. With records it is a page: the image, or an all-zero page if
 /// the oldest record makes the page itself, and then the records, oldest first.
-pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoContext) -> Result<Bytes, StorageError> {
+pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettings) -> Result<Bytes, StorageError> {
     let KeyHistory { image, records } = history;
     let failed = |at: Lsn, reason: String| StorageError::Redo { key, lsn, reason: format!("at LSN {at}: {reason}") };
     let Some((oldest, first)) = records.last() else {
@@ -59,12 +61,13 @@ pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoContex
     Ok(Bytes::from(value))
 }
 
-fn apply(key: Key, page: &mut Page, at: Lsn, record: &WalRecord, redo: &RedoContext) -> Result<Effect, String> {
+fn apply(key: Key, page: &mut Page, at: Lsn, record: &WalRecord, redo: &RedoSettings) -> Result<Effect, String> {
     let WalRecord::Postgres { block_id, record, .. } = record else {
         return special::apply(key, page, record).map(|()| Effect::Done);
     };
+    let redo = redo.at(at);
     let record = decode(redo.version, record).map_err(|error| error.to_string())?;
-    match redo::apply_record(redo, page, &record, *block_id, at.0).map_err(|error| error.to_string())? {
+    match redo::apply_record(&redo, page, &record, *block_id, at.0).map_err(|error| error.to_string())? {
         Applied::SkippedNew => Ok(Effect::NoPage),
         Applied::Changed | Applied::Unchanged | Applied::SkippedByLsn => Ok(Effect::Done),
     }
@@ -74,8 +77,9 @@ fn apply(key: Key, page: &mut Page, at: Lsn, record: &WalRecord, redo: &RedoCont
 pub(super) async fn rebuild_all(
     histories: BTreeMap<Key, KeyHistory>,
     lsn: Lsn,
-    redo: RedoContext,
+    redo: RedoSettings,
 ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
+    let redo = Arc::new(redo);
     let one = move |(key, history)| (key, rebuild(key, lsn, history, &redo));
     let with_records = histories.values().filter(|history| !history.records.is_empty()).count();
     if with_records < PARALLEL_MIN {
@@ -90,6 +94,7 @@ pub(super) async fn rebuild_all(
         if part.is_empty() {
             break;
         }
+        let one = one.clone();
         parts.push(env::spawn::blocking(move || part.into_iter().map(one).collect::<Vec<_>>()));
     }
     let mut rebuilt = BTreeMap::new();

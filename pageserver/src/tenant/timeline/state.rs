@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use camino::Utf8PathBuf;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::RwLock;
-use redo::RedoContext;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
@@ -14,6 +13,7 @@ use utils::sync::gate::{Gate, GateGuard};
 
 use super::dir_lock::DirLock;
 use super::manifest::Origin;
+use super::redo_settings::RedoSettings;
 use crate::config::PageServerConf;
 use crate::errors::{ErrorKind, StorageError};
 use crate::l0_flush::L0FlushGlobalState;
@@ -75,7 +75,7 @@ pub(crate) struct TimelineState {
     pub(crate) dir: Utf8PathBuf,
     pub(crate) origin: Origin,
     /// What redo depends on.
-    pub(crate) redo: RwLock<RedoContext>,
+    pub(crate) redo: RwLock<RedoSettings>,
     pub(crate) l0_flush: L0FlushGlobalState,
     /// Held while values are put and while the open layer is frozen.
     pub(crate) writer: Mutex<Writer>,
@@ -113,7 +113,7 @@ impl TimelineState {
             timeline_id,
             dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
             origin,
-            redo: RwLock::new(origin.redo_context()),
+            redo: RwLock::new(origin.redo_context().into()),
             l0_flush,
             writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
             flusher: Mutex::new(None),

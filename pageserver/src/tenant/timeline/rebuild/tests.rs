@@ -3,6 +3,7 @@
 use pageserver_api::key::{DBDIR_KEY, rel_block_key, slru_block_key};
 use pageserver_api::reltag::{RelTag, SlruKind};
 use postgres_formats::version::PgVersion;
+use redo::RedoContext;
 
 use super::*;
 use crate::errors::ErrorKind;
@@ -19,7 +20,7 @@ fn vm_key(block: u32) -> Key {
 }
 
 fn rebuilt(key: Key, image: Option<Vec<u8>>, records: Vec<WalRecord>) -> Result<Bytes, StorageError> {
-    rebuild(key, Lsn(99), history(image, records), &REDO)
+    rebuild(key, Lsn(99), history(image, records), &REDO.into())
 }
 
 #[test]
@@ -108,10 +109,10 @@ async fn many_pages_are_rebuilt_in_parallel_with_the_same_results() {
         let one = |n| (key(n), history(Some(vec![0; 8192]), vec![WalRecord::ClogSetAborted { xids: vec![n * 32768] }]));
         (0..200).map(one).collect::<BTreeMap<_, _>>()
     };
-    let all = rebuild_all(histories(), Lsn(99), REDO).await.unwrap();
+    let all = rebuild_all(histories(), Lsn(99), REDO.into()).await.unwrap();
     assert_eq!(all.len(), 200);
     for (key, history) in histories() {
-        assert_eq!(all[&key].as_ref().unwrap(), &rebuild(key, Lsn(99), history, &REDO).unwrap());
+        assert_eq!(all[&key].as_ref().unwrap(), &rebuild(key, Lsn(99), history, &REDO.into()).unwrap());
         assert_eq!(all[&key].as_ref().unwrap()[0], 2);
     }
 }
