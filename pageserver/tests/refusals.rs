@@ -19,7 +19,8 @@ fn lack_of_room_is_reported_and_passes() -> anyhow::Result<()> {
         let mut tally = Tally::default();
         out_of_room(&script("out-of-room"), only_takers, times, &mut tally)?;
         println!(
-            "seed {SEED}, {times} effects without room: {} runs, {} effects refused, {} calls repeated, {} disks reopened",
+            "seed {SEED}, {times} effects without room: {} runs, {} effects refused, {} calls repeated, \
+             {} disks reopened",
             tally.runs, tally.refused, tally.retries, tally.reopened
         );
         assert!(tally.runs > 50 && tally.retries > 50, "too little was refused: {tally:?}");

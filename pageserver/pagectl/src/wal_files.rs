@@ -137,8 +137,8 @@ impl WalFiles {
         Ok(true)
     }
 
-    /// The first page after `lsn` that is a page of this WAL at its right place: then the WAL goes on there, and what is
-    /// at `lsn` is not its end but damage. Recycled files have pages with lower addresses.
+    /// The first page after `lsn` that is a page of this WAL at its right place: then the WAL goes on there, and what
+    /// is at `lsn` is not its end but damage. Recycled files have pages with lower addresses.
     pub(crate) fn continues_after(&self, lsn: Lsn, version: PgVersion) -> anyhow::Result<Option<Lsn>> {
         let context =
             WalPageContext { version, segment_size: self.segment_size, system_identifier: None, timeline: None };

@@ -138,8 +138,8 @@ impl<S: PageStore> WalIngest<S> {
     /// Stores a record's change of a block. A block beyond the end extends the fork; it and those skipped start as
     /// zeros, whatever they were before a truncation.
     ///
-    /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right only
-    /// if the page goes away later: it happens when replay begins with a base backup.
+    /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right
+    /// only if the page goes away later: it happens when replay begins with a base backup.
     pub(super) async fn put_block(
         &mut self,
         rec: &DecodedRecord<'_>,

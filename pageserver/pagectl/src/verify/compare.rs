@@ -48,8 +48,8 @@ pub(super) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -
 }
 
 /// Whether the server wrote the page before it logged it, so that the file's page lacks the record's LSN: up to 15 an
-/// empty index's pages in its init fork (`btbuildempty`, `spgbuildempty`, `blbuildempty`), and pages of a GiST index that
-/// is built by sorting, which have `GistBuildLSN`.
+/// empty index's pages in its init fork (`btbuildempty`, `spgbuildempty`, `blbuildempty`), and pages of a GiST index
+/// that is built by sorting, which have `GistBuildLSN`.
 fn is_written_before_logged(fork: u8, kind: PageKind, lsn: u64) -> bool {
     const GIST_BUILD_LSN: u64 = 1;
     (fork == INIT_FORK && lsn == 0) || (kind == PageKind::Gist && lsn == GIST_BUILD_LSN)

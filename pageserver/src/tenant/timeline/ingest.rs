@@ -79,8 +79,8 @@ pub(super) async fn put_batch(
     let layer = open_layer(state, &writer, ctx).await?;
     let max_lsn = batch.max_lsn();
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
-    // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes between,
-    // as the writer is locked.
+    // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
+    // between, as the writer is locked.
     writer.max_lsn = writer.max_lsn.max(max_lsn);
     Ok(())
 }
