@@ -2,8 +2,8 @@
 //!
 //! `CREATE DATABASE` by WAL (15 and later) logs pages of all forks as "standard" (`RelationCopyStorageUsingBuffer`), so
 //! images leave out what is between `pd_lower` and `pd_upper`: of a map page, everything. Replay, a standby's too,
-//! makes empty maps of them, which is safe but not what the primary has. Such a page differs from the primary's by bits that
-//! are missing until the next VACUUM. `CREATE DATABASE` by file copy of such a database passes that on.
+//! makes empty maps of them, which is safe but not what the primary has. Such a page differs from the primary's by
+//! bits that are missing until the next VACUUM. `CREATE DATABASE` by file copy of such a database passes that on.
 
 use pageserver::pgdata::PageStore;
 use pageserver::pgdata::listing::Listing;

@@ -98,8 +98,8 @@ impl Totals {
 
     pub(super) fn summary(self, lsn: Lsn) -> String {
         format!(
-            "verified as of LSN {lsn}: {} pages compared, {} equal, {} different ({} maps of databases made by WAL lack \
-             bits that were not logged; {} of free space maps passed over)",
+            "verified as of LSN {lsn}: {} pages compared, {} equal, {} different \
+             ({} maps of databases made by WAL lack bits that were not logged; {} of free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,
