@@ -92,7 +92,7 @@ def table(rates, cpu, limits, reads, info):
     lines += ["| what | us/page | data reads/page |", "|---|---|---|"]
     lines += [f"| {name} | {value['us']:.1f} | {value['data_reads']:.2f} |" for name, value in reads.items()]
     ratio = reads["chain of 100 sealed"]["us"] / reads["chain of 100 sorted"]["us"]
-    lines += ["", f"A chain of 100 records costs {ratio:.2f} times as much in the sealed layer as in the sorted one.", ""]
+    lines += ["", f"A chain of 100 records costs {ratio:.2f} times as much in the sealed layer as when sorted.", ""]
     return "\n".join(lines)
 
 
