@@ -63,7 +63,7 @@ fn corruption() -> anyhow::Result<()> {
 
 fn refused() -> anyhow::Result<()> {
     let script = Script { ops: 25, restarts: false, retries: true, ..script("planted-refusals") };
-    out_of_room(&script, true, 2, &mut refusals::Tally::default())
+    out_of_room(&script, 2, &mut refusals::Tally::default())
 }
 
 /// The first test that notices something, and what.

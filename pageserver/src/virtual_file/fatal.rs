@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use camino::Utf8Path;
 
+use crate::errors::StorageError;
+
 /// What to do when a device fails to keep its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FatalAction {
@@ -21,29 +23,36 @@ pub fn set_fatal_action(action: FatalAction) {
     REPORT_ONLY.store(action == FatalAction::Report, Ordering::Relaxed);
 }
 
-/// Whether an error of a sync leaves the fate of written data unknown. After such an error the kernel may have
-/// dropped the dirty pages, so that a second sync would succeed without having written anything.
+/// Whether an error of a sync leaves the fate of written data unknown. The kernel reports such an error once and may
+/// have dropped the dirty pages, so that a second sync would succeed without having written anything. That holds for
+/// lack of room too, where a file system finds room for data only when it writes it back.
 fn is_fatal_for_sync(error: &io::Error) -> bool {
-    !matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EINTR | libc::EAGAIN))
+    !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// Ends the process if `error`, met by a sync of `path`, means that written data may be gone.
-pub(super) fn check_sync_error(path: &Utf8Path, error: &io::Error) {
-    if is_fatal_for_sync(error) {
-        tracing::error!("sync of {path} failed: {error}. Written data may be lost: stopping");
-        if !REPORT_ONLY.load(Ordering::Relaxed) {
-            std::process::abort();
-        }
+/// The error of a sync of `path` that has failed. Ends the process first if written data may be gone.
+pub(super) fn sync_error(operation: &'static str, path: &Utf8Path, source: io::Error) -> StorageError {
+    if !is_fatal_for_sync(&source) {
+        return StorageError::Io { operation, path: path.to_owned(), offset: 0, source };
     }
+    tracing::error!("{operation} {path} failed: {source}. Written data may be lost: stopping");
+    if !REPORT_ONLY.load(Ordering::Relaxed) {
+        std::process::abort();
+    }
+    StorageError::Internal(format!("{operation} {path}: {source}; written data may be lost"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errors::ErrorKind;
 
     #[test]
-    fn only_lack_of_room_is_harmless_to_a_sync() {
-        assert!(is_fatal_for_sync(&io::Error::from_raw_os_error(libc::EIO)));
-        assert!(!is_fatal_for_sync(&io::Error::from_raw_os_error(libc::ENOSPC)));
+    fn only_an_interrupted_sync_may_be_repeated() {
+        set_fatal_action(FatalAction::Report);
+        let kind_of = |errno| sync_error("sync", Utf8Path::new("file"), io::Error::from_raw_os_error(errno)).kind();
+        assert_eq!(kind_of(libc::EIO), ErrorKind::Internal);
+        assert_eq!(kind_of(libc::ENOSPC), ErrorKind::Internal);
+        assert_eq!(kind_of(libc::EINTR), ErrorKind::Retry);
     }
 }

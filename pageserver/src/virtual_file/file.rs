@@ -119,10 +119,7 @@ impl VirtualFile {
         if !super::sync_enabled() || fault::planted(fault::Bug::SkipFileSync) {
             return Ok(());
         }
-        self.handle.sync().await.map_err(|source| {
-            fatal::check_sync_error(&self.path.read(), &source);
-            self.error("sync", 0, source)
-        })
+        self.handle.sync().await.map_err(|source| fatal::sync_error("sync", &self.path.read(), source))
     }
 
     /// Cuts or extends the file to `len` bytes.

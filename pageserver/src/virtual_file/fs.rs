@@ -60,10 +60,7 @@ pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
         return Ok(());
     }
     let synced = run(dir, |disk| disk.fsync_dir(dir), |dir| utils::durable::fsync_dir(dir.as_std_path())).await;
-    synced.map_err(|source| {
-        fatal::check_sync_error(dir, &source);
-        error("sync directory", dir)(source)
-    })
+    synced.map_err(|source| fatal::sync_error("sync directory", dir, source))
 }
 
 /// Names of a directory's entries, sorted.

@@ -180,10 +180,14 @@ impl Inner {
         }
         if let Some(errno) = self.failure_of(&effect) {
             self.failed += 1;
-            if let Effect::Write { inode, offset, bytes } = effect {
-                // A part of a failed write may be there.
-                let part = bytes.len() / 2 / 512 * 512;
-                self.platter.apply(&Effect::Write { inode, offset, bytes: bytes[..part].into() });
+            match effect {
+                Effect::Write { inode, offset, bytes } => {
+                    // A part of a failed write may be there.
+                    let part = bytes.len() / 2 / 512 * 512;
+                    self.platter.apply(&Effect::Write { inode, offset, bytes: bytes[..part].into() });
+                }
+                Effect::Sync { inode } => self.platter.fail_sync(inode),
+                _ => {}
             }
             return Err(io::Error::from_raw_os_error(errno));
         }

@@ -2,7 +2,8 @@
 //!
 //! The rules are those of POSIX at its weakest. Contents and length of a file are durable after a sync of that file;
 //! names are durable after a sync of their directory, and a sync of a file says nothing about its name. A rename is
-//! atomic. Sectors are written whole, but those of one write in any order, and not all of them.
+//! atomic. What was written before a sync that failed may never become durable, whatever later syncs say. Sectors are
+//! written whole, but those of one write in any order, and not all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ struct Inode {
     current: Arc<Vec<u8>>,
     synced: Arc<Vec<u8>>,
     unsynced: Vec<Change>,
+    /// A sync has failed, and with it what was not synced then will never be durable.
+    lossy: bool,
 }
 
 type Names = BTreeMap<Utf8PathBuf, Node>;
@@ -120,8 +123,7 @@ impl Platter {
             Effect::SetLen { inode, len } => self.change(*inode, Change::Len(*len as usize)),
             Effect::Sync { inode } => {
                 if let Some(inode) = self.inodes.get_mut(inode) {
-                    inode.synced = Arc::clone(&inode.current);
-                    inode.unsynced.clear();
+                    inode.sync();
                 }
             }
             Effect::Rename { from, to } => {
@@ -131,6 +133,15 @@ impl Platter {
             }
             Effect::Unlink { path } => self.rename_or_link(NameChange::Unlink(path.clone())),
             Effect::SyncDir { path } => self.sync_dir(path),
+        }
+    }
+
+    /// A sync that fails: the system reports that once. What it could not write it then takes for written, so that
+    /// reads see it, later syncs succeed, and a crash loses it.
+    pub fn fail_sync(&mut self, inode: InodeId) {
+        if let Some(inode) = self.inodes.get_mut(&inode) {
+            inode.lossy = true;
+            inode.unsynced.clear();
         }
     }
 
@@ -175,7 +186,7 @@ impl Platter {
                 Survival::Everything => inode.current,
                 Survival::Torn(_) => inode.torn(&mut random),
             };
-            inodes.insert(*id, Inode { current: Arc::clone(&bytes), synced: bytes, unsynced: Vec::new() });
+            inodes.insert(*id, Inode { current: Arc::clone(&bytes), synced: bytes, ..Inode::default() });
         }
         Platter { inodes, synced_names: names.clone(), names, unsynced_names: Vec::new() }
     }
@@ -195,6 +206,15 @@ impl Platter {
 }
 
 impl Inode {
+    fn sync(&mut self) {
+        let unsynced = std::mem::take(&mut self.unsynced);
+        if self.lossy {
+            unsynced.iter().for_each(|change| apply_change(Arc::make_mut(&mut self.synced), change));
+        } else {
+            self.synced = Arc::clone(&self.current);
+        }
+    }
+
     fn torn(&self, random: &mut Random) -> Arc<Vec<u8>> {
         if self.unsynced.is_empty() {
             return Arc::clone(&self.synced);

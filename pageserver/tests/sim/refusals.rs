@@ -5,7 +5,7 @@ use pageserver::errors::{ErrorKind, StorageError};
 
 use super::block_on;
 use super::crash;
-use super::disk::{EIO, ENOSPC, Failure, SimDisk};
+use super::disk::{ENOSPC, Failure, SimDisk};
 use super::history::{Run, Script};
 use super::platter::{Effect, Survival};
 
@@ -26,20 +26,15 @@ fn takes_room(effect: &Effect) -> bool {
     matches!(effect, Effect::Create { .. } | Effect::Write { .. } | Effect::SetLen { .. } | Effect::Rename { .. })
 }
 
-fn any(_: &Effect) -> bool {
-    true
-}
-
 fn makes_durable(effect: &Effect) -> bool {
     matches!(effect, Effect::Sync { .. } | Effect::SyncDir { .. })
 }
 
-/// There is no room for `times` effects from the N-th on, for every N: of those that take room, or of all. Each call
-/// that fails says that it may be made again, reads go on, the call then succeeds, and nothing is lost.
-pub fn out_of_room(script: &Script, only_takers: bool, times: u64, tally: &mut Tally) -> anyhow::Result<()> {
-    let of: fn(&Effect) -> bool = if only_takers { takes_room } else { any };
+/// There is no room for `times` effects from the N-th on that takes room, for every N. Each call that fails says that
+/// it may be made again, reads go on, the call then succeeds, and nothing is lost.
+pub fn out_of_room(script: &Script, times: u64, tally: &mut Tally) -> anyhow::Result<()> {
     for after in 0.. {
-        let failure = Failure { of, after, times, errno: ENOSPC };
+        let failure = Failure { of: takes_room, after, times, errno: ENOSPC };
         if !run_short_of_room(script, failure, tally).with_context(|| format!("no room from effect {after} on"))? {
             return Ok(());
         }
@@ -105,10 +100,10 @@ pub fn refused_batch(script: &Script) -> anyhow::Result<usize> {
 }
 
 /// The N-th sync fails for good, for every N: the error is internal, nothing more is taken in, and what was promised
-/// until then is there.
-pub fn failing_syncs(script: &Script, tally: &mut Tally) -> anyhow::Result<()> {
+/// until then is there. So it is whatever the error is: what one sync did not write no other will.
+pub fn failing_syncs(script: &Script, errno: i32, tally: &mut Tally) -> anyhow::Result<()> {
     for after in 0.. {
-        let failure = Failure { of: makes_durable, after, times: 1, errno: EIO };
+        let failure = Failure { of: makes_durable, after, times: 1, errno };
         if !run_with_failing_sync(script, failure, tally).with_context(|| format!("sync {after} fails"))? {
             return Ok(());
         }
