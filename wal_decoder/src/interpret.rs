@@ -45,8 +45,8 @@ pub enum InterpretError {
         /// What is wrong.
         source: TablespaceError,
     },
-    /// A block reference to relation 0 or to the invalid block number.
-    #[error("record {record}: block reference {block_id} names no block")]
+    /// A block reference to relation 0, to the invalid block number, or to a block that another one names.
+    #[error("record {record}: block reference {block_id} names no block, or one that is named twice")]
     NoBlock {
         /// The record's name.
         record: &'static str,
@@ -82,9 +82,13 @@ pub fn interpret<'a>(
     rec: &DecodedRecord<'a>,
     tablespaces: &TablespaceTable,
 ) -> Result<Interpreted<'a>, InterpretError> {
-    let mut changes = SmallVec::new();
+    let mut changes: SmallVec<[BlockChange; 4]> = SmallVec::new();
     for block in rec.blocks.iter().filter(|block| changes_page(rec, block)) {
-        changes.push(block_change(rec, block, tablespaces)?);
+        let change = block_change(rec, block, tablespaces)?;
+        if changes.iter().any(|other| (other.rel, other.blkno) == (change.rel, change.blkno)) {
+            return Err(InterpretError::NoBlock { record: rec.header.name(rec.version), block_id: block.id });
+        }
+        changes.push(change);
     }
     let metadata = metadata::parse(rec)
         .map_err(|source| InterpretError::MainData { record: rec.header.name(rec.version), source })?;

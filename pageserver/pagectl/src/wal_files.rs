@@ -160,3 +160,6 @@ impl WalFiles {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,10 +34,10 @@ impl Counters {
         if xid < FIRST_NORMAL_XID || !is_at_or_after(xid, next as u32) {
             return;
         }
-        let exact = next + u64::from(xid.wrapping_sub(next as u32)) + 1;
-        let rounded = exact.next_multiple_of(XID_STEP);
+        let exact = next.saturating_add(u64::from(xid.wrapping_sub(next as u32))).saturating_add(1);
+        let rounded = exact.checked_next_multiple_of(XID_STEP).unwrap_or(exact);
         // The first ids of an epoch are not given to transactions.
-        self.checkpoint.next_xid = if (rounded as u32) < FIRST_NORMAL_XID { rounded + 3 } else { rounded };
+        self.checkpoint.next_xid = if (rounded as u32) < FIRST_NORMAL_XID { rounded | 3 } else { rounded };
         if self.tracks_commit_ts && self.checkpoint.newest_commit_ts_xid != 0 {
             self.checkpoint.newest_commit_ts_xid = last_before(self.checkpoint.next_xid as u32);
         }

@@ -22,6 +22,9 @@ use crate::pgdata::listing::Listing;
 /// Sizes kept in memory at most, between batches.
 const MAX_CACHED: usize = 1 << 20;
 
+/// Longest gap of blocks that a record may leave: 128 GiB. No server does; a record that would is damaged.
+const MAX_GAP: u32 = 1 << 24;
+
 /// A page of zeros.
 pub(super) const ZERO_PAGE: [u8; BLCKSZ] = [0; BLCKSZ];
 
@@ -160,6 +163,9 @@ impl<S: PageStore> WalIngest<S> {
     }
 
     async fn put_zero_pages(&mut self, rel: RelTag, from: BlockNumber, to: BlockNumber) -> Result<(), IngestError> {
+        if to.saturating_sub(from) > MAX_GAP {
+            return Err(self.inconsistent(format_args!("it leaves a gap from block {from} to {to} of {rel}")));
+        }
         for blkno in from..to {
             self.put_image(rel_block_key(rel, blkno), Bytes::from_static(&ZERO_PAGE));
             self.put_full_piece().await?;

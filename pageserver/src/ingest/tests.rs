@@ -267,6 +267,13 @@ async fn large_tablespaces_get_slots() {
 }
 
 #[tokio::test]
+async fn absurd_gaps_are_refused() {
+    let mut cluster = Cluster::new().await;
+    let error = cluster.try_apply(block_record(RmgrId::BTREE, REL, 0, u32::MAX - 1, true, 1)).await.unwrap_err();
+    assert!(error.to_string().contains("gap from block 0"), "{error}");
+}
+
+#[tokio::test]
 async fn records_come_in_order() {
     let mut cluster = Cluster::new().await;
     let end = cluster.apply(create(REL, 0)).await;

@@ -1,6 +1,7 @@
 use pageserver_api::record::WalRecord;
 use postgres_formats::record::{RecordHeader, RelFile, decode, record_crc};
 use postgres_formats::version::PgVersion;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -129,4 +130,35 @@ fn broken_records_are_errors() {
     let bytes = record(11, 0x00, &blocks, &[0; 2]);
     let rec = decode(PgVersion::V15, &bytes).unwrap();
     assert!(matches!(interpret(&rec, &TablespaceTable::default()), Err(InterpretError::NoBlock { block_id: 0, .. })));
+    let twice = |id| Block { id, flags: 0, blkno: 7, image: None, data: &[] };
+    let bytes = record(11, 0x00, &[twice(0), twice(3)], &[0; 2]);
+    let rec = decode(PgVersion::V15, &bytes).unwrap();
+    assert!(matches!(interpret(&rec, &TablespaceTable::default()), Err(InterpretError::NoBlock { block_id: 3, .. })));
+}
+
+proptest! {
+    #[test]
+    fn any_record_is_interpreted_or_refused(
+        rmid in 0u8..22,
+        info: u8,
+        blkno: u32,
+        main in prop::collection::vec(any::<u8>(), 0..200),
+        small in any::<bool>(),
+    ) {
+        // Small numbers make counts that fit.
+        let main: Vec<u8> = main.iter().map(|byte| if small { byte & 0x03 } else { *byte }).collect();
+        let blocks = [Block { id: 0, flags: 0, blkno, image: None, data: b"data" }];
+        for blocks in [&blocks[..], &[]] {
+            let bytes = record(rmid, info, blocks, &main);
+            for version in PgVersion::ALL {
+                let Ok(rec) = decode(version, &bytes) else { continue };
+                let Ok(interpreted) = interpret(&rec, &TablespaceTable::default()) else { continue };
+                let mut batch = SerializedValueBatch::default();
+                for change in &interpreted.changes {
+                    change.put(&rec, END, &mut batch).unwrap();
+                }
+                prop_assert_eq!(batch.len(), interpreted.changes.len());
+            }
+        }
+    }
 }

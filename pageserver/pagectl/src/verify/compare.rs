@@ -115,7 +115,7 @@ mod tests {
         let mut used = empty_page(0);
         used[8000] = 1;
         assert_eq!(relation_page(0, None, &used), Verdict::OnlyInFile);
-        assert_eq!(relation_page(0, Some(&empty_page(0)), &ZEROS), Verdict::Different(13));
+        assert_eq!(relation_page(0, Some(&empty_page(0)), &ZEROS), Verdict::Different(12));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use postgres_formats::record::RelFile;
 use postgres_formats::rmgr::RmgrId;
 use proptest::prelude::*;
 
-use super::records::{block_record, commit, copy_database, create, drop_database, truncate};
+use super::records::{block_record, block_record_with, commit, copy_database, create, drop_database, truncate};
 use super::{Cluster, REL, tag};
 use crate::pgdata::listing::Listing;
 
@@ -134,6 +134,29 @@ proptest! {
             }
             one.ingest.commit().await.unwrap();
             assert_eq!(one.store.all(), other.store.all());
+        });
+    }
+
+    #[test]
+    fn any_record_is_ingested_or_refused(
+        records in prop::collection::vec((0u8..22, any::<u8>(), prop::collection::vec(0u8..6, 0..120)), 1..12)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut cluster = Cluster::new().await;
+            for (rmid, info, main) in records {
+                let bytes = block_record_with(RmgrId(rmid), info, REL, 0, 1, true, &main);
+                let alone = super::records::main_record(RmgrId(rmid), info, &main);
+                for bytes in [bytes, alone] {
+                    if cluster.try_apply(bytes).await.is_err() {
+                        let last = cluster.store.last();
+                        cluster.at = last;
+                        let prev = utils::lsn::Lsn(last.0 - 8);
+                        cluster.ingest = super::WalIngest::load(cluster.store.clone(), last, prev).await.unwrap();
+                    }
+                }
+            }
+            cluster.ingest.commit().await.unwrap();
         });
     }
 }

@@ -51,6 +51,10 @@ pub(super) fn block_record_with(
     record(rmgr, info, 700, &block_header(rel, fork, blkno, init, false), &[], main)
 }
 
+pub(super) fn main_record(rmgr: RmgrId, info: u8, main: &[u8]) -> Vec<u8> {
+    record(rmgr, info, 700, &[], &[], main)
+}
+
 pub(super) fn image_record(rel: RelFile, fork: u8, blkno: u32, page: &[u8; BLCKSZ]) -> Vec<u8> {
     record(RmgrId::XLOG, 0xB0, 0, &block_header(rel, fork, blkno, false, true), page, &[])
 }
