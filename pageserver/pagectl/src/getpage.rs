@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use pageserver::pgdata::listing::Listing;
 use pageserver::virtual_file::fs::write_file_durably;
 use pageserver_api::key::rel_block_key;
+use serde_json::json;
 use utils::lsn::Lsn;
 
 use crate::cli::PageArgs;
@@ -19,12 +20,18 @@ const LINE: usize = 32;
 pub(crate) async fn run(store: &Store, args: PageArgs, out: Option<Utf8PathBuf>) -> anyhow::Result<()> {
     let opened = store.open().await?;
     let (page, lsn) = read(&opened, args).await?;
+    let mut result = json!({ "rel": args.rel.to_string(), "block": args.block, "lsn": lsn.to_string() });
+    let mut summary = format!("page {} block {} as of LSN {lsn}: {} bytes", args.rel, args.block, page.len());
     match &out {
-        Some(path) => write_file_durably(path, &page).await?,
+        Some(path) => {
+            write_file_durably(path, &page).await?;
+            result["out"] = json!(path);
+            summary += &format!(" written to {path}");
+        }
+        None if store.common.json => result["page"] = json!(hex(&page)),
         None => dump(&page),
     }
-    let target = out.map_or_else(String::new, |path| format!(" written to {path}"));
-    output::line(format_args!("page {} block {} as of LSN {lsn}: {} bytes{target}", args.rel, args.block, page.len()));
+    output::finish(store.common.json, &result, summary);
     Ok(())
 }
 
@@ -39,6 +46,10 @@ pub(crate) async fn read(opened: &Opened, args: PageArgs) -> anyhow::Result<(Byt
     Ok((page, lsn))
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Hexadecimal lines; equal lines in a row are left out.
 fn dump(page: &[u8]) {
     let mut last: Option<&[u8]> = None;
@@ -51,8 +62,8 @@ fn dump(page: &[u8]) {
         if std::mem::take(&mut skipped) {
             output::line("*");
         }
-        let hex: Vec<String> = line.chunks(4).map(|word| word.iter().map(|b| format!("{b:02x}")).collect()).collect();
-        output::line(format_args!("{:04x}  {}", number * LINE, hex.join(" ")));
+        let words: Vec<String> = line.chunks(4).map(hex).collect();
+        output::line(format_args!("{:04x}  {}", number * LINE, words.join(" ")));
         last = Some(line);
     }
     if skipped {

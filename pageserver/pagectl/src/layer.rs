@@ -13,12 +13,27 @@ use crate::store::Store;
 pub(crate) async fn dump(store: &Store, file: &Utf8Path) -> anyhow::Result<()> {
     let layer = LayerInspector::open(file).await?;
     let (header, footer) = (layer.header(), layer.footer());
-    let kind = kind_name(header.kind);
-    output::line(format_args!("{kind} layer of tenant {} timeline {}", header.tenant_shard_id, header.timeline_id));
-    output::line(format_args!("keys {} to {}", header.key_range.start, header.key_range.end));
-    output::line(format_args!("LSNs {} to {}", header.lsn_range.start, header.lsn_range.end));
-    output::line(format_args!("index at block {}, {} pages", footer.index_block, footer.index_pages));
-    let flag_name = match header.kind {
+    let (kind, json) = (kind_name(header.kind), store.common.json);
+    if !json {
+        output::line(format_args!("{kind} layer of tenant {} timeline {}", header.tenant_shard_id, header.timeline_id));
+        output::line(format_args!("keys {} to {}", header.key_range.start, header.key_range.end));
+        output::line(format_args!("LSNs {} to {}", header.lsn_range.start, header.lsn_range.end));
+        output::line(format_args!("index at block {}, {} pages", footer.index_block, footer.index_pages));
+        print_versions(&layer).await?;
+    }
+    let (keys, lsns) = (&header.key_range, &header.lsn_range);
+    let result = json!({
+        "file": file, "kind": kind, "tenant": header.tenant_shard_id.to_string(),
+        "timeline": header.timeline_id.to_string(), "keys": [keys.start.to_string(), keys.end.to_string()],
+        "lsns": [lsns.start, lsns.end], "entries": footer.entries, "value_bytes": footer.value_bytes,
+    });
+    let summary = format!("{file}: {kind} layer with {} versions in {} bytes", footer.entries, footer.value_bytes);
+    output::finish(json, &result, summary);
+    Ok(())
+}
+
+async fn print_versions(layer: &LayerInspector) -> anyhow::Result<()> {
+    let flag_name = match layer.header().kind {
         LayerKind::Delta => "init",
         LayerKind::Image => "compressed",
     };
@@ -31,9 +46,6 @@ pub(crate) async fn dump(store: &Store, file: &Utf8Path) -> anyhow::Result<()> {
             ));
         }
     }
-    let result = json!({ "file": file, "kind": kind, "entries": footer.entries, "value_bytes": footer.value_bytes });
-    let summary = format!("{file}: {kind} layer with {} versions in {} bytes", footer.entries, footer.value_bytes);
-    output::finish(store.common.json, &result, summary);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use postgres_formats::BLCKSZ;
 use postgres_formats::page::{
     LpFlags, PD_ALL_VISIBLE, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageBytes, PageRef, data_checksum,
 };
+use serde_json::json;
 use utils::lsn::Lsn;
 
 use crate::cli::{PageArgs, ShowArgs};
@@ -33,9 +34,26 @@ pub(crate) async fn run(store: &Store, args: ShowArgs) -> anyhow::Result<()> {
         (None, None) => anyhow::bail!("neither --rel nor --file"),
     };
     let page = PageBytes::try_from(bytes.as_slice()).context("a page has 8192 bytes")?;
+    if store.common.json {
+        output::line(to_json(&page, &from, args.block));
+        return Ok(());
+    }
     let items = show(&page, args.block);
     output::line(format_args!("page {} of {from}: {items} line pointers", args.block));
     Ok(())
+}
+
+fn to_json(bytes: &PageBytes, from: &str, blkno: u32) -> serde_json::Value {
+    let page = PageRef::new(bytes);
+    let items: Vec<_> = (1..=page.max_offset())
+        .filter_map(|offset| page.item_id(offset).ok())
+        .map(|item| json!({ "state": state(item.flags()), "offset": item.offset(), "length": item.len() }))
+        .collect();
+    json!({
+        "from": from, "block": blkno, "new": page.is_new(), "lsn": Lsn(page.lsn()).to_string(),
+        "checksum": page.checksum(), "flags": page.flags(), "lower": page.lower(), "upper": page.upper(),
+        "special": page.special(), "prune_xid": page.prune_xid(), "items": items,
+    })
 }
 
 /// Prints the page and returns its number of line pointers.

@@ -42,11 +42,11 @@ pub(crate) async fn run(store: &Store, pgdata: &Utf8Path, lsn: Option<Lsn>) -> a
     };
     parallel::for_each(jobs, work).await?;
     other::compare(&opened, &data, lsn, &report).await?;
-    for difference in report.examples() {
-        output::line(difference);
+    let (totals, differences) = (report.totals(), report.examples());
+    if !store.common.json {
+        differences.iter().for_each(output::line);
     }
-    let totals = report.totals();
-    output::finish(store.common.json, &totals.to_json(lsn), totals.summary(lsn));
+    output::finish(store.common.json, &totals.to_json(lsn, &differences), totals.summary(lsn));
     if totals.different > 0 {
         bail!("{} pages or files differ from {pgdata} as of LSN {lsn}", totals.different);
     }

@@ -89,10 +89,10 @@ impl Totals {
         self.equal + self.different
     }
 
-    pub(super) fn to_json(self, lsn: Lsn) -> serde_json::Value {
+    pub(super) fn to_json(self, lsn: Lsn, differences: &[String]) -> serde_json::Value {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
-            "unlogged": self.unlogged, "lost_maps": self.lost_maps,
+            "unlogged": self.unlogged, "lost_maps": self.lost_maps, "differences": differences,
         })
     }
 
