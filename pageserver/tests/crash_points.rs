@@ -2,6 +2,8 @@
 //!
 //! The run is made once, with a journal of its effects; the disk at any moment is a prefix of it. Each moment leaves
 //! three disks: what was synced, everything, and a random part of the rest with torn writes.
+//!
+//! `MORE_SEEDS=20` in the environment tries that many scripts more.
 
 mod sim;
 mod stack;
@@ -16,6 +18,12 @@ const EFFORT: Effort = Effort { double_every: 3, work_every: 10 };
 /// Every so many effects the run itself is made again, on a disk that dies.
 const REAL_EVERY: usize = 37;
 
+/// The seeds that are always tried, and as many more as are asked for.
+fn seeds() -> impl Iterator<Item = u64> {
+    let more = std::env::var("MORE_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+    SEEDS.into_iter().chain(1000..1000 + more)
+}
+
 fn script(seed: u64) -> Script {
     let root = root(&format!("crash-points-{seed}"));
     Script { root, seed, ops: 500, checkpoint_distance: 90_000, restarts: true, retries: false }
@@ -24,7 +32,7 @@ fn script(seed: u64) -> Script {
 #[test]
 fn every_crash_keeps_what_was_promised() -> anyhow::Result<()> {
     set_fatal_action(FatalAction::Report);
-    for seed in SEEDS {
+    for seed in seeds() {
         let history = History::record(script(seed)).context("run without faults")?;
         println!("seed {seed}: {} effects of {:?}", history.journal.len(), history.ops);
         let mut tally = Tally::default();
