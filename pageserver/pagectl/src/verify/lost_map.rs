@@ -71,3 +71,6 @@ async fn page_at<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<
 fn is_empty_map(page: &PageBytes) -> bool {
     page.iter().skip(PAGE_HEADER_SIZE).all(|byte| *byte == 0)
 }
+
+#[cfg(test)]
+mod tests;
