@@ -6,7 +6,7 @@ mod backup_label;
 mod files;
 mod pages;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver_api::parameters::ClusterParameters;

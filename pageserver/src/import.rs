@@ -8,6 +8,8 @@
 //! Memory is bounded by a chunk of pages and the names of all files.
 
 mod sink;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use pageserver_api::shard::TenantShardId;
@@ -21,6 +23,9 @@ use crate::errors::StorageError;
 use crate::tenant::timeline::{NewTimeline, Origin, Timeline};
 use sink::ImageSink;
 use walk::Walk;
+
+/// A layer is finished when it holds this many bytes.
+const LAYER_BYTES: u64 = 256 << 20;
 
 /// How far an import has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +55,22 @@ pub async fn import(
     progress: &mut (dyn FnMut(&ImportStats) + Send),
     ctx: &RequestContext,
 ) -> Result<(Timeline, ImportStats), StorageError> {
+    import_in_layers(conf, tenant_shard_id, timeline_id, source, LAYER_BYTES, progress, ctx).await
+}
+
+async fn import_in_layers(
+    conf: &'static PageServerConf,
+    tenant_shard_id: TenantShardId,
+    timeline_id: TimelineId,
+    source: &DataDir,
+    layer_bytes: u64,
+    progress: &mut (dyn FnMut(&ImportStats) + Send),
+    ctx: &RequestContext,
+) -> Result<(Timeline, ImportStats), StorageError> {
     let lsn = source.start_lsn()?;
     check_lsn(source, lsn)?;
     Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-    let sink = ImageSink::create(conf, timeline_id, tenant_shard_id, lsn, ctx).await?;
+    let sink = ImageSink::create(conf, timeline_id, tenant_shard_id, lsn, layer_bytes, ctx).await?;
     let mut walk = Walk::new(source, sink, progress);
     walk.run().await?;
     let (layers, stats) = walk.finish().await?;

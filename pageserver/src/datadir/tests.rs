@@ -4,7 +4,7 @@ use postgres_formats::page::{Page, set_data_checksum};
 
 use super::*;
 
-fn control(state: ClusterState) -> ControlFile {
+pub(crate) fn control(state: ClusterState) -> ControlFile {
     let mut bytes = [0; 8192];
     let version = PgVersion::V15;
     bytes[8..12].copy_from_slice(&version.control_version().to_le_bytes());
@@ -25,7 +25,7 @@ fn control(state: ClusterState) -> ControlFile {
     ControlFile { fields, ..empty }
 }
 
-fn data_dir(control: &[u8]) -> Utf8TempDir {
+pub(crate) fn data_dir(control: &[u8]) -> Utf8TempDir {
     let dir = tempdir().unwrap();
     for sub in ["global", "base/5", "pg_tblspc/70000", "pg_xact"] {
         std::fs::create_dir_all(dir.path().join(sub)).unwrap();

@@ -11,9 +11,6 @@ use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::tenant::storage_layer::{ImageLayerWriter, PersistentLayerDesc};
 
-/// A layer is finished when it holds this many bytes.
-const LAYER_BYTES: u64 = 256 << 20;
-
 /// A finished layer file under its temporary name.
 pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
 
@@ -23,26 +20,29 @@ pub(super) struct ImageSink<'a> {
     timeline_id: TimelineId,
     tenant_shard_id: TenantShardId,
     lsn: Lsn,
+    layer_bytes: u64,
     ctx: &'a RequestContext,
     writer: ImageLayerWriter,
     finished: Vec<FinishedLayer>,
 }
 
 impl<'a> ImageSink<'a> {
+    /// `layer_bytes` is the size at which a layer is finished.
     pub(super) async fn create(
         conf: &'static PageServerConf,
         timeline_id: TimelineId,
         tenant_shard_id: TenantShardId,
         lsn: Lsn,
+        layer_bytes: u64,
         ctx: &'a RequestContext,
     ) -> Result<Self, StorageError> {
         let writer = ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, Key::MIN..Key::MAX, lsn, ctx).await?;
-        Ok(Self { conf, timeline_id, tenant_shard_id, lsn, ctx, writer, finished: Vec::new() })
+        Ok(Self { conf, timeline_id, tenant_shard_id, lsn, layer_bytes, ctx, writer, finished: Vec::new() })
     }
 
     /// Appends an image. Keys ascend.
     pub(super) async fn put(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
-        if self.writer.stored_bytes() >= LAYER_BYTES {
+        if !self.writer.is_empty() && self.writer.stored_bytes() >= self.layer_bytes {
             self.next_layer(key).await?;
         }
         self.writer.put_image(key, image).await
