@@ -22,7 +22,7 @@ demo: setup build  ## import a real cluster, ingest its WAL, verify every page
 test: setup lint layers tidy deny test-rust test-py  ## all checks and all tests
 
 test-rust:  ## unit and property tests
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 
 test-py: build  ## tests against a real Postgres
 	$(PYTEST) test_runner
