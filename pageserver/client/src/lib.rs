@@ -1,0 +1,2 @@
+//! Client of the page service: asks a pageserver for pages, sizes and base backups.
+#![forbid(unsafe_code)]
