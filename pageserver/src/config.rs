@@ -25,6 +25,8 @@ pub struct PageServerConf {
     pub checkpoint_timeout: Duration,
     /// How many frozen layers may be written to disk at once.
     pub l0_flush_max_concurrency: NonZeroUsize,
+    /// How long a read waits for WAL that has not arrived.
+    pub wait_lsn_timeout: Duration,
     /// Most keys in one vectored read.
     pub max_get_vectored_keys: NonZeroUsize,
 }
@@ -40,6 +42,7 @@ impl PageServerConf {
             checkpoint_distance: 256 << 20,
             checkpoint_timeout: Duration::from_secs(600),
             l0_flush_max_concurrency: NonZeroUsize::MIN,
+            wait_lsn_timeout: Duration::from_secs(300),
             max_get_vectored_keys: NonZeroUsize::new(32).expect("not zero"),
         }
     }

@@ -1,9 +1,11 @@
 //! Errors by what the caller must do about them.
 
 use std::io;
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pageserver_api::key::Key;
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 /// What a caller should do about an error.
@@ -56,6 +58,21 @@ pub enum StorageError {
         /// The LSN asked for.
         lsn: Lsn,
     },
+    /// WAL up to this LSN did not arrive in time.
+    #[error(
+        "timed out after {waited:?} waiting for WAL up to LSN {lsn} on timeline {timeline_id}, which has it up to \
+         {last_record_lsn}"
+    )]
+    LsnTimeout {
+        /// The LSN waited for.
+        lsn: Lsn,
+        /// What has arrived.
+        last_record_lsn: Lsn,
+        /// The timeline.
+        timeline_id: TimelineId,
+        /// How long.
+        waited: Duration,
+    },
     /// A page could not be rebuilt from its records.
     #[error("cannot rebuild page {key} at LSN {lsn}: {reason}")]
     Redo {
@@ -84,6 +101,7 @@ impl StorageError {
             StorageError::Io { source, .. } => io_error_kind(source),
             StorageError::Corrupt { .. } => ErrorKind::Corrupt,
             StorageError::MissingKey { .. } => ErrorKind::Gone,
+            StorageError::LsnTimeout { .. } => ErrorKind::Retry,
             StorageError::Redo { .. } => ErrorKind::Corrupt,
             StorageError::Invalid(_) => ErrorKind::Invalid,
             StorageError::Shutdown => ErrorKind::Shutdown,

@@ -2,6 +2,7 @@
 
 pub mod layer_map;
 mod locate;
+pub mod manager;
 pub mod storage_layer;
 pub mod timeline;
 

@@ -17,21 +17,27 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use camino::Utf8Path;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::shard::TenantShardId;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 
-pub use info::TimelineInfo;
+pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
 pub use lifecycle::NewTimeline;
-pub use manifest::{Ancestor, Manifest, Origin};
-pub(crate) use recovery::has_manifest;
+pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin};
+pub(crate) use recovery::{WAL_SOURCE_NAME, has_manifest};
 pub use state::RecordLsn;
 use state::TimelineState;
 
@@ -90,6 +96,95 @@ impl Timeline {
         self.state.record_lsn().last
     }
 
+    /// The tenant shard.
+    pub fn tenant_shard_id(&self) -> TenantShardId {
+        self.state.tenant_shard_id
+    }
+
+    /// The timeline.
+    pub fn timeline_id(&self) -> TimelineId {
+        self.state.timeline_id
+    }
+
+    /// What the timeline is, for ever.
+    pub fn origin(&self) -> &Origin {
+        &self.state.origin
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Utf8Path {
+        &self.state.dir
+    }
+
+    /// Below this LSN nothing is read.
+    pub fn min_readable_lsn(&self) -> Lsn {
+        self.state.origin.consistent_lsn
+    }
+
+    /// Whether pages may be read as of `lsn`.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] saying why not.
+    pub fn check_readable(&self, lsn: Lsn) -> Result<(), StorageError> {
+        let first = self.min_readable_lsn();
+        if lsn >= first {
+            return Ok(());
+        }
+        Err(StorageError::Invalid(format!(
+            "LSN {lsn} is not readable: the copy of the cluster is consistent only from its end at LSN {first} on"
+        )))
+    }
+
+    /// Keeps `lsn` readable for `length` from now on; a longer lease of it stays. Returns until when.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] if it is not readable.
+    pub fn lease(&self, lsn: Lsn, length: Duration) -> Result<SystemTime, StorageError> {
+        self.check_readable(lsn)?;
+        let now = env::clock::system_now();
+        let mut leases = self.state.leases.lock();
+        leases.retain(|_, until| *until > now);
+        let until = leases.entry(lsn).or_insert(now);
+        *until = (*until).max(now + length);
+        Ok(*until)
+    }
+
+    /// Follows [`Timeline::record_lsn`].
+    pub fn watch_record_lsn(&self) -> watch::Receiver<RecordLsn> {
+        self.state.watch_record_lsn()
+    }
+
+    /// Follows the durable position.
+    pub fn watch_disk_consistent(&self) -> watch::Receiver<RecordLsn> {
+        self.state.watch_disk_consistent()
+    }
+
+    /// Cancelled when the timeline shuts down.
+    pub fn cancelled(&self) -> CancellationToken {
+        self.state.cancel.child_token()
+    }
+
+    /// Why the timeline takes no more writes, if so.
+    pub fn broken(&self) -> Option<String> {
+        self.state.broken().map(str::to_owned)
+    }
+
+    /// All layers at this moment: in-memory ones from new to old, then files.
+    pub fn layers(&self) -> Vec<LayerInfo> {
+        info::layers(&self.state)
+    }
+
+    /// Whether this timeline branches off `other`, directly.
+    pub fn is_child_of(&self, other: TimelineId) -> bool {
+        self.state.origin.ancestor.is_some_and(|ancestor| ancestor.timeline_id == other)
+    }
+
+    /// Freezes the open layer if it is due by size, distance or age, and starts to write what is frozen. For a
+    /// background task that calls it now and then, so that an idle timeline becomes durable too.
+    pub async fn tend(&self) -> Result<(), StorageError> {
+        ingest::tend(&self.state).await
+    }
+
     /// The end and the start of the last record.
     pub fn record_lsn(&self) -> RecordLsn {
         self.state.record_lsn()
@@ -103,6 +198,14 @@ impl Timeline {
     /// Waits until history is complete up to `lsn`.
     pub async fn wait_for_lsn(&self, lsn: Lsn) -> Result<(), StorageError> {
         self.state.wait_for_lsn(lsn).await
+    }
+
+    /// Waits until history is complete up to `lsn`, but not longer than `timeout`.
+    ///
+    /// # Errors
+    /// [`StorageError::LsnTimeout`].
+    pub async fn wait_for_lsn_timeout(&self, lsn: Lsn, timeout: Duration) -> Result<(), StorageError> {
+        self.state.wait_for_lsn_timeout(lsn, timeout).await
     }
 
     /// Tells redo that the record that ends at `lsn` has changed `wal_log_hints`. Changes come in order.

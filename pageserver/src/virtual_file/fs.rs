@@ -88,6 +88,17 @@ pub async fn create_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
     run(dir, |disk| disk.create_dir_all(dir), std::fs::create_dir_all).await.map_err(error("create directory", dir))
 }
 
+/// Removes a directory with all that is in it. One that is not there is no error. On a simulated disk it must hold
+/// files only, and stays, empty.
+pub async fn remove_tree(dir: &Utf8Path) -> Result<(), StorageError> {
+    let simulated =
+        |disk: Arc<dyn SimulatedDisk>| disk.list_dir(dir)?.iter().try_for_each(|name| disk.unlink(&dir.join(name)));
+    match run(dir, simulated, std::fs::remove_dir_all).await {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("remove directory", dir)(source)),
+        _ => Ok(()),
+    }
+}
+
 /// The whole contents of a small file.
 pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
     let file = VirtualFile::open(path, OpenMode::Read).await?;

@@ -160,6 +160,7 @@ pub fn new_timeline() -> NewTimeline {
             data_checksums: false,
             wal_log_hints: false,
             import_lsn: IMPORT_LSN,
+            consistent_lsn: IMPORT_LSN,
             ancestor: None,
         },
         prev_record_lsn: IMPORT_LSN - 8,

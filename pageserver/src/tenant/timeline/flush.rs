@@ -50,6 +50,24 @@ pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Res
     Ok(())
 }
 
+/// Writes frozen layers that are left from an attempt that failed. Does nothing while another one runs.
+pub(super) async fn resume(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    if state.flusher.try_lock().is_err() {
+        return Ok(());
+    }
+    join(spawn_write_frozen(state, None)).await
+}
+
+/// WAL that stores no values moves the durable position too, though not for each record.
+pub(super) async fn note_progress(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    let (record, durable) = (state.record_lsn(), state.disk_consistent());
+    let age = env::clock::now().saturating_duration_since(state.durable_since());
+    if state.layers().open.is_some() || record.last == durable.last || age < state.conf.checkpoint_timeout {
+        return Ok(());
+    }
+    flush(state, &RequestContext::new(TaskKind::LayerFlushTask, DownloadBehavior::Error)).await
+}
+
 /// Ends the open layer at the last record, if there is one.
 async fn freeze(state: &TimelineState, writer: &mut Writer) {
     let Some(layer) = state.layers().open.clone() else { return };

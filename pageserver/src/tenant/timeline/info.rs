@@ -1,5 +1,8 @@
 //! What a timeline is and how far it has come, for people.
 
+use std::ops::Range;
+
+use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
 use serde::Serialize;
 use utils::id::TimelineId;
@@ -20,8 +23,14 @@ pub struct TimelineInfo {
     pub system_identifier: u64,
     /// Size of a WAL segment in bytes.
     pub wal_segment_size: u32,
-    /// History begins here.
+    /// The timeline that this one continues.
+    pub ancestor_timeline_id: Option<TimelineId>,
+    /// The last LSN that it has in common with its ancestor.
+    pub ancestor_lsn: Option<Lsn>,
+    /// Its own history begins here.
     pub import_lsn: Lsn,
+    /// Below this LSN nothing is read.
+    pub min_readable_lsn: Lsn,
     /// History is complete up to here, in memory.
     pub last_record_lsn: Lsn,
     /// Start of the last record.
@@ -51,7 +60,10 @@ impl TimelineInfo {
             pg_version: state.origin.pg_version.major(),
             system_identifier: state.origin.system_identifier,
             wal_segment_size: state.origin.wal_segment_size,
+            ancestor_timeline_id: state.origin.ancestor.map(|ancestor| ancestor.timeline_id),
+            ancestor_lsn: state.origin.ancestor.map(|ancestor| ancestor.lsn),
             import_lsn: state.origin.import_lsn,
+            min_readable_lsn: state.origin.consistent_lsn,
             last_record_lsn: record.last,
             prev_record_lsn: record.prev,
             disk_consistent_lsn: durable.last,
@@ -62,4 +74,64 @@ impl TimelineInfo {
             in_memory_bytes: open_bytes + layers.frozen.iter().map(|frozen| frozen.layer.size()).sum::<u64>(),
         }
     }
+}
+
+/// What kind of layer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum LayerKind {
+    /// In memory, takes in values.
+    Open,
+    /// In memory, waits to be written.
+    Frozen,
+    /// File with changes.
+    Delta,
+    /// File with images.
+    Image,
+}
+
+/// A layer at one moment.
+#[derive(Clone, Debug)]
+pub struct LayerInfo {
+    /// What kind it is.
+    pub kind: LayerKind,
+    /// Keys covered, end exclusive.
+    pub keys: Range<Key>,
+    /// LSNs covered, end exclusive. That of the open layer is the next one to come.
+    pub lsns: Range<Lsn>,
+    /// Size of the file in bytes, or of the values in memory.
+    pub size: u64,
+    /// Whether it is an L0 layer.
+    pub l0: bool,
+    /// Name of the file.
+    pub file_name: Option<String>,
+}
+
+/// All layers of a timeline.
+pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
+    let layers = state.layers();
+    let in_memory = |kind, start: Lsn, last: Lsn, size| LayerInfo {
+        kind,
+        keys: Key::MIN..Key::MAX,
+        lsns: start..(last + 1).max(start),
+        size,
+        l0: true,
+        file_name: None,
+    };
+    let open = layers.open.iter();
+    let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
+    let frozen = layers.frozen.iter().rev();
+    let frozen = frozen
+        .map(|frozen| in_memory(LayerKind::Frozen, frozen.layer.start_lsn(), frozen.end.last, frozen.layer.size()));
+    let files = layers.map.iter().map(|layer| {
+        let desc = layer.desc();
+        LayerInfo {
+            kind: if desc.is_delta { LayerKind::Delta } else { LayerKind::Image },
+            keys: desc.key_range.clone(),
+            lsns: desc.lsn_range.clone(),
+            size: desc.file_size,
+            l0: desc.is_l0(),
+            file_name: layer.path().file_name().map(str::to_owned),
+        }
+    });
+    open.chain(frozen).chain(files).collect()
 }

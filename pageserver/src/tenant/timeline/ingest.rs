@@ -85,6 +85,23 @@ pub(super) async fn put_batch(
     Ok(())
 }
 
+/// See [`Timeline::tend`](super::Timeline::tend).
+pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    // Whoever holds it takes in values, and rolls by itself.
+    let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
+    if state.layers().frozen.is_empty() {
+        if roll_reason(state, &writer, 0).is_some() {
+            return flush::roll(state, &mut writer).await;
+        }
+        drop(writer);
+        return flush::note_progress(state).await;
+    }
+    drop(writer);
+    flush::resume(state).await
+}
+
 /// Why the open layer should be rolled now; never between the values and the end of a record.
 fn roll_reason(state: &TimelineState, writer: &Writer, incoming: u64) -> Option<RollReason> {
     let last = state.record_lsn().last;

@@ -9,13 +9,14 @@ use pageserver_api::shard::TenantShardId;
 use redo::RedoContext;
 use utils::bin_ser::BeSer;
 use utils::id::TimelineId;
+use utils::lsn::Lsn;
 
 use super::Timeline;
 use super::dir_lock::DirLock;
 use super::flush::GENERATION;
-use super::manifest::{LayerEntry, MANIFEST_NAME, Manifest, Origin};
-use super::recovery;
-use super::state::{Layers, RecordLsn, Start, TimelineState};
+use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin};
+use super::state::{Branching, Layers, RecordLsn, Start, TimelineState};
+use super::{read, recovery};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
@@ -34,7 +35,7 @@ pub struct NewTimeline {
     /// What it is, for ever.
     pub origin: Origin,
     /// Start of the record that ends at the import LSN; 0/0 if not known.
-    pub prev_record_lsn: utils::lsn::Lsn,
+    pub prev_record_lsn: Lsn,
 }
 
 impl Origin {
@@ -92,14 +93,48 @@ impl Timeline {
             layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
         };
         manifest.store(&dir).await?;
-        Ok(assemble(conf, manifest, map, lock))
+        Ok(assemble(conf, manifest, map, lock, None))
     }
 
-    /// Opens a timeline as its manifest says, and removes what a crash may have left beside it.
+    /// Makes a timeline that continues this one from `lsn` on, whatever the size of what is before: it has no layers of
+    /// its own, and reads fall through to this timeline.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] naming the file if manifest or layers are damaged or missing;
-    /// [`StorageError::Invalid`] if another process has the timeline open.
+    /// [`StorageError::Invalid`] if `lsn` lies before what is readable or after the last record, or if the timeline
+    /// exists.
+    pub async fn branch(&self, timeline_id: TimelineId, lsn: Lsn) -> Result<Timeline, StorageError> {
+        let (conf, record) = (self.state.conf, self.record_lsn());
+        self.check_readable(lsn)?;
+        if lsn > record.last {
+            return Err(StorageError::Invalid(format!(
+                "LSN {lsn} is after the last record, which ends at {}",
+                record.last
+            )));
+        }
+        let tenant_shard_id = self.state.tenant_shard_id;
+        Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
+        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
+        let lock = DirLock::take(&dir)?;
+        if recovery::has_manifest(&dir).await? {
+            return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
+        }
+        let ancestor = Ancestor { timeline_id: self.state.timeline_id, lsn };
+        let manifest = Manifest {
+            tenant_shard_id,
+            timeline_id,
+            origin: Origin { import_lsn: lsn, ancestor: Some(ancestor), ..self.state.origin },
+            disk_consistent_lsn: lsn,
+            prev_record_lsn: if lsn == record.last { record.prev } else { Lsn::INVALID },
+            layers: Vec::new(),
+        };
+        manifest.store(&dir).await?;
+        Ok(assemble(conf, manifest, LayerMap::default(), lock, Some(Branching { state: Arc::clone(&self.state), lsn })))
+    }
+
+    /// Opens a timeline as its manifest says, its ancestors too, and removes what a crash may have left beside them.
+    ///
+    /// # Errors
+    /// As [`Timeline::open_on`].
     pub async fn open(
         conf: &'static PageServerConf,
         tenant_shard_id: TenantShardId,
@@ -107,20 +142,41 @@ impl Timeline {
         ctx: &RequestContext,
     ) -> Result<Timeline, StorageError> {
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
+        let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
+        let ancestor = match manifest.origin.ancestor {
+            Some(ancestor) => Some(Box::pin(Self::open(conf, tenant_shard_id, ancestor.timeline_id, ctx)).await?),
+            None => None,
+        };
+        Self::open_on(conf, tenant_shard_id, timeline_id, ancestor.as_ref(), ctx).await
+    }
+
+    /// Opens a timeline as its manifest says, and removes what a crash may have left beside it. `ancestor` must be the
+    /// one that the manifest names.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] naming the file if manifest or layers are damaged or missing;
+    /// [`StorageError::Invalid`] if another process has the timeline open.
+    pub async fn open_on(
+        conf: &'static PageServerConf,
+        tenant_shard_id: TenantShardId,
+        timeline_id: TimelineId,
+        ancestor: Option<&Timeline>,
+        ctx: &RequestContext,
+    ) -> Result<Timeline, StorageError> {
+        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         let lock = DirLock::take(&dir)?;
         let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
+        let branching = branching_of(&dir, &manifest, ancestor)?;
         let map = recovery::recover(&dir, &manifest).await?;
-        let timeline = assemble(conf, manifest, map, lock);
+        let timeline = assemble(conf, manifest, map, lock, branching);
         timeline.load_parameters(ctx).await?;
         Ok(timeline)
     }
 
     /// Parameters that redo depends on may have changed since the import: takes over the newest that are stored.
     async fn load_parameters(&self, ctx: &RequestContext) -> Result<(), StorageError> {
-        let stored = match self.get(PARAMETERS_KEY, self.last_record_lsn(), ctx).await {
-            Err(StorageError::MissingKey { .. }) => return Ok(()),
-            other => other?,
-        };
+        let own = read::get_own(&self.state, PARAMETERS_KEY, self.last_record_lsn(), ctx).await?;
+        let Some(stored) = own else { return Ok(()) };
         let parameters = ClusterParameters::des(&stored)
             .map_err(|error| StorageError::Internal(format!("stored cluster parameters: {error}")))?;
         for (lsn, on) in parameters.wal_log_hints_changes {
@@ -170,11 +226,35 @@ async fn place_all(dir: &Utf8Path, layers: Vec<(PersistentLayerDesc, Utf8PathBuf
     Ok(map)
 }
 
-fn assemble(conf: &'static PageServerConf, manifest: Manifest, map: LayerMap, lock: DirLock) -> Timeline {
+/// Where the timeline of `manifest` branches off `ancestor`.
+fn branching_of(
+    dir: &Utf8Path,
+    manifest: &Manifest,
+    ancestor: Option<&Timeline>,
+) -> Result<Option<Branching>, StorageError> {
+    let given = ancestor.map(|timeline| timeline.state.timeline_id);
+    match (manifest.origin.ancestor, ancestor) {
+        (None, None) => Ok(None),
+        (Some(named), Some(ancestor)) if given == Some(named.timeline_id) => {
+            Ok(Some(Branching { state: Arc::clone(&ancestor.state), lsn: named.lsn }))
+        }
+        (named, _) => {
+            Err(StorageError::Internal(format!("{dir}: the ancestor is {named:?}, but it is opened with {given:?}")))
+        }
+    }
+}
+
+fn assemble(
+    conf: &'static PageServerConf,
+    manifest: Manifest,
+    map: LayerMap,
+    lock: DirLock,
+    ancestor: Option<Branching>,
+) -> Timeline {
     let Manifest { tenant_shard_id, timeline_id, origin, disk_consistent_lsn, prev_record_lsn, .. } = manifest;
     let disk_consistent = RecordLsn { last: disk_consistent_lsn, prev: prev_record_lsn };
     let limit = L0FlushConfig::Direct { max_concurrency: conf.l0_flush_max_concurrency };
     let l0_flush = L0FlushGlobalState::new(limit);
-    let start = Start { conf, tenant_shard_id, timeline_id, origin, map, disk_consistent, lock, l0_flush };
+    let start = Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, lock, l0_flush };
     Timeline { state: Arc::new(TimelineState::new(start)) }
 }

@@ -24,7 +24,7 @@ use crate::virtual_file::fs;
 pub const MANIFEST_NAME: &str = "manifest";
 
 const MAGIC: [u8; 8] = *b"PGSMANIF";
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 const HEADER_LEN: usize = 12;
 const CRC_LEN: usize = 4;
 
@@ -42,9 +42,12 @@ pub struct Origin {
     pub data_checksums: bool,
     /// `wal_log_hints` at import.
     pub wal_log_hints: bool,
-    /// The LSN of the imported data directory: history begins here.
+    /// The timeline's own layers begin here: at the LSN of the imported data directory, or where it branches off.
     pub import_lsn: Lsn,
-    /// The timeline that this one continues. Reserved: always `None` as yet.
+    /// Pages are as some server had them from here on. A base backup's copy is consistent only at its end; the history
+    /// of a branch goes back to where that of its ancestor does.
+    pub consistent_lsn: Lsn,
+    /// The timeline that this one continues.
     pub ancestor: Option<Ancestor>,
 }
 

@@ -22,11 +22,23 @@ pub(super) async fn get(
     lsn: Lsn,
     ctx: &RequestContext,
 ) -> Result<Bytes, StorageError> {
-    let _guard = state.enter()?;
-    let found = collect(&state.layers(), KeySpace::single(key..key.next()), lsn, ctx).await?;
+    let found = collect(state, KeySpace::single(key..key.next()), lsn, ctx).await?;
     let history = found.into_histories().remove(&key).unwrap_or_default();
-    let redo = state.redo.read().clone();
-    rebuild(key, lsn, history, &redo)
+    rebuild(key, lsn, history, &state.redo_settings())
+}
+
+/// As [`get`], of a key whose values are whole, but only from the timeline's own layers.
+pub(super) async fn get_own(
+    state: &TimelineState,
+    key: Key,
+    lsn: Lsn,
+    ctx: &RequestContext,
+) -> Result<Option<Bytes>, StorageError> {
+    let _guard = state.enter()?;
+    let mut found = ReconstructState::new();
+    collect_own(&state.layers(), KeySpace::single(key..key.next()), lsn, &mut found, ctx).await?;
+    let history = found.into_histories().remove(&key).unwrap_or_default();
+    Ok(history.image.map(|(_, image)| image))
 }
 
 pub(super) async fn get_vectored(
@@ -35,27 +47,48 @@ pub(super) async fn get_vectored(
     lsn: Lsn,
     ctx: &RequestContext,
 ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
-    let _guard = state.enter()?;
-    let found = collect(&state.layers(), keyspace.clone(), lsn, ctx).await?;
-    let redo = state.redo.read().clone();
-    rebuild_all(found.into_histories(), lsn, redo).await
+    let found = collect(state, keyspace.clone(), lsn, ctx).await?;
+    rebuild_all(found.into_histories(), lsn, state.redo_settings()).await
 }
 
-/// Gathers what is needed of every key of `wanted` to rebuild it as of `lsn`.
+/// Gathers what is needed of every key of `wanted` to rebuild it as of `lsn`: from the timeline's own layers, then from
+/// those of its ancestors, each as of where the younger one branches off.
 async fn collect(
-    layers: &Layers,
-    mut wanted: KeySpace,
+    state: &TimelineState,
+    wanted: KeySpace,
     lsn: Lsn,
     ctx: &RequestContext,
 ) -> Result<ReconstructState, StorageError> {
     let mut found = ReconstructState::new();
+    let (mut state, mut wanted, mut lsn) = (state, wanted, lsn);
+    loop {
+        let _guard = state.enter()?;
+        let rest = collect_own(&state.layers(), wanted, lsn, &mut found, ctx).await?;
+        let Some(ancestor) = state.ancestor.as_ref().filter(|_| !rest.is_empty()) else { return Ok(found) };
+        (state, wanted, lsn) = (&ancestor.state, rest, lsn.min(ancestor.lsn));
+        // After a crash the ancestor's last WAL comes again.
+        if state.record_lsn().last < lsn {
+            state.wait_for_lsn_timeout(lsn, state.conf.wait_lsn_timeout).await?;
+        }
+    }
+}
+
+/// Gathers what one timeline's own layers have. Returns the keys of which older versions may be needed that none of its
+/// layers covers.
+async fn collect_own(
+    layers: &Layers,
+    mut wanted: KeySpace,
+    lsn: Lsn,
+    found: &mut ReconstructState,
+    ctx: &RequestContext,
+) -> Result<KeySpace, StorageError> {
     let mut end = Lsn(lsn.0.saturating_add(u64::from(!fault::planted(fault::Bug::ReadEndsEarly))));
     let frozen = layers.frozen.iter().rev().map(|frozen| &frozen.layer);
     for layer in layers.open.iter().chain(frozen).filter(|layer| layer.start_lsn() <= lsn) {
         if wanted.is_empty() {
-            return Ok(found);
+            return Ok(wanted);
         }
-        layer.get_values_reconstruct_data(&wanted, layer.start_lsn()..end, &mut found, ctx).await?;
+        layer.get_values_reconstruct_data(&wanted, layer.start_lsn()..end, found, ctx).await?;
         wanted.subtract(&found.completed());
         end = layer.start_lsn();
     }
@@ -63,14 +96,14 @@ async fn collect(
     fringe.extend(layers, &wanted, end);
     while let Some(Visit { layer, lsns, keys }) = fringe.pop() {
         let mut keys = keys.build();
-        layer.collect(&keys, lsns.clone(), &mut found, ctx).await?;
+        layer.collect(&keys, lsns.clone(), found, ctx).await?;
         // Below an image layer is nothing: a key that it covers but does not have did not exist then.
         if layer.desc().is_delta {
             keys.subtract(&found.completed());
             fringe.extend(layers, &keys, lsns.start);
         }
     }
-    Ok(found)
+    Ok(fringe.rest.build())
 }
 
 /// Layers still to be visited, each with the keys wanted from it. Every key is wanted from one layer at most. The
@@ -78,6 +111,8 @@ async fn collect(
 #[derive(Default)]
 struct Fringe {
     visits: BTreeMap<VisitOrder, Visit>,
+    /// Keys that no layer covers any more.
+    rest: KeySpaceBuilder,
 }
 
 /// End, then start of the LSNs to be read; the rest tells layers apart.
@@ -93,7 +128,10 @@ impl Fringe {
     /// Adds the layers that hold the next older versions, below `end`, of `keys`.
     fn extend(&mut self, layers: &Layers, keys: &KeySpace, end: Lsn) {
         for range in keys.ranges() {
+            let mut uncovered = range.start;
             for result in layers.map.search(range, end) {
+                self.add_rest(uncovered..result.keys.start);
+                uncovered = result.keys.end;
                 let desc = result.layer.desc();
                 let order = (end, result.lsn_floor, desc.key_range.start, desc.is_delta);
                 let visit = self.visits.entry(order).or_insert_with(|| Visit {
@@ -104,6 +142,13 @@ impl Fringe {
                 debug_assert!(Arc::ptr_eq(&visit.layer, &result.layer), "two layers at one place of the fringe");
                 visit.keys.add_range(result.keys);
             }
+            self.add_rest(uncovered..range.end);
+        }
+    }
+
+    fn add_rest(&mut self, keys: Range<Key>) {
+        if keys.start < keys.end {
+            self.rest.add_range(keys);
         }
     }
 

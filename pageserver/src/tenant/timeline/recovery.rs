@@ -12,6 +12,9 @@ use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName};
 use crate::virtual_file::fs::{self, TEMP_SUFFIX};
 use crate::virtual_file::{OpenMode, VirtualFile};
 
+/// Where a timeline's WAL comes from; `crate::walreceiver` reads and writes it.
+pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
+
 /// The layers of the timeline in `dir`. Checks that they are there and whole, and removes leftovers.
 pub(super) async fn recover(dir: &Utf8Path, manifest: &Manifest) -> Result<LayerMap, StorageError> {
     let layers: Vec<Arc<Layer>> = manifest
@@ -62,7 +65,7 @@ async fn check_files(names: &[String], layers: &[Arc<Layer>]) -> Result<(), Stor
 async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>]) -> Result<(), StorageError> {
     let kept: HashMap<&str, &Arc<Layer>> =
         layers.iter().filter_map(|layer| Some((layer.path().file_name()?, layer))).collect();
-    for name in names.iter().filter(|name| *name != MANIFEST_NAME && !kept.contains_key(name.as_str())) {
+    for name in names.iter().filter(|name| !is_kept_by_name(name) && !kept.contains_key(name.as_str())) {
         if is_ours(name) && !fault::planted(fault::Bug::KeepLeftovers) {
             tracing::info!("{dir}: removing leftover {name}");
             fs::unlink(&dir.join(name)).await?;
@@ -77,6 +80,10 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
 pub(super) async fn remove_unfinished(dir: &Utf8Path) -> Result<(), StorageError> {
     let names = fs::list_dir(dir).await?;
     if names.iter().any(|name| name == MANIFEST_NAME) { Ok(()) } else { remove_leftovers(dir, &names, &[]).await }
+}
+
+fn is_kept_by_name(name: &str) -> bool {
+    name == MANIFEST_NAME || name == WAL_SOURCE_NAME
 }
 
 fn is_ours(name: &str) -> bool {

@@ -27,6 +27,14 @@ impl RedoSettings {
         }
     }
 
+    /// These settings for records after `lsn`, and before those of the timeline that branches off there.
+    pub(crate) fn continuing(mut self, ancestor: RedoSettings, lsn: Lsn) -> Self {
+        let shared = ancestor.wal_log_hints.iter().copied().filter(|(changed, _)| *changed <= lsn);
+        let own = self.wal_log_hints.iter().copied().filter(|(changed, _)| *changed > lsn);
+        self.wal_log_hints = Arc::new(shared.chain(own).collect());
+        Self { at_import: ancestor.at_import, ..self }
+    }
+
     /// The settings for a record that ends at `lsn`.
     pub(crate) fn at(&self, lsn: Lsn) -> RedoContext {
         let before = self.wal_log_hints.partition_point(|(changed, _)| *changed < lsn);
@@ -51,5 +59,11 @@ mod tests {
         settings.set_wal_log_hints(Lsn(80), false);
         let hints = |lsn| settings.at(Lsn(lsn)).wal_log_hints;
         assert_eq!([8, 80, 88, 160, 168].map(hints), [false, false, true, true, false]);
+        let mut branch = RedoSettings::from(RedoContext { wal_log_hints: true, ..context });
+        branch.set_wal_log_hints(Lsn(120), false);
+        branch.set_wal_log_hints(Lsn(240), true);
+        let branch = branch.continuing(settings, Lsn(100));
+        let hints = |lsn| branch.at(Lsn(lsn)).wal_log_hints;
+        assert_eq!([8, 88, 120, 128, 168, 248].map(hints), [false, true, true, false, false, true]);
     }
 }

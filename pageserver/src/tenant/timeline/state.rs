@@ -1,6 +1,8 @@
 //! What a timeline consists of: plain data with watches. What is done with it is elsewhere.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use camino::Utf8PathBuf;
 use pageserver_api::shard::TenantShardId;
@@ -74,6 +76,10 @@ pub(crate) struct TimelineState {
     /// The directory.
     pub(crate) dir: Utf8PathBuf,
     pub(crate) origin: Origin,
+    /// The timeline that this one continues.
+    pub(crate) ancestor: Option<Branching>,
+    /// LSNs that stay readable, each until some time.
+    pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
     /// What redo depends on.
     pub(crate) redo: RwLock<RedoSettings>,
     pub(crate) l0_flush: L0FlushGlobalState,
@@ -86,8 +92,18 @@ pub(crate) struct TimelineState {
     layers: RwLock<Arc<Layers>>,
     record_lsn: watch::Sender<RecordLsn>,
     disk_consistent: watch::Sender<RecordLsn>,
+    /// When the durable position moved last.
+    durable_since: parking_lot::Mutex<Instant>,
     broken: OnceLock<String>,
     lock: parking_lot::Mutex<Option<DirLock>>,
+}
+
+/// Where a timeline branches off its ancestor.
+#[derive(Debug)]
+pub(crate) struct Branching {
+    pub(crate) state: Arc<TimelineState>,
+    /// The last LSN that both have in common.
+    pub(crate) lsn: Lsn,
 }
 
 /// What a timeline's state starts from.
@@ -96,6 +112,7 @@ pub(crate) struct Start {
     pub(crate) tenant_shard_id: TenantShardId,
     pub(crate) timeline_id: TimelineId,
     pub(crate) origin: Origin,
+    pub(crate) ancestor: Option<Branching>,
     pub(crate) map: LayerMap,
     pub(crate) disk_consistent: RecordLsn,
     pub(crate) lock: DirLock,
@@ -104,7 +121,8 @@ pub(crate) struct Start {
 
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
-        let Start { conf, tenant_shard_id, timeline_id, origin, map, disk_consistent, lock, l0_flush } = start;
+        let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, lock, l0_flush } =
+            start;
         // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
         Self {
@@ -113,6 +131,8 @@ impl TimelineState {
             timeline_id,
             dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
             origin,
+            ancestor,
+            leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
             l0_flush,
             writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
@@ -122,6 +142,7 @@ impl TimelineState {
             layers: RwLock::new(Arc::new(Layers { open: None, frozen: Vec::new(), map })),
             record_lsn: watch::Sender::new(disk_consistent),
             disk_consistent: watch::Sender::new(disk_consistent),
+            durable_since: parking_lot::Mutex::new(env::clock::now()),
             broken: OnceLock::new(),
             lock: parking_lot::Mutex::new(Some(lock)),
         }
@@ -155,11 +176,51 @@ impl TimelineState {
         *self.disk_consistent.borrow()
     }
 
+    /// When the durable position moved last.
+    pub(crate) fn durable_since(&self) -> Instant {
+        *self.durable_since.lock()
+    }
+
     pub(crate) fn advance_disk_consistent(&self, to: RecordLsn) {
+        *self.durable_since.lock() = env::clock::now();
         self.disk_consistent.send_modify(|current| {
             assert!(to.last >= current.last, "the consistent LSN goes back from {} to {}", current.last, to.last);
             *current = to;
         });
+    }
+
+    pub(crate) fn watch_record_lsn(&self) -> watch::Receiver<RecordLsn> {
+        self.record_lsn.subscribe()
+    }
+
+    pub(crate) fn watch_disk_consistent(&self) -> watch::Receiver<RecordLsn> {
+        self.disk_consistent.subscribe()
+    }
+
+    /// Why the timeline takes no more writes, if so.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
+    }
+
+    /// What redo depends on, at all times that this timeline knows of.
+    pub(crate) fn redo_settings(&self) -> RedoSettings {
+        let own = self.redo.read().clone();
+        match &self.ancestor {
+            None => own,
+            Some(ancestor) => own.continuing(ancestor.state.redo_settings(), ancestor.lsn),
+        }
+    }
+
+    pub(crate) async fn wait_for_lsn_timeout(&self, lsn: Lsn, timeout: Duration) -> Result<(), StorageError> {
+        match tokio::time::timeout(timeout, self.wait_for_lsn(lsn)).await {
+            Ok(arrived) => arrived,
+            Err(_) => Err(StorageError::LsnTimeout {
+                lsn,
+                last_record_lsn: self.record_lsn().last,
+                timeline_id: self.timeline_id,
+                waited: timeout,
+            }),
+        }
     }
 
     pub(crate) async fn wait_for_lsn(&self, lsn: Lsn) -> Result<(), StorageError> {
