@@ -5,13 +5,20 @@
 //! later, which replay of the WAL from there passes over by their LSNs, as the server's own recovery does. **Such a
 //! timeline gives right pages only at LSNs from the backup's end on.**
 //!
+//! The same is made of a base backup that a server sends ([`BackupImport`]), without its files ever being on disk whole.
+//!
 //! Memory is bounded by a chunk of pages and the names of all files.
 
+mod backup;
+mod segment;
 mod sink;
+mod staging;
+mod tar;
 #[cfg(test)]
 mod tests;
 mod walk;
 
+use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
@@ -21,7 +28,8 @@ use crate::context::RequestContext;
 use crate::datadir::DataDir;
 use crate::errors::StorageError;
 use crate::tenant::timeline::{NewTimeline, Origin, Timeline};
-use sink::ImageSink;
+pub use backup::{BackupImport, BackupStart, BackupTablespace};
+use sink::{ImageSink, Target};
 use walk::Walk;
 
 /// A layer is finished when it holds this many bytes.
@@ -70,16 +78,18 @@ async fn import_in_layers(
     let lsn = source.start_lsn()?;
     check_lsn(source, lsn)?;
     Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-    let sink = ImageSink::create(conf, timeline_id, tenant_shard_id, lsn, layer_bytes, ctx).await?;
+    let target = Target { conf, tenant_shard_id, timeline_id, lsn, layer_bytes, ctx: ctx.clone() };
+    let sink = ImageSink::new(target, Key::MIN..Key::MAX);
     let mut walk = Walk::new(source, sink, progress);
     walk.run().await?;
     let (layers, stats) = walk.finish().await?;
-    let new = NewTimeline { tenant_shard_id, timeline_id, origin: origin(source, lsn), prev_record_lsn: Lsn::INVALID };
+    let new =
+        NewTimeline { tenant_shard_id, timeline_id, origin: origin(source, lsn, lsn), prev_record_lsn: Lsn::INVALID };
     let timeline = Timeline::create(conf, new, layers, ctx).await?;
     Ok((timeline, stats))
 }
 
-fn origin(source: &DataDir, import_lsn: Lsn) -> Origin {
+fn origin(source: &DataDir, import_lsn: Lsn, consistent_lsn: Lsn) -> Origin {
     let parameters = source.parameters();
     Origin {
         pg_version: source.version(),
@@ -88,6 +98,7 @@ fn origin(source: &DataDir, import_lsn: Lsn) -> Origin {
         data_checksums: parameters.data_checksums,
         wal_log_hints: parameters.wal_log_hints,
         import_lsn,
+        consistent_lsn,
         ancestor: None,
     }
 }
