@@ -1,3 +1,18 @@
 //! The Postgres wire protocol, version 3: messages, the server's side of a connection, and the client's side as far as
 //! physical replication needs it.
+//!
+//! Formats: `src/include/libpq/pqcomm.h`, `protocol.h` and the chapter "Frontend/Backend Protocol" of Postgres. All
+//! integers are big-endian. Decoding is total: whatever bytes come, the answer is a value or a [`error::ProtocolError`],
+//! and no message makes the receiver allocate more than its declared limit.
 #![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod client;
+pub mod error;
+mod fields;
+pub mod framing;
+pub mod frontend;
+pub mod replication;
+pub mod server;
+pub mod sqlstate;
+pub mod stream;

@@ -1,0 +1,194 @@
+//! START_REPLICATION: WAL as the server writes it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{BufMut, Bytes};
+use utils::lsn::Lsn;
+
+use super::command::{identifier, parse};
+use super::{ClientError, ReplicationClient};
+use crate::backend::{BackendMessage, Row};
+use crate::client::unexpected;
+use crate::error::ProtocolError;
+use crate::fields::Fields;
+use crate::frontend::put;
+
+/// From the epoch of Unix to that of Postgres, 2000-01-01.
+const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
+
+/// What the server sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PhysicalEvent {
+    /// WAL from `start` on. Its end need not be that of a record, nor of a page.
+    XLogData {
+        /// LSN of the first byte. Adding the number of bytes does not overflow.
+        start: Lsn,
+        /// End of the server's WAL.
+        server_end: Lsn,
+        /// The bytes, at most 128 KiB.
+        bytes: Bytes,
+    },
+    /// Nothing new.
+    KeepAlive {
+        /// End of the server's WAL.
+        server_end: Lsn,
+        /// The server wants a status now, or it takes the client for dead.
+        reply_requested: bool,
+    },
+    /// The timeline asked for ends here, all of it has been sent. The connection can be used for other commands.
+    EndOfTimeline {
+        /// The timeline that the server went on with.
+        next_timeline: u32,
+        /// Where the two part: the first LSN to ask of the next one.
+        switch_lsn: Lsn,
+    },
+}
+
+/// How far the client is. All LSNs are those of the last byte plus one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandbyStatus {
+    /// Received.
+    pub write: Lsn,
+    /// Durable: the server may forget WAL below it, and commits wait for it.
+    pub flush: Lsn,
+    /// Visible to readers.
+    pub apply: Lsn,
+    /// Ask the server for a keepalive.
+    pub reply_requested: bool,
+}
+
+/// A stream of WAL.
+pub struct PhysicalStream {
+    client: ReplicationClient,
+    state: State,
+}
+
+enum State {
+    /// Waiting for the answer to the command: a COPY, or only where the timeline ends.
+    Starting,
+    Streaming,
+    /// No more data: result set and end of the command follow.
+    Ending {
+        /// Our own CopyDone has not been sent completely yet.
+        done_sent: bool,
+        next: Option<(u32, Lsn)>,
+    },
+    Ended,
+}
+
+impl ReplicationClient {
+    /// Starts streaming WAL of `timeline` from `lsn`, with `slot` if given. Receivers should ask for the start of a
+    /// segment or page, as Postgres itself does.
+    ///
+    /// # Errors
+    /// [`crate::sqlstate::SqlState::UNDEFINED_FILE`] and others of the server, such as that `lsn` is ahead of its WAL.
+    pub async fn start_physical(
+        mut self,
+        slot: Option<&str>,
+        lsn: Lsn,
+        timeline: u32,
+    ) -> Result<PhysicalStream, ClientError> {
+        let slot = slot.map(|name| format!("SLOT {} ", identifier(name))).unwrap_or_default();
+        self.client.send_query(&format!("START_REPLICATION {slot}PHYSICAL {lsn} TIMELINE {timeline}")).await?;
+        let mut stream = PhysicalStream { client: self, state: State::Starting };
+        let first = stream.client.client.receive().await?;
+        stream.take(first)?;
+        Ok(stream)
+    }
+}
+
+impl PhysicalStream {
+    /// The next event. Cancellation safe. After [`PhysicalEvent::EndOfTimeline`] it gives [`ClientError::Closed`].
+    ///
+    /// A server that shuts down in order sends all its WAL, and then ends the connection: [`ClientError::Closed`].
+    pub async fn next(&mut self) -> Result<PhysicalEvent, ClientError> {
+        loop {
+            if let State::Ending { done_sent: done_sent @ false, .. } = &mut self.state {
+                self.client.client.writer().flush().await?;
+                *done_sent = true;
+            }
+            if matches!(self.state, State::Ended) {
+                return Err(ClientError::Closed);
+            }
+            let message = self.client.client.receive().await?;
+            if let Some(event) = self.take(message)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Tells the server how far the client is. Cancellation safe: what has not been sent goes out with the next status.
+    pub async fn send_status(&mut self, status: StandbyStatus) -> Result<(), ClientError> {
+        if !matches!(self.state, State::Streaming) {
+            return Ok(());
+        }
+        put::copy_data(self.client.client.writer().buffer(), |buf| {
+            buf.put_u8(b'r');
+            buf.put_u64(status.write.0);
+            buf.put_u64(status.flush.0);
+            buf.put_u64(status.apply.0);
+            buf.put_i64(postgres_micros(env::clock::system_now()));
+            buf.put_u8(status.reply_requested.into());
+        });
+        Ok(self.client.client.writer().flush().await?)
+    }
+
+    /// The connection, for other commands; `None` before the end of the timeline.
+    pub fn into_client(self) -> Option<ReplicationClient> {
+        matches!(self.state, State::Ended).then_some(self.client)
+    }
+
+    fn take(&mut self, message: BackendMessage) -> Result<Option<PhysicalEvent>, ClientError> {
+        match (&mut self.state, message) {
+            (State::Starting, BackendMessage::CopyBothResponse) => self.state = State::Streaming,
+            (State::Starting, BackendMessage::RowDescription(_)) => {
+                self.state = State::Ending { done_sent: true, next: None };
+            }
+            (State::Streaming, BackendMessage::CopyData(bytes)) => return decode(bytes).map(Some).map_err(Into::into),
+            (State::Streaming, BackendMessage::CopyDone) => {
+                put::copy_done(self.client.client.writer().buffer());
+                self.state = State::Ending { done_sent: false, next: None };
+            }
+            // The end of a server that shuts down: it closes the connection next.
+            (State::Streaming, BackendMessage::CommandComplete(_)) => return Err(ClientError::Closed),
+            (State::Ending { .. }, BackendMessage::RowDescription(_) | BackendMessage::CommandComplete(_)) => {}
+            (State::Ending { next, .. }, BackendMessage::DataRow(row)) => *next = Some(next_timeline(&row)?),
+            (State::Ending { next, .. }, BackendMessage::ReadyForQuery) => {
+                let (next_timeline, switch_lsn) = next.ok_or(ProtocolError::Malformed("end of a timeline"))?;
+                self.state = State::Ended;
+                return Ok(Some(PhysicalEvent::EndOfTimeline { next_timeline, switch_lsn }));
+            }
+            (_, other) => return Err(unexpected(&other, "receiving WAL")),
+        }
+        Ok(None)
+    }
+}
+
+fn next_timeline(row: &Row) -> Result<(u32, Lsn), ClientError> {
+    Ok((parse(row, 0, "next timeline")?, parse(row, 1, "start of the next timeline")?))
+}
+
+pub(super) fn decode(bytes: Bytes) -> Result<PhysicalEvent, ProtocolError> {
+    let mut fields = Fields::new(bytes, "message of the WAL stream");
+    match fields.u8()? {
+        b'w' => {
+            let (start, server_end, _sent) = (Lsn(fields.u64()?), Lsn(fields.u64()?), fields.u64()?);
+            let malformed = fields.malformed();
+            let bytes = fields.rest();
+            start.0.checked_add(bytes.len() as u64).ok_or(malformed)?;
+            Ok(PhysicalEvent::XLogData { start, server_end, bytes })
+        }
+        b'k' => {
+            let (server_end, _sent) = (Lsn(fields.u64()?), fields.u64()?);
+            let reply_requested = fields.u8()? != 0;
+            fields.end()?;
+            Ok(PhysicalEvent::KeepAlive { server_end, reply_requested })
+        }
+        _ => Err(fields.malformed()),
+    }
+}
+
+fn postgres_micros(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH + POSTGRES_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

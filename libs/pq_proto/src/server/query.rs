@@ -1,0 +1,135 @@
+//! Commands, by the simple or by the extended protocol.
+
+use super::{Connection, ConnectionError};
+use crate::backend::{ErrorFields, put};
+use crate::error::ProtocolError;
+use crate::frontend::{FrontendMessage, Target};
+use crate::sqlstate::SqlState;
+
+/// A command to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Its text.
+    pub text: String,
+    /// It came by the extended protocol: the client has been told the columns, and syncs by itself.
+    pub extended: bool,
+}
+
+/// State of the extended protocol.
+#[derive(Debug, Default)]
+pub(super) struct Extended {
+    /// Text of the unnamed statement.
+    statement: Option<String>,
+    /// After an error all is ignored until the client syncs.
+    skipping: bool,
+}
+
+impl Connection {
+    /// The next command; `None` when the client leaves.
+    pub async fn next_query(&mut self) -> Result<Option<Query>, ConnectionError> {
+        loop {
+            let Some(message) = self.next_message().await? else { return Ok(None) };
+            if let Some(query) = self.take(message).await? {
+                return Ok(Some(query));
+            }
+        }
+    }
+
+    async fn next_message(&mut self) -> Result<Option<FrontendMessage>, ConnectionError> {
+        let read = tokio::time::timeout(self.options.idle_timeout, self.reader.read()).await;
+        let Some(raw) = read.map_err(|_| ConnectionError::Timeout("waiting for a command"))?? else {
+            return Ok(None);
+        };
+        match FrontendMessage::decode(raw) {
+            Ok(FrontendMessage::Terminate) => Ok(None),
+            Ok(message) => Ok(Some(message)),
+            Err(error) => {
+                let told = ErrorFields::new(SqlState::PROTOCOL_VIOLATION, error.to_string());
+                put::error(self.writer.buffer(), &told);
+                self.writer.flush().await?;
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn take(&mut self, message: FrontendMessage) -> Result<Option<Query>, ConnectionError> {
+        use FrontendMessage::*;
+        let buf = self.writer.buffer();
+        match message {
+            Sync => {
+                self.extended.skipping = false;
+                put::ready_for_query(buf);
+                self.writer.flush().await?;
+            }
+            _ if self.extended.skipping => {}
+            Query(text) if text.trim_matches([' ', ';', '\n', '\r', '\t']).is_empty() => {
+                put::empty_query(buf);
+                put::ready_for_query(buf);
+                self.writer.flush().await?;
+            }
+            Query(text) => return Ok(Some(super::Query { text, extended: false })),
+            Parse(text) => {
+                self.extended.statement = Some(text);
+                put::parse_complete(buf);
+            }
+            Bind => put::bind_complete(buf),
+            Describe(target) => self.describe(target),
+            Execute => match self.extended.statement.clone() {
+                Some(text) => return Ok(Some(super::Query { text, extended: true })),
+                None => {
+                    let error = ErrorFields::new(SqlState::PROTOCOL_VIOLATION, "Execute without a statement");
+                    put::error(buf, &error);
+                    self.extended.skipping = true;
+                }
+            },
+            Close(_) => put::close_complete(buf),
+            Flush => self.writer.flush().await?,
+            // What is left of a COPY that failed here while the client was still sending.
+            CopyData(_) | CopyDone | CopyFail(_) => {}
+            Password(_) | Terminate => {
+                let error = ProtocolError::Unexpected { tag: message.tag(), during: "waiting for a command" };
+                return Err(error.into());
+            }
+        }
+        Ok(None)
+    }
+
+    fn describe(&mut self, target: Target) {
+        let columns = self.extended.statement.as_deref().and_then(self.options.describe);
+        let buf = self.writer.buffer();
+        if target == Target::Statement {
+            put::no_parameters(buf);
+        }
+        match columns {
+            Some(columns) => put::row_description(buf, columns),
+            None => put::no_data(buf),
+        }
+    }
+
+    /// The command is done: `tag` says what was.
+    pub async fn complete(&mut self, query: &Query, tag: &str) -> Result<(), ConnectionError> {
+        put::command_complete(self.writer.buffer(), tag);
+        self.end(query).await
+    }
+
+    /// The command failed; the connection goes on.
+    pub async fn fail(&mut self, query: &Query, error: &ErrorFields) -> Result<(), ConnectionError> {
+        put::error(self.writer.buffer(), error);
+        self.extended.skipping = query.extended;
+        self.end(query).await
+    }
+
+    async fn end(&mut self, query: &Query) -> Result<(), ConnectionError> {
+        if query.extended {
+            return Ok(());
+        }
+        put::ready_for_query(self.writer.buffer());
+        Ok(self.writer.flush().await?)
+    }
+
+    /// Reports an error after which the connection is closed.
+    pub async fn fail_and_close(mut self, error: &ErrorFields) {
+        put::error(self.writer.buffer(), error);
+        self.close().await;
+    }
+}
