@@ -19,11 +19,12 @@ use wal_decoder::tablespaces::TablespaceTable;
 
 use crate::errors::StorageError;
 pub use backup_label::BackupLabel;
+pub(crate) use files::parse_relation_file;
 pub use files::{DatabaseFiles, ForkFiles};
 pub use pages::{PageChunk, PageReader, check_page};
 
 /// Pages in a relation segment file of the default build.
-const RELATION_SEGMENT_BLOCKS: u32 = 131_072;
+pub(crate) const RELATION_SEGMENT_BLOCKS: u32 = 131_072;
 const GLOBAL: &str = "global";
 const PG_CONTROL: &str = "global/pg_control";
 
@@ -69,6 +70,18 @@ impl DataDir {
     /// What a base backup says of itself.
     pub fn backup_label(&self) -> Option<&BackupLabel> {
         self.backup_label.as_ref()
+    }
+
+    /// The same directory with `tablespaces` in front of those that it has: a copy need not know where they were.
+    pub(crate) fn with_tablespaces(mut self, mut tablespaces: TablespaceTable) -> Result<Self, StorageError> {
+        for found in self.tablespaces.entries() {
+            if tablespaces.get(found.oid).is_none() {
+                let created = tablespaces.create(found.oid, &found.path);
+                created.map_err(|error| StorageError::Invalid(error.to_string()))?;
+            }
+        }
+        self.tablespaces = tablespaces;
+        Ok(self)
     }
 
     /// The user tablespaces, with numbers in order of their OIDs.

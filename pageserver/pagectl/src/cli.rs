@@ -47,7 +47,7 @@ pub(crate) struct Common {
 enum Command {
     /// Take in the data directory of a stopped server, or a base backup.
     Import {
-        /// The data directory.
+        /// The data directory, or a directory with the archives that `pg_basebackup -Ft` writes.
         #[arg(long)]
         pgdata: Utf8PathBuf,
     },

@@ -1,4 +1,4 @@
-//! `pagectl import`: a data directory becomes a timeline.
+//! `pagectl import`: a data directory, or a base backup in tar archives, becomes a timeline.
 
 use anyhow::bail;
 use camino::Utf8Path;
@@ -9,13 +9,11 @@ use pageserver_api::shard::TenantShardId;
 use serde_json::json;
 use utils::id::{TenantId, TimelineId};
 
-use crate::output;
 use crate::store::Store;
+use crate::{import_tars, output};
 
 /// Runs the command.
 pub(crate) async fn run(store: &Store, pgdata: &Utf8Path) -> anyhow::Result<()> {
-    let source = DataDir::open(pgdata)?;
-    let lsn = source.start_lsn()?;
     if store.common.timeline.is_none() && !list_timelines(store.conf).await?.is_empty() {
         bail!("{} holds a timeline already: name another workdir, or --tenant and --timeline", store.common.workdir);
     }
@@ -27,11 +25,16 @@ pub(crate) async fn run(store: &Store, pgdata: &Utf8Path) -> anyhow::Result<()> 
         bar.set_position(stats.bytes);
         bar.set_message(format!("{} forks, {} layers", stats.forks, stats.layers));
     };
-    let (imported, stats) = import(store.conf, tenant, timeline, &source, &mut progress, &store.ctx).await?;
+    let (imported, stats) = match import_tars::is_backup(pgdata) {
+        true => import_tars::import(store, tenant, timeline, pgdata, &mut progress).await?,
+        false => import(store.conf, tenant, timeline, &DataDir::open(pgdata)?, &mut progress, &store.ctx).await?,
+    };
+    let lsn = imported.origin().import_lsn;
+    let is_backup = import_tars::is_backup(pgdata) || pgdata.join("backup_label").exists();
     imported.shutdown().await;
     bar.finish_and_clear();
-    if let Some(label) = source.backup_label() {
-        tracing::warn!(start = %label.start, "base backup: pages are right only from the backup's end on");
+    if is_backup {
+        tracing::warn!(start = %lsn, "base backup: pages are right only from the backup's end on");
     }
     let ImportStats { forks, pages, slru_pages, bytes, layers } = stats;
     let result = json!({

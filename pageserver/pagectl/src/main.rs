@@ -5,6 +5,7 @@ mod cli;
 mod digest;
 mod getpage;
 mod import;
+mod import_tars;
 mod ingest;
 mod layer;
 mod output;

@@ -26,6 +26,8 @@ pub struct DatabaseFiles {
     pub db: u32,
     /// The directory.
     pub dir: Utf8PathBuf,
+    /// The files were copied while a server wrote to them.
+    pub(crate) in_backup: bool,
 }
 
 /// The files of a relation fork, or of one SLRU segment.
@@ -60,13 +62,14 @@ pub(super) fn tablespaces(root: &Utf8Path) -> Result<TablespaceTable, StorageErr
 impl DataDir {
     /// All directories of databases.
     pub fn databases(&self) -> Result<Vec<DatabaseFiles>, StorageError> {
-        let mut found = vec![DatabaseFiles { spc: GLOBAL_TABLESPACE, db: 0, dir: self.root.join(GLOBAL) }];
-        add_databases(DEFAULT_TABLESPACE, &self.root.join("base"), &mut found)?;
+        let in_backup = self.backup_label.is_some();
+        let mut found = vec![DatabaseFiles { spc: GLOBAL_TABLESPACE, db: 0, dir: self.root.join(GLOBAL), in_backup }];
+        add_databases(DEFAULT_TABLESPACE, &self.root.join("base"), in_backup, &mut found)?;
         let version_dir = format!("PG_{}_{}", self.version().major(), self.version().catalog_version());
         for tablespace in self.tablespaces.entries() {
             let dir = self.root.join(PG_TBLSPC).join(tablespace.oid.to_string()).join(&version_dir);
             if dir.exists() {
-                add_databases(tablespace.oid, &dir, &mut found)?;
+                add_databases(tablespace.oid, &dir, in_backup, &mut found)?;
             }
         }
         Ok(found)
@@ -121,20 +124,23 @@ impl DatabaseFiles {
             let blocks = blocks_of(&entry)?;
             files.entry((rel, fork)).or_default().insert(segment, (entry.path().to_owned(), blocks));
         }
-        files.into_iter().map(|(name, segments)| Ok((name, join_segments(segments)?))).collect()
+        let in_backup = self.in_backup;
+        files.into_iter().map(|(name, segments)| Ok((name, join_segments(segments, in_backup)?))).collect()
     }
 }
 
-/// A fork's segments as one: a segment that is not full is the last; empty ones may follow (`mdnblocks`).
-fn join_segments(files: BTreeMap<u32, (Utf8PathBuf, u32)>) -> Result<ForkFiles, StorageError> {
+/// A fork's segments as one: a segment that is not full is the last; empty ones may follow (`mdnblocks`). If they were
+/// copied one by one while the fork grew or was dropped, more may follow: the WAL has what they hold, or their end.
+fn join_segments(files: BTreeMap<u32, (Utf8PathBuf, u32)>, in_backup: bool) -> Result<ForkFiles, StorageError> {
     let mut fork = ForkFiles::default();
     let mut ended = false;
     for (number, (segment, (path, blocks))) in files.into_iter().enumerate() {
         let gap = number as u32 != segment;
-        if (gap || ended) && blocks > 0 {
+        if (gap || ended) && blocks > 0 && !in_backup {
             return Err(corrupt(&path, 0, "the segment files before it are not all there and full"));
         }
         if gap || ended {
+            ended = true;
             continue;
         }
         if blocks > RELATION_SEGMENT_BLOCKS {
@@ -149,7 +155,7 @@ fn join_segments(files: BTreeMap<u32, (Utf8PathBuf, u32)>) -> Result<ForkFiles, 
 }
 
 /// `REL[_FORK][.SEGMENT]`; anything else is no relation that is kept (`t3_16384` is a temporary one).
-fn parse_relation_file(name: &str) -> Option<(u32, u8, u32)> {
+pub(crate) fn parse_relation_file(name: &str) -> Option<(u32, u8, u32)> {
     let (name, segment) = match name.split_once('.') {
         Some((name, segment)) => (name, segment.parse().ok().filter(|number| *number > 0)?),
         None => (name, 0),
@@ -162,13 +168,18 @@ fn parse_relation_file(name: &str) -> Option<(u32, u8, u32)> {
     Some((is_number.then(|| rel.parse().ok()).flatten()?, fork, segment))
 }
 
-fn add_databases(spc: u32, parent: &Utf8Path, found: &mut Vec<DatabaseFiles>) -> Result<(), StorageError> {
+fn add_databases(
+    spc: u32,
+    parent: &Utf8Path,
+    in_backup: bool,
+    found: &mut Vec<DatabaseFiles>,
+) -> Result<(), StorageError> {
     let mut dbs: Vec<(u32, Utf8PathBuf)> = entries(parent)?
         .iter()
         .filter_map(|entry| Some((entry.file_name().parse().ok()?, entry.path().to_owned())))
         .collect();
     dbs.sort();
-    found.extend(dbs.into_iter().map(|(db, dir)| DatabaseFiles { spc, db, dir }));
+    found.extend(dbs.into_iter().map(|(db, dir)| DatabaseFiles { spc, db, dir, in_backup }));
     Ok(())
 }
 
@@ -216,11 +227,15 @@ mod tests {
                 .map(|(segment, blocks)| (*segment, (Utf8PathBuf::from(segment.to_string()), *blocks)))
                 .collect()
         };
-        assert_eq!(join_segments(files(&[(0, full), (1, 5)])).unwrap().blocks, full + 5);
-        assert_eq!(join_segments(files(&[(0, full), (1, full), (2, 0)])).unwrap().blocks, 2 * full);
-        assert_eq!(join_segments(files(&[(0, 7), (1, 0)])).unwrap().blocks, 7);
-        for bad in [&[(0, 7), (1, 1)][..], &[(1, 1)], &[(0, full), (2, 1)], &[(0, full + 1)]] {
-            assert!(join_segments(files(bad)).is_err(), "{bad:?}");
+        let join = |blocks: &[(u32, u32)], in_backup| join_segments(files(blocks), in_backup);
+        assert_eq!(join(&[(0, full), (1, 5)], false).unwrap().blocks, full + 5);
+        assert_eq!(join(&[(0, full), (1, full), (2, 0)], false).unwrap().blocks, 2 * full);
+        assert_eq!(join(&[(0, 7), (1, 0)], false).unwrap().blocks, 7);
+        let gap = [(0, full), (2, 1), (3, 1)];
+        for (bad, blocks) in [(&[(0, 7), (1, 1)][..], 7), (&[(1, 1)], 0), (&gap, full)] {
+            assert!(join(bad, false).is_err(), "{bad:?}");
+            assert_eq!(join(bad, true).unwrap().blocks, blocks, "{bad:?}");
         }
+        assert!(join(&[(0, full + 1)], true).is_err());
     }
 }

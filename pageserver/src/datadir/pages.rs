@@ -53,6 +53,20 @@ impl PageReader {
         Self { files, next: 0, open: None }
     }
 
+    /// The segment file that the next page is the first of.
+    pub(crate) fn at_start_of(&self) -> Option<&Utf8Path> {
+        let (number, within) = (self.next / RELATION_SEGMENT_BLOCKS, self.next % RELATION_SEGMENT_BLOCKS);
+        let path = self.files.segments.get(number as usize)?;
+        (within == 0 && self.next < self.files.blocks).then_some(path)
+    }
+
+    /// Goes on behind the segment file in which the next page is. Returns how many pages were left out.
+    pub(crate) fn skip_segment(&mut self) -> u32 {
+        let end = (self.next / RELATION_SEGMENT_BLOCKS + 1).saturating_mul(RELATION_SEGMENT_BLOCKS);
+        let end = end.min(self.files.blocks);
+        end - std::mem::replace(&mut self.next, end)
+    }
+
     /// The next pages, `None` at the end. Does not hold up the runtime's other tasks.
     pub async fn next_chunk(&mut self) -> Result<Option<PageChunk>, StorageError> {
         let mut moved = std::mem::replace(self, Self::new(ForkFiles::default()));

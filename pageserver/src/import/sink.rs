@@ -1,5 +1,7 @@
 //! Image layers written one after the other, cut where they are large enough.
 
+use std::ops::Range;
+
 use camino::Utf8PathBuf;
 use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
@@ -14,45 +16,51 @@ use crate::tenant::storage_layer::{ImageLayerWriter, PersistentLayerDesc};
 /// A finished layer file under its temporary name.
 pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
 
-/// Takes images in order of key; its layers cover all keys without gaps.
-pub(super) struct ImageSink<'a> {
-    conf: &'static PageServerConf,
-    timeline_id: TimelineId,
-    tenant_shard_id: TenantShardId,
-    lsn: Lsn,
-    layer_bytes: u64,
-    ctx: &'a RequestContext,
-    writer: ImageLayerWriter,
+/// Where layers go.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) conf: &'static PageServerConf,
+    pub(super) tenant_shard_id: TenantShardId,
+    pub(super) timeline_id: TimelineId,
+    /// LSN of the images.
+    pub(super) lsn: Lsn,
+    /// Size at which a layer is finished.
+    pub(super) layer_bytes: u64,
+    pub(super) ctx: RequestContext,
+}
+
+/// Takes images in order of key; its layers cover a range of keys without gaps.
+pub(super) struct ImageSink {
+    target: Target,
+    /// What no finished layer covers yet.
+    rest: Range<Key>,
+    writer: Option<ImageLayerWriter>,
     finished: Vec<FinishedLayer>,
 }
 
-impl<'a> ImageSink<'a> {
-    /// `layer_bytes` is the size at which a layer is finished.
-    pub(super) async fn create(
-        conf: &'static PageServerConf,
-        timeline_id: TimelineId,
-        tenant_shard_id: TenantShardId,
-        lsn: Lsn,
-        layer_bytes: u64,
-        ctx: &'a RequestContext,
-    ) -> Result<Self, StorageError> {
-        let writer = ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, Key::MIN..Key::MAX, lsn, ctx).await?;
-        Ok(Self { conf, timeline_id, tenant_shard_id, lsn, layer_bytes, ctx, writer, finished: Vec::new() })
+impl ImageSink {
+    /// A sink for images of `keys`.
+    pub(super) fn new(target: Target, keys: Range<Key>) -> Self {
+        Self { target, rest: keys, writer: None, finished: Vec::new() }
     }
 
     /// Appends an image. Keys ascend.
     pub(super) async fn put(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
-        if !self.writer.is_empty() && self.writer.stored_bytes() >= self.layer_bytes {
-            self.next_layer(key).await?;
+        if self.writer.as_ref().is_some_and(|full| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes) {
+            self.cut(key).await?;
         }
-        self.writer.put_image(key, image).await
+        self.writer().await?.put_image(key, image).await
     }
 
-    async fn next_layer(&mut self, start: Key) -> Result<(), StorageError> {
-        let Self { conf, timeline_id, tenant_shard_id, lsn, ctx, .. } = *self;
-        let next = ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, start..Key::MAX, lsn, ctx).await?;
-        let full = std::mem::replace(&mut self.writer, next);
-        self.finished.push(full.finish_at(start, ctx).await?);
+    /// Puts in layers that were written elsewhere. They cover a range of keys without gaps, which comes next.
+    pub(super) async fn splice(&mut self, layers: Vec<FinishedLayer>) -> Result<(), StorageError> {
+        let (Some((first, _)), Some((last, _))) = (layers.first(), layers.last()) else { return Ok(()) };
+        let (start, end) = (first.key_range.start, last.key_range.end);
+        if start > self.rest.start {
+            self.cut(start).await?;
+        }
+        self.rest.start = end;
+        self.finished.extend(layers);
         Ok(())
     }
 
@@ -63,7 +71,30 @@ impl<'a> ImageSink<'a> {
 
     /// Finishes the last layer and gives all.
     pub(super) async fn finish(mut self) -> Result<Vec<FinishedLayer>, StorageError> {
-        self.finished.push(self.writer.finish(self.ctx).await?);
+        if !self.rest.is_empty() {
+            self.cut(self.rest.end).await?;
+        }
         Ok(self.finished)
+    }
+
+    /// Ends the current layer at `end`.
+    async fn cut(&mut self, end: Key) -> Result<(), StorageError> {
+        self.writer().await?;
+        if let Some(full) = self.writer.take() {
+            self.finished.push(full.finish_at(end, &self.target.ctx).await?);
+        }
+        self.rest.start = end;
+        Ok(())
+    }
+
+    async fn writer(&mut self) -> Result<&mut ImageLayerWriter, StorageError> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let Target { conf, tenant_shard_id, timeline_id, lsn, ref ctx, .. } = self.target;
+                ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, self.rest.clone(), lsn, ctx).await?
+            }
+        };
+        Ok(self.writer.insert(writer))
     }
 }

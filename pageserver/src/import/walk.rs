@@ -1,6 +1,6 @@
 //! Goes through a data directory in the order of keys.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use camino::Utf8PathBuf;
 use pageserver_api::key::{
@@ -18,23 +18,32 @@ use super::sink::{FinishedLayer, ImageSink};
 use crate::datadir::{DataDir, DatabaseFiles, ForkFiles, PageChunk, PageReader, check_page};
 use crate::errors::StorageError;
 use crate::pgdata::directory::{DbDir, EXISTS, encode, encode_size, encode_twophase};
+use crate::virtual_file::fs;
 
 /// An import under way.
 pub(super) struct Walk<'a> {
     source: &'a DataDir,
-    sink: ImageSink<'a>,
+    sink: ImageSink,
     progress: &'a mut (dyn FnMut(&ImportStats) + Send),
     stats: ImportStats,
+    /// Layers of whole segment files, by the file.
+    ready: HashMap<Utf8PathBuf, Vec<FinishedLayer>>,
     rels: Vec<RelTag>,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
         source: &'a DataDir,
-        sink: ImageSink<'a>,
+        sink: ImageSink,
         progress: &'a mut (dyn FnMut(&ImportStats) + Send),
     ) -> Self {
-        Self { source, sink, progress, stats: ImportStats::default(), rels: Vec::new() }
+        let (stats, ready, rels) = Default::default();
+        Self { source, sink, progress, stats, ready, rels }
+    }
+
+    /// Takes `ready` in place of the files that it names, and goes on counting from `stats`.
+    pub(super) fn with_ready(self, ready: HashMap<Utf8PathBuf, Vec<FinishedLayer>>, stats: ImportStats) -> Self {
+        Self { ready, stats, ..self }
     }
 
     /// All keys, in ascending order.
@@ -60,7 +69,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// All layers. Those of files that turned out not to count are removed.
     pub(super) async fn finish(self) -> Result<(Vec<FinishedLayer>, ImportStats), StorageError> {
+        for (_, unused) in self.ready.into_values().flatten() {
+            fs::unlink(&unused).await?;
+        }
         let layers = self.sink.finish().await?;
         let stats = ImportStats { layers: layers.len() as u64, ..self.stats };
         (self.progress)(&stats);
@@ -103,7 +116,13 @@ impl<'a> Walk<'a> {
 
     async fn fork(&mut self, rel: RelTag, files: ForkFiles) -> Result<(), StorageError> {
         let mut reader = PageReader::new(files);
-        while let Some(chunk) = reader.next_chunk().await? {
+        loop {
+            if let Some(layers) = reader.at_start_of().and_then(|file| self.ready.remove(file)) {
+                self.sink.splice(layers).await?;
+                reader.skip_segment();
+                continue;
+            }
+            let Some(chunk) = reader.next_chunk().await? else { return Ok(()) };
             for (blkno, page) in chunk.pages() {
                 self.check(page, blkno, &chunk)?;
                 self.sink.put(rel_block_key(rel, blkno), page).await?;
@@ -111,7 +130,6 @@ impl<'a> Walk<'a> {
             self.stats.pages += chunk.pages().count() as u64;
             self.count_bytes(&chunk);
         }
-        Ok(())
     }
 
     /// A page that a running server wrote after the backup began may have been copied half-way; the WAL has it whole.

@@ -1,0 +1,84 @@
+//! Files of a backup that are kept until all of it is here, laid out like a data directory.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::errors::StorageError;
+use crate::virtual_file::fs;
+use crate::virtual_file::{BufferedWriter, OpenMode, Shutdown, VirtualFile};
+
+/// The directory's name in that of the timeline.
+const NAME: &str = "import";
+
+/// The directory.
+#[derive(Debug)]
+pub(super) struct Staging {
+    root: Utf8PathBuf,
+    directories: HashSet<Utf8PathBuf>,
+}
+
+impl Staging {
+    /// Where the staging of the timeline in `dir` is.
+    pub(super) fn path(dir: &Utf8Path) -> Utf8PathBuf {
+        dir.join(NAME)
+    }
+
+    /// An empty one in the timeline's directory, which must exist.
+    pub(super) async fn create(dir: &Utf8Path) -> Result<Self, StorageError> {
+        let root = Self::path(dir);
+        fs::remove_dir_all(&root).await?;
+        fs::create_dir_all(&root).await?;
+        Ok(Self { root, directories: HashSet::new() })
+    }
+
+    /// The directory.
+    pub(super) fn root(&self) -> &Utf8Path {
+        &self.root
+    }
+
+    /// Makes a directory in it.
+    pub(super) async fn directory(&mut self, path: &Utf8Path) -> Result<(), StorageError> {
+        let dir = self.root.join(path);
+        if !self.directories.contains(&dir) {
+            fs::create_dir_all(&dir).await?;
+            self.directories.insert(dir);
+        }
+        Ok(())
+    }
+
+    /// Begins a file.
+    pub(super) async fn file(&mut self, path: &Utf8Path) -> Result<StagedFile, StorageError> {
+        if let Some(parent) = path.parent() {
+            self.directory(parent).await?;
+        }
+        let file = VirtualFile::open(&self.root.join(path), OpenMode::CreateNew).await?;
+        Ok(StagedFile(BufferedWriter::new(Arc::new(file), 0)))
+    }
+
+    /// Makes a file of holes: only its name and length count.
+    pub(super) async fn placeholder(&mut self, path: &Utf8Path, len: u64) -> Result<(), StorageError> {
+        self.file(path).await?.0.file().set_len(len).await
+    }
+
+    /// Removes all.
+    pub(super) async fn remove(self) -> Result<(), StorageError> {
+        fs::remove_dir_all(&self.root).await
+    }
+}
+
+/// A file being written. It need not be durable.
+pub(super) struct StagedFile(BufferedWriter);
+
+impl StagedFile {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
+        self.0.reserve(bytes.len()).await?;
+        self.0.push(bytes);
+        Ok(())
+    }
+
+    pub(super) async fn finish(mut self) -> Result<(), StorageError> {
+        self.0.shutdown(Shutdown::PadThenTruncate).await.map(drop)
+    }
+}
