@@ -40,6 +40,7 @@ use crate::errors::StorageError;
 use crate::pgdata::PageStore;
 use crate::pgdata::directory::TwoPhaseDir;
 use crate::pgdata::listing::Listing;
+use crate::pgdata::timestamps::{PgTimestamp, timestamp_of_lsn};
 use counters::Counters;
 use relations::Relations;
 use slru::Slrus;
@@ -113,6 +114,8 @@ pub struct WalIngest<S> {
     parameters: ClusterParameters,
     tablespaces: TablespaceTable,
     twophase: TwoPhaseDir,
+    /// The newest commit time that is marked.
+    commit_time: Option<PgTimestamp>,
     /// Progress of replication origins as far as records changed it.
     origins: HashMap<u16, Lsn>,
 }
@@ -127,6 +130,7 @@ impl<S: PageStore> WalIngest<S> {
         let checkpoint = listing.checkpoint().await?;
         let (tablespaces, twophase) = (listing.tablespaces().await?, listing.twophase(version).await?);
         let (relations, slrus) = (Relations::load(&listing).await?, Slrus::load(&listing).await?);
+        let commit_time = timestamp_of_lsn(&store, last_record).await?;
         Ok(Self {
             store,
             version,
@@ -143,6 +147,7 @@ impl<S: PageStore> WalIngest<S> {
             parameters,
             tablespaces,
             twophase,
+            commit_time,
             origins: HashMap::new(),
         })
     }

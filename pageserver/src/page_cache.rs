@@ -1,22 +1,37 @@
-//! Index pages of open layers, within a budget.
+//! Index pages of open layers and rebuilt pages, within one budget.
+//!
+//! A rebuilt page is kept under its key and the LSN of the newest version that went into it. Whoever has found that
+//! version in an index knows that the page is the one it would rebuild; so nothing has to be invalidated.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use pageserver_api::key::{CompactKey, Key};
 use quick_cache::sync::Cache;
+use utils::lsn::Lsn;
 
 /// Pages kept when [`init`] was not called.
 const DEFAULT_PAGES: usize = 8192;
+/// What is longer is not kept, so that the budget holds in bytes too.
+const PAGE_SIZE: usize = 8192;
 
-type PageCache = Cache<(u64, u32), Bytes>;
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Name {
+    Index { file: u64, page: u32 },
+    Rebuilt { timeline: u64, key: CompactKey, lsn: Lsn },
+}
 
-static CACHE: OnceLock<PageCache> = OnceLock::new();
-static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+static CACHE: OnceLock<Cache<Name, Bytes>> = OnceLock::new();
+static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
 /// Names an open layer file in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CachedFile(u64);
+
+/// Names an open timeline in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CachedTimeline(u64);
 
 /// Sets the budget, in pages of 8 KiB.
 ///
@@ -27,21 +42,48 @@ pub fn init(pages: usize) {
     assert!(fresh, "the page cache is initialized twice");
 }
 
-fn cache() -> &'static PageCache {
+fn cache() -> &'static Cache<Name, Bytes> {
     CACHE.get_or_init(|| Cache::new(DEFAULT_PAGES))
+}
+
+fn next_name() -> u64 {
+    NEXT_NAME.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A name that no other open file has or had.
 pub(crate) fn register_file() -> CachedFile {
-    CachedFile(NEXT_FILE.fetch_add(1, Ordering::Relaxed))
+    CachedFile(next_name())
+}
+
+/// A name that no other open timeline has or had.
+pub(crate) fn register_timeline() -> CachedTimeline {
+    CachedTimeline(next_name())
 }
 
 /// Page `page` of `file`, if it is cached.
 pub(crate) fn get(file: CachedFile, page: u32) -> Option<Bytes> {
-    cache().get(&(file.0, page))
+    cache().get(&Name::Index { file: file.0, page })
 }
 
 /// Keeps page `page` of `file`.
 pub(crate) fn insert(file: CachedFile, page: u32, bytes: Bytes) {
-    cache().insert((file.0, page), bytes);
+    cache().insert(Name::Index { file: file.0, page }, bytes);
+}
+
+impl CachedTimeline {
+    /// The value of `key` whose newest version is at `lsn`, if it is cached.
+    pub(crate) fn get(self, key: &Key, lsn: Lsn) -> Option<Bytes> {
+        cache().get(&self.name(key, lsn))
+    }
+
+    /// Keeps the value of `key` whose newest version is at `lsn`.
+    pub(crate) fn insert(self, key: &Key, lsn: Lsn, value: Bytes) {
+        if value.len() <= PAGE_SIZE {
+            cache().insert(self.name(key, lsn), value);
+        }
+    }
+
+    fn name(self, key: &Key, lsn: Lsn) -> Name {
+        Name::Rebuilt { timeline: self.0, key: key.to_compact(), lsn }
+    }
 }

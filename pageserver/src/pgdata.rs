@@ -2,6 +2,7 @@
 //!
 //! * [`directory`]: the values of directory keys, encoded canonically.
 //! * [`listing`]: reads of them at an LSN.
+//! * [`timestamps`]: when was it.
 //! * [`keys`]: all keys that exist at an LSN.
 //! * [`PageStore`]: what reads and ingest need of a timeline; [`TimelineStore`] is a timeline seen that way.
 //!
@@ -15,6 +16,7 @@ pub mod listing;
 pub(crate) mod memory;
 mod store;
 mod timeline_store;
+pub mod timestamps;
 
 pub use store::PageStore;
 pub use timeline_store::TimelineStore;

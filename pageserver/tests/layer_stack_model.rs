@@ -6,8 +6,9 @@ mod stack;
 use std::sync::Mutex;
 
 use camino_tempfile::tempdir;
-use pageserver::context::RequestContext;
+use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::errors::StorageError;
+use pageserver::task_mgr::TaskKind;
 use pageserver::tenant::find_single_timeline;
 use pageserver::tenant::timeline::Timeline;
 use pageserver::virtual_file::{self, SyncMode};
@@ -98,8 +99,16 @@ impl Run<'_> {
         IMPORT_LSN - 8 + span * u64::from(at) / 255
     }
 
+    /// Every other read may take rebuilt pages from the cache.
+    fn reader(&self) -> RequestContext {
+        match self.counts.reads % 2 {
+            0 => RequestContext::new(TaskKind::PageRequestHandler, DownloadBehavior::Error),
+            _ => self.ctx.clone(),
+        }
+    }
+
     async fn read(&mut self, key: Key, lsn: Lsn) -> anyhow::Result<()> {
-        let found = self.timeline.get(key, lsn, &self.ctx).await;
+        let found = self.timeline.get(key, lsn, &self.reader()).await;
         self.counts.reads += 1;
         match (found, self.model.value(&key, lsn)) {
             (Ok(found), Some(expected)) => anyhow::ensure!(found == expected, "{key} at {lsn} differs"),
@@ -111,7 +120,7 @@ impl Run<'_> {
 
     async fn read_range(&mut self, from: Key, to: Key, lsn: Lsn) -> anyhow::Result<()> {
         let space = KeySpace::single(from..to);
-        let found = self.timeline.get_vectored(&space, lsn, &self.ctx).await?;
+        let found = self.timeline.get_vectored(&space, lsn, &self.reader()).await?;
         let expected = self.model.values(&(from..to.max(from)), lsn);
         self.counts.reads += 1;
         self.counts.values += found.len() as u64;

@@ -1,7 +1,7 @@
 //! Ends of transactions: status, commit time, files of dropped relations, prepared state, origins.
 
 use bytes::Bytes;
-use pageserver_api::key::{TWOPHASEDIR_KEY, repl_origin_key, twophase_file_key};
+use pageserver_api::key::{COMMIT_TIME_KEY, TWOPHASEDIR_KEY, repl_origin_key, twophase_file_key};
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::SlruKind;
 use postgres_formats::record::DecodedRecord;
@@ -15,10 +15,12 @@ use utils::lsn::Lsn;
 use super::{IngestError, WalIngest};
 use crate::pgdata::PageStore;
 use crate::pgdata::directory::{encode_twophase, malformed};
+use crate::pgdata::timestamps::{PgTimestamp, encode_mark, leaves_mark};
 
 impl<S: PageStore> WalIngest<S> {
     pub(super) async fn apply_commit(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
         let xids = self.ended_xids(rec, end);
+        self.mark_commit_time(end.time);
         for (page, xids) in by_page(&xids, CLOG_XACTS_PER_PAGE) {
             let change = WalRecord::ClogSetCommitted { xids, timestamp: end.time };
             self.change_slru_page(SlruKind::Clog, page, change);
@@ -46,6 +48,13 @@ impl<S: PageStore> WalIngest<S> {
         }
         self.end_prepared(end);
         self.drop_relations(end).await
+    }
+
+    fn mark_commit_time(&mut self, time: PgTimestamp) {
+        if leaves_mark(self.commit_time, time) {
+            self.commit_time = Some(time);
+            self.put_image(COMMIT_TIME_KEY, encode_mark(time));
+        }
     }
 
     /// The transaction and its subtransactions; none if it never had an id.

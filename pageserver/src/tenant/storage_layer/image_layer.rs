@@ -51,7 +51,10 @@ impl ImageLayer {
         let mut wanted = Vec::new();
         for range in keyspace.ranges() {
             let entries = self.file.entries(range).await?;
-            wanted.extend(entries.into_iter().filter(|entry| !state.is_complete(&Key::from_compact(entry.key))));
+            wanted.extend(entries.into_iter().filter(|entry| {
+                let key = Key::from_compact(entry.key);
+                !state.is_complete(&key) && !state.push_cached(key, lsn)
+            }));
         }
         for round in wanted.chunks(ROUND_IMAGES_MAX) {
             self.read_round(round, lsn, state).await?;

@@ -9,6 +9,8 @@ use pageserver_api::record::WalRecord;
 use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 
+use crate::page_cache::CachedTimeline;
+
 /// The versions of one key that a read needs, gathered from new to old.
 #[derive(Debug, Default)]
 pub struct KeyHistory {
@@ -16,12 +18,19 @@ pub struct KeyHistory {
     pub image: Option<(Lsn, Bytes)>,
     /// Changes after the image (or after a change that needs no earlier version), newest first.
     pub records: Vec<(Lsn, WalRecord)>,
+    /// Whether the image is a rebuilt page from the cache.
+    pub(crate) cached: bool,
 }
 
 impl KeyHistory {
     /// Whether no older version is needed.
     pub fn is_complete(&self) -> bool {
         self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
+    }
+
+    /// The LSN of the newest version found.
+    pub(crate) fn newest(&self) -> Option<Lsn> {
+        self.records.first().map(|(lsn, _)| *lsn).or(self.image.as_ref().map(|(lsn, _)| *lsn))
     }
 
     /// Adds the next older version.
@@ -41,12 +50,28 @@ pub struct ReconstructState {
     keys: BTreeMap<Key, KeyHistory>,
     /// Data reads issued so far (not counting index pages).
     pub data_reads: u64,
+    /// Where rebuilt pages may be found.
+    cache: Option<CachedTimeline>,
 }
 
 impl ReconstructState {
     /// Nothing found yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing found yet; rebuilt pages of a timeline are looked up in the cache.
+    pub(crate) fn with_cache(cache: Option<CachedTimeline>) -> Self {
+        Self { cache, ..Self::default() }
+    }
+
+    /// Takes the page whose newest version is at `lsn` from the cache, if nothing newer was found and it is there.
+    /// Returns whether `key` is complete now.
+    pub(crate) fn push_cached(&mut self, key: Key, lsn: Lsn) -> bool {
+        let Some(cache) = self.cache.filter(|_| !self.keys.contains_key(&key)) else { return false };
+        let Some(value) = cache.get(&key, lsn) else { return false };
+        self.keys.insert(key, KeyHistory { image: Some((lsn, value)), records: Vec::new(), cached: true });
+        true
     }
 
     /// Adds the next older version of `key`. Returns whether the key is complete now.

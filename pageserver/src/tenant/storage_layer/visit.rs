@@ -86,9 +86,10 @@ fn end_key(current: Option<(CompactKey, bool, Vec<IndexEntry>)>, wanted: &mut Ve
 /// Reads the wanted versions and adds them to `state`.
 pub(super) async fn read_versions(
     source: &BlockSource,
-    wanted: Vec<KeyVersions>,
+    mut wanted: Vec<KeyVersions>,
     state: &mut ReconstructState,
 ) -> Result<(), StorageError> {
+    wanted.retain(|key| !key.versions.first().is_some_and(|newest| state.push_cached(key.key, newest.lsn)));
     let mut rest = wanted.as_slice();
     while !rest.is_empty() {
         let (round, later) = rest.split_at(round_len(rest));

@@ -13,6 +13,8 @@ use super::rebuild::{rebuild, rebuild_all};
 use super::state::{Layers, TimelineState};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
+use crate::page_cache::CachedTimeline;
+use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::ReconstructState;
 
@@ -24,7 +26,19 @@ pub(super) async fn get(
 ) -> Result<Bytes, StorageError> {
     let found = collect(state, KeySpace::single(key..key.next()), lsn, ctx).await?;
     let history = found.into_histories().remove(&key).unwrap_or_default();
-    rebuild(key, lsn, history, &state.redo_settings())
+    let newest = history.newest().filter(|_| !history.cached);
+    let value = rebuild(key, lsn, history, &state.redo_settings())?;
+    if let (Some(cache), Some(newest)) = (cache_for(state, lsn, ctx), newest) {
+        cache.insert(&key, newest, value.clone());
+    }
+    Ok(value)
+}
+
+/// Only the requests of computes come again soon: what scans the whole key space would drive out what they need. What is
+/// above the last record may not be all of its LSN yet.
+fn cache_for(state: &TimelineState, lsn: Lsn, ctx: &RequestContext) -> Option<CachedTimeline> {
+    let is_final = lsn <= state.record_lsn().last;
+    (is_final && ctx.task_kind() == TaskKind::PageRequestHandler).then_some(state.cached)
 }
 
 /// As [`get`], of a key whose values are whole, but only from the timeline's own layers.
@@ -48,7 +62,19 @@ pub(super) async fn get_vectored(
     ctx: &RequestContext,
 ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
     let found = collect(state, keyspace.clone(), lsn, ctx).await?;
-    rebuild_all(found.into_histories(), lsn, state.redo_settings()).await
+    let histories = found.into_histories();
+    let Some(cache) = cache_for(state, lsn, ctx) else {
+        return rebuild_all(histories, lsn, state.redo_settings()).await;
+    };
+    let fresh = histories.iter().filter(|(_, history)| !history.cached);
+    let fresh: Vec<_> = fresh.filter_map(|(key, history)| Some((*key, history.newest()?))).collect();
+    let rebuilt = rebuild_all(histories, lsn, state.redo_settings()).await?;
+    for (key, newest) in fresh {
+        if let Some(Ok(value)) = rebuilt.get(&key) {
+            cache.insert(&key, newest, value.clone());
+        }
+    }
+    Ok(rebuilt)
 }
 
 /// Gathers what is needed of every key of `wanted` to rebuild it as of `lsn`: from the timeline's own layers, then from
@@ -59,7 +85,7 @@ async fn collect(
     lsn: Lsn,
     ctx: &RequestContext,
 ) -> Result<ReconstructState, StorageError> {
-    let mut found = ReconstructState::new();
+    let mut found = ReconstructState::with_cache(cache_for(state, lsn, ctx));
     let (mut state, mut wanted, mut lsn) = (state, wanted, lsn);
     loop {
         let _guard = state.enter()?;

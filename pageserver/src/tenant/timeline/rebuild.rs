@@ -37,7 +37,7 @@ enum Effect {
 /// Without records the value is the image, of any length. With records it is a page: the image, or an all-zero page if
 /// the oldest record makes the page itself, and then the records, oldest first.
 pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettings) -> Result<Bytes, StorageError> {
-    let KeyHistory { image, records } = history;
+    let KeyHistory { image, records, .. } = history;
     let failed = |at: Lsn, reason: String| StorageError::Redo { key, lsn, reason: format!("at LSN {at}: {reason}") };
     let Some((oldest, first)) = records.last() else {
         return image.map(|(_, image)| image).ok_or(StorageError::MissingKey { key, lsn });

@@ -19,6 +19,7 @@ use super::redo_settings::RedoSettings;
 use crate::config::PageServerConf;
 use crate::errors::{ErrorKind, StorageError};
 use crate::l0_flush::L0FlushGlobalState;
+use crate::page_cache::{self, CachedTimeline};
 use crate::tenant::layer_map::{Layer, LayerMap};
 use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
 
@@ -78,6 +79,8 @@ pub(crate) struct TimelineState {
     pub(crate) origin: Origin,
     /// The timeline that this one continues.
     pub(crate) ancestor: Option<Branching>,
+    /// Its name in the page cache.
+    pub(crate) cached: CachedTimeline,
     /// LSNs that stay readable, each until some time.
     pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
     /// What redo depends on.
@@ -132,6 +135,7 @@ impl TimelineState {
             dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
             origin,
             ancestor,
+            cached: page_cache::register_timeline(),
             leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
             l0_flush,

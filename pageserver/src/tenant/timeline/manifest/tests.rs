@@ -59,7 +59,7 @@ fn golden_bytes() {
         "00000000000001000000000000000101000000010000000000002000",
         "01000000000000000000000000000000000000ffffffffffffffffffffffffffffffffffff",
         "00000000000001010000000000000201000000010000000000003000",
-        "7eae14be",
+        "39ffa394",
     );
     let hex: String = sample().encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, expected);
