@@ -24,8 +24,8 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::tablespaces::TablespaceTable;
 
-use super::segment::Segment;
-use super::sink::{FinishedLayer, ImageSink, Target};
+use super::segment::{Ready, Segment};
+use super::sink::{ImageSink, Target};
 use super::staging::{StagedFile, Staging};
 use super::tar::{TarError, TarEvent, TarReader};
 use super::walk::Walk;
@@ -68,8 +68,7 @@ pub struct BackupImport {
     tablespaces: TablespaceTable,
     archive: Archive,
     open: Option<OpenFile>,
-    ready: HashMap<Utf8PathBuf, Vec<FinishedLayer>>,
-    mismatch: Option<StorageError>,
+    ready: HashMap<Utf8PathBuf, Ready>,
     /// What became layers so far.
     stats: ImportStats,
     received: u64,
@@ -114,13 +113,13 @@ impl BackupImport {
         if has_manifest(&dir).await? {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
-        fs::remove_dir_all(&Staging::path(&dir)).await?;
+        fs::remove_tree(&Staging::path(&dir)).await?;
         Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
         let layer_bytes = LAYER_BYTES;
         let target = Target { conf, tenant_shard_id, timeline_id, lsn: start.lsn, layer_bytes, ctx: ctx.clone() };
-        let (archive, open, ready, mismatch, stats, received, files) = Default::default();
+        let (archive, open, ready, stats, received, files) = Default::default();
         let (staging, tablespaces) = (Staging::create(&dir).await?, table(&start.tablespaces)?);
-        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, mismatch, stats, received, files })
+        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files })
     }
 
     /// The bytes that follow are those of archive `name`: that of a tablespace, or without one that of the main
@@ -177,15 +176,12 @@ impl BackupImport {
     /// # Errors
     /// [`StorageError::Corrupt`] if something is missing or damaged.
     pub async fn finish(
-        mut self,
+        self,
         end: Lsn,
         progress: &mut (dyn FnMut(&ImportStats) + Send),
     ) -> Result<(Timeline, ImportStats), StorageError> {
         self.end_archive()?;
         let source = self.staged()?;
-        if let Some(mismatch) = self.mismatch.take().filter(|_| source.has_checksums()) {
-            return Err(mismatch);
-        }
         let Target { conf, tenant_shard_id, timeline_id, lsn, .. } = self.target;
         let sink = ImageSink::new(self.target.clone(), Key::MIN..Key::MAX);
         let mut walk = Walk::new(&source, sink, progress).with_ready(self.ready, self.stats);
@@ -277,19 +273,18 @@ impl BackupImport {
         match self.open.take().map(|open| open.content) {
             Some(Content::Staged(file)) => file.finish().await,
             Some(Content::Segment(path, segment)) => {
-                let (pages, layers, mismatch) = segment.finish().await?;
+                let (pages, ready) = segment.finish().await?;
                 self.stats.pages += pages;
                 self.stats.bytes += pages * PAGE;
-                self.stats.layers += layers.len() as u64;
-                self.mismatch = self.mismatch.take().or(mismatch);
-                self.ready.insert(path, layers);
+                self.stats.layers += ready.layers.len() as u64;
+                self.ready.insert(path, ready);
                 Ok(())
             }
             Some(Content::Ignored) | None => Ok(()),
         }
     }
 
-    fn end_archive(&mut self) -> Result<(), StorageError> {
+    fn end_archive(&self) -> Result<(), StorageError> {
         self.archive.tar.finish().map_err(|error| self.archive.damaged(error))
     }
 }
@@ -305,7 +300,7 @@ pub(crate) async fn discard(dir: &Utf8Path) -> Result<(), StorageError> {
     if has_manifest(dir).await? {
         return Ok(());
     }
-    fs::remove_dir_all(dir).await?;
+    fs::remove_tree(dir).await?;
     match dir.parent() {
         Some(parent) => fs::fsync_dir(parent).await,
         None => Ok(()),

@@ -12,6 +12,13 @@ use super::sink::{FinishedLayer, ImageSink, Target};
 use crate::datadir::{RELATION_SEGMENT_BLOCKS, check_page};
 use crate::errors::StorageError;
 
+/// What a whole segment file became.
+pub(super) struct Ready {
+    pub(super) layers: Vec<FinishedLayer>,
+    /// The first page whose checksum is wrong, if the cluster has checksums.
+    pub(super) mismatch: Option<StorageError>,
+}
+
 /// A segment under way.
 pub(super) struct Segment {
     path: Utf8PathBuf,
@@ -22,7 +29,7 @@ pub(super) struct Segment {
     backup_start: Lsn,
     /// The beginning of a page.
     partial: Vec<u8>,
-    /// The first page with a wrong checksum: whether the cluster has them is not known yet.
+    /// As in [`Ready`]: whether the cluster has checksums is not known yet.
     mismatch: Option<StorageError>,
 }
 
@@ -71,8 +78,9 @@ impl Segment {
         self.sink.layers()
     }
 
-    /// How many pages it has, the layers, and the first page with a wrong checksum.
-    pub(super) async fn finish(self) -> Result<(u64, Vec<FinishedLayer>, Option<StorageError>), StorageError> {
-        Ok((u64::from(self.next - self.first), self.sink.finish().await?, self.mismatch))
+    /// How many pages it has, and what became of them.
+    pub(super) async fn finish(self) -> Result<(u64, Ready), StorageError> {
+        let ready = Ready { layers: self.sink.finish().await?, mismatch: self.mismatch };
+        Ok((u64::from(self.next - self.first), ready))
     }
 }

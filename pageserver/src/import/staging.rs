@@ -28,7 +28,7 @@ impl Staging {
     /// An empty one in the timeline's directory, which must exist.
     pub(super) async fn create(dir: &Utf8Path) -> Result<Self, StorageError> {
         let root = Self::path(dir);
-        fs::remove_dir_all(&root).await?;
+        fs::remove_tree(&root).await?;
         fs::create_dir_all(&root).await?;
         Ok(Self { root, directories: HashSet::new() })
     }
@@ -64,7 +64,7 @@ impl Staging {
 
     /// Removes all.
     pub(super) async fn remove(self) -> Result<(), StorageError> {
-        fs::remove_dir_all(&self.root).await
+        fs::remove_tree(&self.root).await
     }
 }
 

@@ -14,6 +14,7 @@ use postgres_formats::{relmap, twophase};
 use utils::lsn::Lsn;
 
 use super::ImportStats;
+use super::segment::Ready;
 use super::sink::{FinishedLayer, ImageSink};
 use crate::datadir::{DataDir, DatabaseFiles, ForkFiles, PageChunk, PageReader, check_page};
 use crate::errors::StorageError;
@@ -26,8 +27,8 @@ pub(super) struct Walk<'a> {
     sink: ImageSink,
     progress: &'a mut (dyn FnMut(&ImportStats) + Send),
     stats: ImportStats,
-    /// Layers of whole segment files, by the file.
-    ready: HashMap<Utf8PathBuf, Vec<FinishedLayer>>,
+    /// What whole segment files became already, by the file.
+    ready: HashMap<Utf8PathBuf, Ready>,
     rels: Vec<RelTag>,
 }
 
@@ -42,7 +43,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes `ready` in place of the files that it names, and goes on counting from `stats`.
-    pub(super) fn with_ready(self, ready: HashMap<Utf8PathBuf, Vec<FinishedLayer>>, stats: ImportStats) -> Self {
+    pub(super) fn with_ready(self, ready: HashMap<Utf8PathBuf, Ready>, stats: ImportStats) -> Self {
         Self { ready, stats, ..self }
     }
 
@@ -71,7 +72,7 @@ impl<'a> Walk<'a> {
 
     /// All layers. Those of files that turned out not to count are removed.
     pub(super) async fn finish(self) -> Result<(Vec<FinishedLayer>, ImportStats), StorageError> {
-        for (_, unused) in self.ready.into_values().flatten() {
+        for (_, unused) in self.ready.into_values().flat_map(|segment| segment.layers) {
             fs::unlink(&unused).await?;
         }
         let layers = self.sink.finish().await?;
@@ -117,8 +118,11 @@ impl<'a> Walk<'a> {
     async fn fork(&mut self, rel: RelTag, files: ForkFiles) -> Result<(), StorageError> {
         let mut reader = PageReader::new(files);
         loop {
-            if let Some(layers) = reader.at_start_of().and_then(|file| self.ready.remove(file)) {
-                self.sink.splice(layers).await?;
+            if let Some(segment) = reader.at_start_of().and_then(|file| self.ready.remove(file)) {
+                if let Some(mismatch) = segment.mismatch.filter(|_| self.source.has_checksums()) {
+                    return Err(mismatch);
+                }
+                self.sink.splice(segment.layers).await?;
                 reader.skip_segment();
                 continue;
             }

@@ -54,15 +54,6 @@ pub(crate) fn unlink_now(path: &Utf8Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory with all that is in it. One that is not there is no error. Durable only after [`fsync_dir`] of
-/// the parent.
-pub async fn remove_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
-    match run(dir, |disk| disk.remove_dir_all(dir), std::fs::remove_dir_all).await {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("remove directory", dir)(source)),
-        _ => Ok(()),
-    }
-}
-
 /// Makes a directory's entries durable.
 pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
     if !sync_enabled() || fault::planted(fault::Bug::SkipDirSync) {

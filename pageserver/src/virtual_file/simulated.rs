@@ -41,10 +41,6 @@ pub trait SimulatedDisk: Send + Sync {
     fn list_dir(&self, path: &Utf8Path) -> io::Result<Vec<String>>;
     /// Creates a directory and its parents.
     fn create_dir_all(&self, path: &Utf8Path) -> io::Result<()>;
-    /// Removes a directory with all that is in it. A disk without subdirectories need only remove files.
-    fn remove_dir_all(&self, path: &Utf8Path) -> io::Result<()> {
-        self.list_dir(path)?.iter().try_for_each(|name| self.unlink(&path.join(name)))
-    }
 }
 
 static ANY: AtomicBool = AtomicBool::new(false);

@@ -154,7 +154,7 @@ async fn what_is_damaged_or_missing_stops_the_import() {
     wrong_page[8192 + 5000] ^= 1;
     let whole = base(&pages(LARGE_BLOCKS));
     let mut other_start = whole.clone();
-    other_start[512 + 24] = b'7';
+    other_start[512 + 20] = b'7';
     let no_control = &whole[..whole.len() - 1024 - 512 - 8192];
     for (archive, expected) in [
         (base(&wrong_page), "base/5/16384 at offset 8192: page checksum"),
