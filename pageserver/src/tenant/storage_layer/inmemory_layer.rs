@@ -250,6 +250,15 @@ impl InMemoryLayer {
         let mut wanted: Vec<KeyVersions> = Vec::new();
         for range in keyspace.ranges() {
             let Some((first, last)) = compact_bounds(range) else { continue };
+            if first == last {
+                let key = Key::from_compact(first);
+                if !state.is_complete(&key) {
+                    let mut versions = self.index.read().needed(first, lsn_range.end);
+                    versions.retain(|version| version.lsn >= lsn_range.start);
+                    push_wanted(key, &versions, &mut wanted);
+                }
+                continue;
+            }
             let versions = self.index.read().range(first, last);
             let entries = versions.iter().map(|version| entry(version, version.extent.position));
             collect_versions(entries, &lsn_range, state, &mut wanted);
@@ -261,6 +270,13 @@ impl InMemoryLayer {
     pub fn versions(&self) -> Vec<(CompactKey, Lsn, bool)> {
         let index = self.index.read();
         index.in_order(&index.order()).map(|version| (version.key, version.lsn, version.will_init)).collect()
+    }
+}
+
+fn push_wanted(key: Key, versions: &[Version], wanted: &mut Vec<KeyVersions>) {
+    if !versions.is_empty() {
+        let versions = versions.iter().map(|version| entry(version, version.extent.position)).collect();
+        wanted.push(KeyVersions { key, versions });
     }
 }
 

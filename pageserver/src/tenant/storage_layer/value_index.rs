@@ -137,6 +137,23 @@ impl ValueIndex {
         found
     }
 
+    /// The versions of `key` below `end` that a read needs, newest first: down to one that needs no older one.
+    pub(super) fn needed(&self, key: CompactKey, end: Lsn) -> Vec<Version> {
+        let bits = key.to_i128();
+        let Some(number) = self.prefixes.numbers.get(&(bits >> LOW_BITS)) else { return Vec::new() };
+        let packed = u64::from(*number) << LOW_BITS | u64::from(bits as u32);
+        let mut found: Vec<Version> = Vec::new();
+        self.runs.newest_first(packed, end.0, |entry| {
+            // Of versions with equal LSN the last pushed counts, and that came first here.
+            let is_replaced = found.last().is_some_and(|newer| newer.lsn.0 == entry.lsn);
+            if !is_replaced {
+                found.push(self.version(entry));
+            }
+            is_replaced || entry.place & INIT_BIT == 0
+        });
+        found
+    }
+
     /// Whether all versions are whole images, so that a read needs one version only.
     pub(super) fn only_images(&self) -> bool {
         !self.has_changes

@@ -100,6 +100,30 @@ impl Runs {
         self.last.iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
     }
 
+    /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it says that it has enough.
+    pub(super) fn newest_first(&self, key: u64, end: u64, mut visit: impl FnMut(&Entry) -> bool) {
+        for entry in self.last.iter().rev().filter(|entry| entry.key == key && entry.lsn < end) {
+            if !visit(entry) {
+                return;
+            }
+        }
+        for run in self.caught_up().iter().rev() {
+            let to = run.partition_point(|at| {
+                let entry = self.entry(*at);
+                entry.key < key || entry.key == key && entry.lsn < end
+            });
+            for at in run[..to].iter().rev() {
+                let entry = self.entry(*at);
+                if entry.key != key {
+                    break;
+                }
+                if !visit(entry) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// The runs, after sorting chunks that have become full since the last call.
     fn caught_up(&self) -> Vec<Arc<Vec<u32>>> {
         let mut sorted = self.sorted.lock();

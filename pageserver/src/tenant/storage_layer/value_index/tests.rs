@@ -44,6 +44,18 @@ proptest! {
         let wanted: Vec<_> = expected.into_iter().filter(|(key, ..)| (first..=first + len).contains(key)).collect();
         prop_assert_eq!(found.iter().map(flat).collect::<Vec<_>>(), wanted);
     }
+
+    #[test]
+    fn what_a_read_needs_of_a_key(values in values(300), at in 0usize..300, end in 0u64..400) {
+        let index = push_all(&values);
+        let key = CompactKey::from(values[at % values.len()].0);
+        let mut versions = index.range(key, key);
+        versions.retain(|version| version.lsn.0 < end);
+        let first = versions.iter().rposition(|version| version.will_init).unwrap_or(0);
+        let wanted: Vec<_> = versions[first..].iter().rev().map(flat).collect();
+        let found = index.needed(key, Lsn(end));
+        prop_assert_eq!(found.iter().map(flat).collect::<Vec<_>>(), wanted);
+    }
 }
 
 #[test]
@@ -59,6 +71,10 @@ fn runs_over_many_chunks() {
     let key = CompactKey::from(77);
     let expected: Vec<u64> = (0..count).filter(|i| i.wrapping_mul(2_654_435_761) % 5000 == 77).map(u64::from).collect();
     assert_eq!(index.range(key, key).iter().map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
+    assert_eq!(index.needed(key, Lsn(500)).iter().map(|v| v.lsn.0).collect::<Vec<_>>(), {
+        let below = expected.iter().rev().find(|lsn| **lsn < 500);
+        below.into_iter().copied().collect::<Vec<_>>()
+    });
     assert_eq!(index.in_order(&index.order()).filter(|v| v.key == key).map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
     assert_eq!(index.len(), count as usize);
     assert!(index.memory() <= 40 * count as usize, "{} bytes for {count} values", index.memory());
