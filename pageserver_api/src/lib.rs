@@ -1,9 +1,10 @@
-//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models.
+//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models, messages of the page service.
 #![forbid(unsafe_code)]
 
 pub mod key;
 pub mod keyspace;
 pub mod models;
+pub mod pagestream;
 pub mod parameters;
 pub mod record;
 pub mod reltag;

@@ -16,6 +16,7 @@ use crate::frontend;
 use crate::stream::BoxStream;
 
 pub use error::ClientError;
+pub use tokio_postgres::Config;
 
 /// Reads what the server sends.
 pub type ClientReader = MessageReader<ReadHalf<BoxStream>>;
@@ -48,8 +49,15 @@ impl Client {
     ///
     /// Hosts are tried in order. TLS follows `sslmode` as libpq has it: `prefer` and `require` do not check the
     /// server's certificate.
-    pub async fn connect(config: &tokio_postgres::Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
+    pub async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
         connect::connect(config, session).await
+    }
+
+    /// A client on a stream that has no handshake before it, or has it still to come.
+    pub(crate) fn over(stream: BoxStream) -> Self {
+        let (read, write) = tokio::io::split(stream);
+        let (reader, writer) = (MessageReader::new(read, MAX_BACKEND_MESSAGE), MessageWriter::new(write));
+        Self { reader, writer, parameters: HashMap::new() }
     }
 
     /// A setting that the server has told, such as `server_version`.
@@ -98,14 +106,15 @@ impl Client {
     /// After an error inside a simple query: reads up to the point where the connection is usable again. What is wrong
     /// with that is not interesting: the error comes first.
     pub async fn finish_failed(&mut self, error: ErrorFields) -> ClientError {
-        let fatal = matches!(error.severity.as_str(), "FATAL" | "PANIC");
-        while !fatal {
+        if matches!(error.severity.as_str(), "FATAL" | "PANIC") {
+            return ClientError::Server(error);
+        }
+        loop {
             match self.receive().await {
-                Ok(BackendMessage::ReadyForQuery) | Err(_) => break,
+                Ok(BackendMessage::ReadyForQuery) | Err(_) => return ClientError::Server(error),
                 Ok(_) => {}
             }
         }
-        ClientError::Server(error)
     }
 
     /// Where encoders put messages, and how they are sent.

@@ -1,2 +1,139 @@
 //! Client of the page service: asks a pageserver for pages, sizes and base backups.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), pageserver_client::ClientError> {
+//! use pageserver_api::pagestream::{ProtocolVersion, Query, Request, RequestHeader};
+//! use utils::lsn::Lsn;
+//! # let (tenant, timeline) = (utils::id::TenantId::generate(), utils::id::TimelineId::generate());
+//! # let rel: pageserver_api::reltag::RelTag = "1663/5/16384".parse().unwrap();
+//!
+//! let server = pageserver_client::PageServer::new("host=127.0.0.1 port=64000", None)?;
+//! let mut stream = server.pagestream(ProtocolVersion::V3, tenant, timeline).await?;
+//! let header = RequestHeader { reqid: 1, request_lsn: Lsn::MAX, not_modified_since: Lsn(0x16B3748) };
+//! let answer = stream.request(&Request { header, query: Query::GetPage(rel, 0) }).await?;
+//! # Ok(()) }
+//! ```
 #![forbid(unsafe_code)]
+
+mod backup;
+mod pagestream;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pageserver_api::pagestream::ProtocolVersion;
+use pq_proto::backend::BackendMessage;
+use pq_proto::client::{Client, Config};
+use pq_proto::error::ProtocolError;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
+
+pub use backup::BackupStream;
+pub use pagestream::{PageReceiver, PageSender, PageStream};
+pub use pq_proto::client::ClientError;
+
+/// How to reach a pageserver. Every stream and command has a connection of its own.
+#[derive(Clone, Debug)]
+pub struct PageServer {
+    config: Config,
+}
+
+/// Which base backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupOptions {
+    /// As of when; `None` for the latest.
+    pub lsn: Option<Lsn>,
+    /// Compressed by gzip.
+    pub gzip: bool,
+    /// For a standby.
+    pub replica: bool,
+}
+
+impl PageServer {
+    /// A server by its libpq connection string; `token` goes before a password in it.
+    ///
+    /// # Errors
+    /// The string is malformed; it is not repeated, as it may have a password in it.
+    pub fn new(connection_string: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let parsed = connection_string.parse::<Config>();
+        let mut config = parsed.map_err(|_| ClientError::Config("malformed connection string".into()))?;
+        if let Some(token) = token {
+            config.password(token);
+        }
+        Ok(Self { config })
+    }
+
+    /// Starts a stream of requests for pages of a timeline.
+    pub async fn pagestream(
+        &self,
+        version: ProtocolVersion,
+        tenant: TenantId,
+        timeline: TimelineId,
+    ) -> Result<PageStream, ClientError> {
+        let command = format!("{} {tenant} {timeline}", version.command());
+        let client = self.start_copy(&command, &BackendMessage::CopyBothResponse).await?;
+        Ok(PageStream::new(version, client))
+    }
+
+    /// A data directory without relations, as a tar stream.
+    pub async fn basebackup(
+        &self,
+        tenant: TenantId,
+        timeline: TimelineId,
+        options: BackupOptions,
+    ) -> Result<BackupStream, ClientError> {
+        let mut command = format!("basebackup {tenant} {timeline}");
+        options.lsn.iter().for_each(|lsn| command.push_str(&format!(" {lsn}")));
+        let flags = [(options.gzip, " --gzip"), (options.replica, " --replica")];
+        flags.iter().filter(|(wanted, _)| *wanted).for_each(|(_, flag)| command.push_str(flag));
+        self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
+    }
+
+    /// A whole data directory, as a tar stream.
+    pub async fn fullbackup(
+        &self,
+        tenant: TenantId,
+        timeline: TimelineId,
+        lsn: Option<Lsn>,
+    ) -> Result<BackupStream, ClientError> {
+        let lsn = lsn.map(|lsn| format!(" {lsn}")).unwrap_or_default();
+        let command = format!("fullbackup {tenant} {timeline}{lsn}");
+        self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
+    }
+
+    /// Asks that `lsn` stay readable. Until when it does, or `None` if the server does not promise it.
+    pub async fn lease_lsn(
+        &self,
+        tenant: TenantShardId,
+        timeline: TimelineId,
+        lsn: Lsn,
+    ) -> Result<Option<SystemTime>, ClientError> {
+        let mut client = self.connect().await?;
+        let sets = client.simple_query(&format!("lease lsn {tenant} {timeline} {lsn}")).await?;
+        client.close().await;
+        let malformed = || ClientError::Protocol(ProtocolError::Malformed("answer to lease lsn"));
+        let row = sets.first().and_then(|set| set.rows.first()).ok_or_else(malformed)?;
+        let Some(millis) = row.first().ok_or_else(malformed)? else { return Ok(None) };
+        let millis = std::str::from_utf8(millis).ok().and_then(|text| text.parse().ok()).ok_or_else(malformed)?;
+        UNIX_EPOCH.checked_add(Duration::from_millis(millis)).map(Some).ok_or_else(malformed)
+    }
+
+    async fn connect(&self) -> Result<Client, ClientError> {
+        Client::connect(&self.config, &[]).await
+    }
+
+    /// Runs a command that starts a COPY.
+    async fn start_copy(&self, command: &str, expected: &BackendMessage) -> Result<Client, ClientError> {
+        let mut client = self.connect().await?;
+        client.send_query(command).await?;
+        match client.receive().await? {
+            started if started == *expected => Ok(client),
+            BackendMessage::ErrorResponse(error) => Err(ClientError::Server(error)),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(message: &BackendMessage) -> ClientError {
+    ClientError::Protocol(ProtocolError::Unexpected { tag: message.tag(), during: "in a COPY" })
+}

@@ -1,6 +1,5 @@
 //! From a connection string to a session: hosts in order, TLS, authentication.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,9 +9,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 
-use super::{Client, ClientError, MAX_BACKEND_MESSAGE, auth, tls, unexpected};
+use super::{Client, ClientError, auth, tls, unexpected};
 use crate::backend::BackendMessage;
-use crate::framing::{MessageReader, MessageWriter};
 use crate::frontend::{StartupPacket, StartupParameters};
 use crate::sqlstate::SqlState;
 use crate::stream::BoxStream;
@@ -155,12 +153,7 @@ fn parameters(config: &Config, session: &[(&str, &str)]) -> StartupParameters {
 
 /// Startup packet, authentication, and what the server tells of itself.
 async fn start(stream: BoxStream, config: &Config, session: &[(&str, &str)]) -> Result<Client, ClientError> {
-    let (read, write) = tokio::io::split(stream);
-    let mut client = Client {
-        reader: MessageReader::new(read, MAX_BACKEND_MESSAGE),
-        writer: MessageWriter::new(write),
-        parameters: HashMap::new(),
-    };
+    let mut client = Client::over(stream);
     StartupPacket::Startup(parameters(config, session)).encode(client.writer.buffer());
     client.writer.flush().await?;
     auth::authenticate(&mut client, &user(config), config.get_password()).await?;

@@ -1,0 +1,5 @@
+//! The client against a real Postgres: authentication, TLS, replication.
+
+mod login;
+mod replicate;
+mod server;
