@@ -16,3 +16,4 @@ pub mod task_mgr;
 pub mod tenant;
 #[allow(clippy::disallowed_methods, reason = "this is the seam that everything else must use")]
 pub mod virtual_file;
+pub mod walreceiver;

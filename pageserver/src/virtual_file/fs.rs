@@ -1,6 +1,7 @@
 //! Operations on names: directories, renames, small files that are replaced whole.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -102,9 +103,23 @@ pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
 /// Replaces a small file so that a crash leaves the old or the new contents: written aside, synced, renamed, and the
 /// directory synced.
 pub async fn write_file_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), StorageError> {
+    replace_durably(path, contents, false).await
+}
+
+/// Like [`write_file_durably`], for a file that its owner alone may read.
+pub async fn write_secret_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), StorageError> {
+    replace_durably(path, contents, true).await
+}
+
+async fn replace_durably(path: &Utf8Path, contents: &[u8], secret: bool) -> Result<(), StorageError> {
     let temp = Utf8PathBuf::from(format!("{path}{TEMP_SUFFIX}"));
     unlink(&temp).await?;
     let file = VirtualFile::open(&temp, OpenMode::CreateNew).await?;
+    if secret {
+        // Before there is anything in it.
+        let owner_only = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600));
+        run(&temp, |_| Ok(()), owner_only).await.map_err(error("set permissions of", &temp))?;
+    }
     let mut buf = AlignedBuf::with_capacity(contents.len().next_multiple_of(file.align() as usize));
     buf.extend_from_slice(contents);
     buf.extend_with_zeros(buf.len().next_multiple_of(file.align() as usize) - buf.len());

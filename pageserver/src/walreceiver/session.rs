@@ -1,0 +1,272 @@
+//! One connection to the server: checks, then WAL until something ends it.
+
+use std::time::{Duration, Instant};
+
+use pq_proto::client::ClientError;
+use pq_proto::replication::{PhysicalEvent, PhysicalStream, ReplicationClient, StandbyStatus};
+use pq_proto::sqlstate::SqlState;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use utils::lsn::Lsn;
+
+use super::failure::Failure;
+use super::history::History;
+use super::intake::{Intake, MAX_PIECES, Piece};
+use super::source::WalSource;
+use super::status::{StatusCell, WalReceiverState};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::task_mgr::TaskKind;
+use crate::tenant::timeline::{RecordLsn, Timeline};
+
+/// The server hears of progress at least this often...
+const STATUS_PERIOD: Duration = Duration::from_secs(10);
+/// ... and this often while there is any.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+/// A server that has been silent for so long is asked for an answer...
+const SILENCE_ASK: Duration = Duration::from_secs(30);
+/// ... and after so long it is taken for dead.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// For the last words to a server when the receiver stops.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What a receiver works with.
+pub(super) struct Receiver {
+    pub(super) timeline: Timeline,
+    pub(super) source: WalSource,
+    pub(super) status: StatusCell,
+    pub(super) cancel: CancellationToken,
+}
+
+/// How a session ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// As told.
+    Stopped,
+    /// The server went on with another timeline of its own, at this LSN.
+    NextTimeline(u32, Lsn),
+}
+
+/// Receives WAL until the receiver is stopped or something fails.
+pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
+    let intake = Intake::load(&receiver.timeline).await?;
+    let stored = intake.last_record();
+    let (stream, slot_is_new) = connect(receiver, &intake).await?;
+    let (sender, pieces) = mpsc::channel(MAX_PIECES);
+    let taken_in = env::spawn::task("WAL intake", intake.run(pieces));
+    let session = Session {
+        receiver,
+        stream,
+        received: stored,
+        durable: receiver.timeline.watch_disk_consistent(),
+        last_message: env::clock::now(),
+        sent: (env::clock::now(), StandbyStatus::default()),
+    };
+    let ended = session.run(sender, taken_in).await;
+    match ended {
+        Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slot_is_new, stored, failure).await),
+        ended => ended,
+    }
+}
+
+/// The WAL behind the last record, from a server that passed all checks; and whether the slot had to be made.
+async fn connect(receiver: &Receiver, intake: &Intake) -> Result<(PhysicalStream, bool), Failure> {
+    let (source, stored) = (&receiver.source, intake.last_record());
+    let connected = async {
+        let mut client = ReplicationClient::connect(&source.config()?).await?;
+        let timeline = check_server(receiver, intake, &mut client).await?;
+        let slot_is_new = match client.create_physical_slot(source.slot(), true).await {
+            Ok(()) => true,
+            Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if slot_is_new {
+            let slot = source.slot();
+            tracing::warn!(
+                "slot {slot} was missing on {}, made it again; WAL from {stored} on is asked for",
+                source.host()
+            );
+        }
+        let stream = client.start_physical(Some(source.slot()), intake.feed_lsn(), timeline).await?;
+        receiver.status.update(|status| {
+            status.postgres_timeline = Some(timeline);
+            status.received_lsn = stored;
+            status.state = WalReceiverState::CatchingUp;
+        });
+        Ok((stream, slot_is_new))
+    };
+    tokio::select! {
+        connected = connected => connected,
+        () = receiver.cancel.cancelled() => Err(Failure::Transient("stopped".to_owned())),
+    }
+}
+
+/// The server must be the one, at least as far, and not gone another way. Returns its timeline with the next record.
+async fn check_server(receiver: &Receiver, intake: &Intake, client: &mut ReplicationClient) -> Result<u32, Failure> {
+    let (origin, stored) = (receiver.timeline.origin(), intake.last_record());
+    let (major, expected) = (client.server_major(), origin.pg_version.major());
+    if major != expected {
+        return Err(Failure::Wrong(format!("the server is PostgreSQL {major}, the stored cluster is of {expected}")));
+    }
+    let identity = client.identify_system().await?;
+    if identity.system_id != origin.system_identifier {
+        return Err(Failure::Wrong(format!(
+            "the server is another cluster: its system identifier is {}, that of the stored one {}",
+            identity.system_id, origin.system_identifier
+        )));
+    }
+    let history = match identity.timeline {
+        0 | 1 => History::only(identity.timeline),
+        timeline => {
+            let file = client.timeline_history(timeline).await?;
+            let parsed = History::parse(timeline, &file.content);
+            parsed.map_err(|reason| Failure::Wrong(format!("history file {}: {reason}", file.filename)))?
+        }
+    };
+    let timeline = history.locate(intake.postgres_timeline(), stored).map_err(|diverged| {
+        Failure::Wrong(format!("{diverged}: the two have diverged. Attach the server anew, as another timeline"))
+    })?;
+    if identity.flush_lsn < stored {
+        let end = identity.flush_lsn;
+        return Err(Failure::Transient(format!(
+            "the server's WAL ends at {end}, and {stored} is stored: waiting for it. If it was put back to an earlier \
+             state, attach it anew"
+        )));
+    }
+    Ok(timeline)
+}
+
+/// What to tell somebody whose server no longer has the WAL that is needed.
+async fn wal_removed(receiver: &Receiver, slot_is_new: bool, stored: Lsn, failure: Failure) -> Failure {
+    let slot = receiver.source.slot();
+    if slot_is_new {
+        // It would keep WAL that is of no use.
+        let dropped = drop_slot(&receiver.source).await;
+        if let Err(error) = dropped {
+            tracing::info!("slot {slot} was not dropped: {error}");
+        }
+    }
+    Failure::Wrong(format!(
+        "the server no longer has the WAL behind {stored}: {failure}. What is stored stays readable; to follow the \
+         server again, attach it anew, as another timeline"
+    ))
+}
+
+async fn drop_slot(source: &WalSource) -> Result<(), Failure> {
+    let mut client = ReplicationClient::connect(&source.config()?).await?;
+    Ok(client.drop_slot(source.slot()).await?)
+}
+
+struct Session<'a> {
+    receiver: &'a Receiver,
+    stream: PhysicalStream,
+    received: Lsn,
+    durable: watch::Receiver<RecordLsn>,
+    last_message: Instant,
+    /// The last status that was sent, and when.
+    sent: (Instant, StandbyStatus),
+}
+
+type TakenIn = JoinHandle<Result<(), Failure>>;
+
+impl Session<'_> {
+    async fn run(mut self, sender: mpsc::Sender<Piece>, taken_in: TakenIn) -> Result<Ended, Failure> {
+        let ended = self.pump(&sender).await;
+        // The intake goes through what it has, and makes it visible.
+        drop(sender);
+        let taken_in = taken_in.await.unwrap_or_else(|error| Err(Failure::Transient(format!("intake: {error}"))));
+        taken_in?;
+        let ended = ended?;
+        if ended == Ended::Stopped {
+            self.goodbye().await;
+        }
+        Ok(ended)
+    }
+
+    /// Hands pieces on and answers, until the end. If the intake ends first, its failure is what counts.
+    async fn pump(&mut self, sender: &mpsc::Sender<Piece>) -> Result<Ended, Failure> {
+        let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = next(sender, &mut self.stream) => match event? {
+                    None => return Ok(Ended::Stopped),
+                    Some((permit, PhysicalEvent::XLogData { start, server_end, bytes })) => {
+                        self.received = self.received.max(start + bytes.len() as u64);
+                        self.heard(server_end);
+                        permit.send(Piece { start, bytes });
+                    }
+                    Some((_, PhysicalEvent::KeepAlive { server_end, reply_requested })) => {
+                        self.heard(server_end);
+                        if reply_requested {
+                            self.report(false).await?;
+                        }
+                    }
+                    Some((_, PhysicalEvent::EndOfTimeline { next_timeline, switch_lsn })) => {
+                        return Ok(Ended::NextTimeline(next_timeline, switch_lsn));
+                    }
+                },
+                Ok(()) = self.durable.changed() => self.report(false).await?,
+                _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
+                () = self.receiver.cancel.cancelled() => return Ok(Ended::Stopped),
+            }
+        }
+    }
+
+    fn heard(&mut self, server_end: Lsn) {
+        self.last_message = env::clock::now();
+        self.receiver.status.message(Some(self.received), server_end);
+    }
+
+    /// `busy`: nothing was read because the intake is behind.
+    async fn tick(&mut self, busy: bool) -> Result<(), Failure> {
+        let now = env::clock::now();
+        if busy {
+            self.last_message = now;
+        }
+        let silent = now.saturating_duration_since(self.last_message);
+        if silent >= SILENCE_MAX {
+            return Err(ClientError::Timeout("waiting for the server to say something").into());
+        }
+        let (at, sent) = self.sent;
+        let due = now.saturating_duration_since(at) >= STATUS_PERIOD;
+        if due || silent >= SILENCE_ASK || self.standing(sent.reply_requested) != sent {
+            self.report(silent >= SILENCE_ASK).await?;
+        }
+        Ok(())
+    }
+
+    fn standing(&self, reply_requested: bool) -> StandbyStatus {
+        let timeline = &self.receiver.timeline;
+        let (flush, apply) = (timeline.disk_consistent_lsn(), timeline.last_record_lsn());
+        StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
+    }
+
+    async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
+        let status = self.standing(reply_requested);
+        self.stream.send_status(status).await?;
+        self.sent = (env::clock::now(), status);
+        Ok(())
+    }
+
+    /// Makes all durable and tells the server, so that it need not send it again.
+    async fn goodbye(&mut self) {
+        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+        if self.receiver.timeline.flush(&ctx).await.is_ok() {
+            // Whether it still listens does not matter.
+            let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
+        }
+    }
+}
+
+/// Waits for room first: a full intake stops the reading of the socket. `None` if the intake has ended.
+async fn next<'a>(
+    sender: &'a mpsc::Sender<Piece>,
+    stream: &mut PhysicalStream,
+) -> Result<Option<(mpsc::Permit<'a, Piece>, PhysicalEvent)>, Failure> {
+    let Ok(permit) = sender.reserve().await else { return Ok(None) };
+    tokio::select! {
+        event = stream.next() => Ok(Some((permit, event?))),
+        () = sender.closed() => Ok(None),
+    }
+}

@@ -1,0 +1,137 @@
+//! Where a timeline's WAL comes from: a small file in its directory.
+
+use camino::Utf8Path;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+use crate::errors::{ErrorKind, StorageError};
+use crate::tenant::timeline::WAL_SOURCE_NAME;
+use crate::virtual_file::fs;
+
+/// A server to stream WAL from. The connection string may hold a password: it is stored in a file that only the owner
+/// may read, and is never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WalSource {
+    connstr: String,
+    /// The physical replication slot.
+    slot: String,
+}
+
+impl WalSource {
+    /// A server by its connection string (`postgres://...` or `key=value`), and the slot to use there.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] if the string is none, or the slot's name is not possible.
+    pub fn new(connstr: &str, slot: &str) -> Result<Self, StorageError> {
+        let source = Self { connstr: connstr.to_owned(), slot: slot.to_owned() };
+        source.config()?;
+        let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+        if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(valid) {
+            let reason = format!("{slot:?} is no name for a slot: 1 to 63 of a-z, 0-9 and _ are");
+            return Err(StorageError::Invalid(reason));
+        }
+        Ok(source)
+    }
+
+    /// What to connect to.
+    pub(crate) fn config(&self) -> Result<Config, StorageError> {
+        // The parser's own words may hold parts of a password that is in the wrong place.
+        let parsed = self.connstr.parse::<Config>();
+        let mut config = parsed.map_err(|_| StorageError::Invalid("this is no valid connection string".to_owned()))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(StorageError::Invalid("the connection string names no host".to_owned()));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("pageserver");
+        }
+        Ok(config)
+    }
+
+    /// The slot's name.
+    pub fn slot(&self) -> &str {
+        &self.slot
+    }
+
+    /// Hosts and ports, for people.
+    pub fn host(&self) -> String {
+        let Ok(config) = self.config() else { return String::new() };
+        let port = |at: usize| config.get_ports().get(at).or(config.get_ports().first()).copied().unwrap_or(5432);
+        let names = config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        });
+        let names: Vec<String> = match config.get_hosts() {
+            [] => config.get_hostaddrs().iter().map(ToString::to_string).collect(),
+            _ => names.collect(),
+        };
+        let all = names.iter().enumerate().map(|(at, name)| format!("{name}:{}", port(at)));
+        all.collect::<Vec<_>>().join(",")
+    }
+
+    /// The source of the timeline in `dir`, if it has one.
+    pub(crate) async fn load(dir: &Utf8Path) -> Result<Option<Self>, StorageError> {
+        let path = dir.join(WAL_SOURCE_NAME);
+        let bytes = match fs::read_file(&path).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::Gone => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let source = serde_json::from_slice(&bytes).map_err(|error| {
+            let reason = format!("line {}, column {}: this is no WAL source", error.line(), error.column());
+            StorageError::Corrupt { path, offset: 0, reason }
+        })?;
+        Ok(Some(source))
+    }
+
+    /// Makes this the source of the timeline in `dir`.
+    pub(crate) async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
+        let bytes = serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))?;
+        fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), &bytes).await
+    }
+}
+
+impl std::fmt::Debug for WalSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WalSource").field("host", &self.host()).field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_source_is_stored_for_its_owner_alone_and_never_shown() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
+        let source = WalSource::new("postgres://me:s3cret@db.example:5433/postgres", "pageserver_1").unwrap();
+        source.store(dir.path()).await.unwrap();
+        assert_eq!(WalSource::load(dir.path()).await.unwrap().as_ref(), Some(&source));
+        let mode = std::fs::metadata(dir.path().join(WAL_SOURCE_NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(source.host(), "db.example:5433");
+        assert!(!format!("{source:?}").contains("s3cret"));
+        std::fs::write(dir.path().join(WAL_SOURCE_NAME), "{\"connstr\": \"s3cret").unwrap();
+        let error = WalSource::load(dir.path()).await.unwrap_err().to_string();
+        assert!(error.contains("wal_source") && !error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_a_source_is_refused() {
+        for (connstr, slot) in [
+            ("host=a passwrd=s3cret", "s"),
+            ("s3cret", "s"),
+            ("user=x", "s"),
+            ("host=a", ""),
+            ("host=a", "Slot"),
+            ("host=a", "a-b"),
+        ] {
+            let error = WalSource::new(connstr, slot).unwrap_err().to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        assert_eq!(WalSource::new("host=/tmp,b port=1,2", "s").unwrap().host(), "/tmp:1,b:2");
+    }
+}

@@ -1,0 +1,102 @@
+//! How far a receiver is, for people and for metrics.
+
+use std::time::UNIX_EPOCH;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use utils::lsn::Lsn;
+
+use super::source::WalSource;
+use crate::tenant::timeline::Timeline;
+
+/// What a receiver is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WalReceiverState {
+    /// There is no connection yet.
+    Connecting,
+    /// WAL comes that was written before.
+    CatchingUp,
+    /// WAL comes as it is written.
+    Streaming,
+    /// The last attempt failed; the next one comes by itself.
+    Retrying,
+    /// Somebody must do something, see the error.
+    Failed,
+    /// It was stopped.
+    Stopped,
+}
+
+/// How far a receiver is.
+#[derive(Clone, Debug, Serialize)]
+pub struct WalReceiverStatus {
+    /// What it is doing.
+    pub state: WalReceiverState,
+    /// Host and port of the server.
+    pub host: String,
+    /// The slot there.
+    pub slot: String,
+    /// The server's own timeline that WAL comes from.
+    pub postgres_timeline: Option<u32>,
+    /// End of the WAL that has arrived.
+    pub received_lsn: Lsn,
+    /// End of the last record that readers see.
+    pub applied_lsn: Lsn,
+    /// End of what is durable: the server may forget WAL below it.
+    pub flushed_lsn: Lsn,
+    /// End of the server's WAL when it last said so.
+    pub server_end_lsn: Option<Lsn>,
+    /// Milliseconds from the epoch of Unix to the last message.
+    pub last_message_unix_ms: Option<u64>,
+    /// Why the last attempt ended.
+    pub last_error: Option<String>,
+}
+
+/// What the receiver's task writes and others read.
+#[derive(Debug)]
+pub(super) struct StatusCell(Mutex<WalReceiverStatus>);
+
+impl StatusCell {
+    pub(super) fn new(source: &WalSource) -> Self {
+        Self(Mutex::new(WalReceiverStatus {
+            state: WalReceiverState::Connecting,
+            host: source.host(),
+            slot: source.slot().to_owned(),
+            postgres_timeline: None,
+            received_lsn: Lsn::INVALID,
+            applied_lsn: Lsn::INVALID,
+            flushed_lsn: Lsn::INVALID,
+            server_end_lsn: None,
+            last_message_unix_ms: None,
+            last_error: None,
+        }))
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut WalReceiverStatus)) {
+        change(&mut self.0.lock());
+    }
+
+    /// Bytes up to `received` have arrived; the server's WAL ends at `server_end`.
+    pub(super) fn message(&self, received: Option<Lsn>, server_end: Lsn) {
+        let now = env::clock::system_now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.update(|status| {
+            status.received_lsn = received.unwrap_or(status.received_lsn);
+            status.server_end_lsn = Some(server_end);
+            status.last_message_unix_ms = u64::try_from(now.as_millis()).ok();
+            let all_here = status.received_lsn >= server_end;
+            status.state = if all_here { WalReceiverState::Streaming } else { WalReceiverState::CatchingUp };
+            status.last_error = None;
+        });
+    }
+
+    pub(super) fn failed(&self, state: WalReceiverState, error: String) {
+        self.update(|status| (status.state, status.last_error) = (state, Some(error)));
+    }
+
+    /// With the LSNs of `timeline` as they are now.
+    pub(super) fn read(&self, timeline: &Timeline) -> WalReceiverStatus {
+        let (applied_lsn, flushed_lsn) = (timeline.last_record_lsn(), timeline.disk_consistent_lsn());
+        let status = self.0.lock().clone();
+        WalReceiverStatus { received_lsn: status.received_lsn.max(applied_lsn), applied_lsn, flushed_lsn, ..status }
+    }
+}
