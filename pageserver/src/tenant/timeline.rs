@@ -13,6 +13,7 @@ mod read;
 mod rebuild;
 mod recovery;
 mod redo_settings;
+mod size_changes;
 mod state;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use camino::Utf8Path;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::reltag::RelTag;
 use pageserver_api::shard::TenantShardId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -211,6 +213,17 @@ impl Timeline {
     /// Tells redo that the record that ends at `lsn` has changed `wal_log_hints`. Changes come in order.
     pub fn set_wal_log_hints(&self, lsn: Lsn, on: bool) {
         self.state.redo.write().set_wal_log_hints(lsn, on);
+    }
+
+    /// Names this timeline as it is open now: opened again, it has another name.
+    pub fn instance(&self) -> u64 {
+        self.state.size_changes.instance
+    }
+
+    /// An LSN after which a relation's fork has kept its size and existence, up to the last record. Everything noted
+    /// is final once [`Timeline::last_record_lsn`] has passed it.
+    pub fn size_unchanged_since(&self, rel: RelTag) -> Lsn {
+        self.state.size_changes.unchanged_since(rel)
     }
 
     /// What this timeline is and how far it has come.

@@ -1,6 +1,6 @@
 //! Responses as bytes.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
 
 use super::fields::{Fields, put_header};
 use super::{

@@ -54,7 +54,7 @@ async fn trust_handshake_byte_by_byte() {
         b"R\0\0\0\x08\0\0\0\0".as_slice(),
         b"S\0\0\0\x19client_encoding\0UTF8\0",
         b"S\0\0\0\x19integer_datetimes\0on\0",
-        b"S\0\0\0\x18server_version\014.1\0",
+        b"S\0\0\0\x18server_version\x0014.1\0",
         b"Z\0\0\0\x05I",
     ]
     .concat();

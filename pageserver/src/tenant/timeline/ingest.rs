@@ -78,6 +78,7 @@ pub(super) async fn put_batch(
     }
     let layer = open_layer(state, &writer, ctx).await?;
     let max_lsn = batch.max_lsn();
+    state.size_changes.note(batch.metadata());
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
     // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
     // between, as the writer is locked.

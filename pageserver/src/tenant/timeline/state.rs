@@ -16,6 +16,7 @@ use utils::sync::gate::{Gate, GateGuard};
 use super::dir_lock::DirLock;
 use super::manifest::Origin;
 use super::redo_settings::RedoSettings;
+use super::size_changes::SizeChanges;
 use crate::config::PageServerConf;
 use crate::errors::{ErrorKind, StorageError};
 use crate::l0_flush::L0FlushGlobalState;
@@ -86,6 +87,8 @@ pub(crate) struct TimelineState {
     /// What redo depends on.
     pub(crate) redo: RwLock<RedoSettings>,
     pub(crate) l0_flush: L0FlushGlobalState,
+    /// When relations changed their sizes.
+    pub(crate) size_changes: SizeChanges,
     /// Held while values are put and while the open layer is frozen.
     pub(crate) writer: Mutex<Writer>,
     /// Held while frozen layers are written and while the manifest is replaced.
@@ -139,6 +142,7 @@ impl TimelineState {
             leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
             l0_flush,
+            size_changes: SizeChanges::new(disk_consistent.last),
             writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
             flusher: Mutex::new(None),
             gate: Gate::default(),
