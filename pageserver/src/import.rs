@@ -29,6 +29,7 @@ use crate::datadir::DataDir;
 use crate::errors::StorageError;
 use crate::tenant::timeline::{NewTimeline, Origin, Timeline};
 pub use backup::{BackupImport, BackupStart, BackupTablespace};
+pub(crate) use backup::{discard, remove};
 use sink::{ImageSink, Target};
 use walk::Walk;
 

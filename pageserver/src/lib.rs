@@ -2,6 +2,7 @@
 //!
 //! `docs/architecture.md` is the map of the modules and their ranks.
 
+pub mod attach;
 pub mod auth;
 pub mod config;
 pub mod context;

@@ -34,7 +34,7 @@ use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::datadir::{DataDir, corrupt};
 use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::timeline::{NewTimeline, Timeline, has_manifest};
+use crate::tenant::timeline::{MANIFEST_NAME, NewTimeline, Timeline, has_manifest};
 use crate::virtual_file::fs;
 use place::Place;
 
@@ -297,9 +297,13 @@ impl Archive {
 
 /// Removes a timeline's directory if it is not that of a timeline, but of an import that did not end.
 pub(crate) async fn discard(dir: &Utf8Path) -> Result<(), StorageError> {
-    if has_manifest(dir).await? {
-        return Ok(());
-    }
+    if has_manifest(dir).await? { Ok(()) } else { remove(dir).await }
+}
+
+/// Removes the directory of a timeline that is closed.
+pub(crate) async fn remove(dir: &Utf8Path) -> Result<(), StorageError> {
+    // First: whatever is left after that is no timeline.
+    fs::unlink(&dir.join(MANIFEST_NAME)).await?;
     fs::remove_tree(dir).await?;
     match dir.parent() {
         Some(parent) => fs::fsync_dir(parent).await,

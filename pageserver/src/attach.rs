@@ -1,0 +1,144 @@
+//! Attaching a live server: from a connection string to a timeline that follows it.
+//!
+//! In the background: checks, a physical slot that keeps the WAL from now on, a base backup straight into image layers,
+//! the timeline, its WAL receiver. If any of it fails or is cancelled, the slot and all that was written are removed.
+//!
+//! If the process ends in the middle, its next start removes the files. The slot stays, and keeps WAL on the server: the
+//! same attach again (with the same timeline id, if the slot's name was not given) drops it and begins anew. A slot with
+//! a name that somebody gave is never taken over: drop it by hand.
+
+mod checks;
+mod job;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pageserver_api::shard::TenantShardId;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use utils::id::{TenantId, TimelineId};
+
+use crate::tenant::manager::{ManageError, TenantManager};
+use crate::walreceiver::{WalReceivers, WalSource};
+use job::Job;
+use status::StatusCell;
+pub use status::{AttachPhase, AttachStatus};
+
+/// Which server, and what it is to be called.
+#[derive(Clone)]
+pub struct AttachRequest {
+    /// Connection string of the server.
+    pub connstr: String,
+    /// Tenant; a new one if not given.
+    pub tenant_id: Option<TenantId>,
+    /// Timeline, which must not exist; a new one if not given.
+    pub timeline_id: Option<TimelineId>,
+    /// Name of the replication slot to be made, which must not exist; `pageserver_<timeline>` if not given.
+    pub slot: Option<String>,
+}
+
+type Id = (TenantShardId, TimelineId);
+
+/// Attaches servers. Cheap to clone.
+#[derive(Clone)]
+pub struct Attacher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    manager: TenantManager,
+    receivers: WalReceivers,
+    jobs: Mutex<HashMap<Id, Started>>,
+    cancel: CancellationToken,
+}
+
+struct Started {
+    job: Arc<Job>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Attacher {
+    /// Timelines go to `manager`, and their WAL comes through `receivers`.
+    pub fn new(manager: TenantManager, receivers: WalReceivers) -> Self {
+        let (jobs, cancel) = Default::default();
+        Self { inner: Arc::new(Inner { manager, receivers, jobs, cancel }) }
+    }
+
+    /// Begins to attach a server; see [`Attacher::status`] for how it goes.
+    ///
+    /// # Errors
+    /// [`ManageError::Storage`] of kind `Invalid` if the request makes no sense; [`ManageError::Conflict`] if the
+    /// timeline exists or is being attached.
+    pub fn start(&self, request: AttachRequest) -> Result<(TenantShardId, TimelineId), ManageError> {
+        let tenant = TenantShardId::unsharded(request.tenant_id.unwrap_or_else(TenantId::generate));
+        let timeline = request.timeline_id.unwrap_or_else(TimelineId::generate);
+        let own_slot = format!("pageserver_{timeline}");
+        let slot = request.slot.as_deref().unwrap_or(&own_slot);
+        let slot_is_ours = slot == own_slot;
+        let source = WalSource::new(&request.connstr, slot)?;
+        match self.inner.manager.get(tenant, timeline) {
+            Ok(_) => return Err(ManageError::Conflict(format!("timeline {timeline} exists already"))),
+            Err(ManageError::NotFound(_)) => {}
+            Err(other) => return Err(other),
+        }
+        let mut jobs = self.inner.jobs.lock();
+        if jobs.get(&(tenant, timeline)).is_some_and(|started| started.job.status.is_under_way()) {
+            return Err(ManageError::Conflict(format!("timeline {timeline} is being attached already")));
+        }
+        if self.inner.cancel.is_cancelled() {
+            return Err(ManageError::Busy("shutting down".to_owned()));
+        }
+        let (manager, receivers) = (self.inner.manager.clone(), self.inner.receivers.clone());
+        let (cancel, status) = (self.inner.cancel.child_token(), StatusCell::default());
+        let job = Arc::new(Job { manager, receivers, tenant, timeline, source, slot_is_ours, cancel, status });
+        let task = Some(env::spawn::task("attach", job::run(Arc::clone(&job))));
+        jobs.insert((tenant, timeline), Started { job, task });
+        Ok((tenant, timeline))
+    }
+
+    /// How an attach goes or went, since the process started.
+    pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<AttachStatus> {
+        Some(self.inner.jobs.lock().get(&(tenant, timeline))?.job.status.read())
+    }
+
+    /// Ends an attach that is under way, and waits until what it made is removed. One that is done stays.
+    pub async fn cancel(&self, tenant: TenantShardId, timeline: TimelineId) {
+        let task = self.inner.jobs.lock().get_mut(&(tenant, timeline)).and_then(|started| {
+            started.job.cancel.cancel();
+            started.task.take()
+        });
+        finish(task).await;
+    }
+
+    /// Ends all.
+    pub async fn shutdown(&self) {
+        self.inner.cancel.cancel();
+        let tasks: Vec<_> = self.inner.jobs.lock().values_mut().map(|started| started.task.take()).collect();
+        for task in tasks {
+            finish(task).await;
+        }
+    }
+}
+
+async fn finish(task: Option<JoinHandle<()>>) {
+    if let Some(Err(error)) = match task {
+        Some(task) => Some(task.await),
+        None => None,
+    } {
+        tracing::error!("an attach failed: {error}");
+    }
+}
+
+/// The connection string may hold a password.
+impl std::fmt::Debug for AttachRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { connstr: _, tenant_id, timeline_id, slot } = self;
+        f.debug_struct("AttachRequest")
+            .field("tenant_id", tenant_id)
+            .field("timeline_id", timeline_id)
+            .field("slot", slot)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,51 @@
+//! Whether a server can be attached.
+
+use postgres_formats::version::PgVersion;
+use pq_proto::client::ClientError;
+use pq_proto::replication::ReplicationClient;
+
+use super::job::AttachError;
+
+/// Sizes that are fixed when a server is built, and what they must be.
+const BUILD: [(&str, &str); 3] = [("block_size", "8192"), ("wal_block_size", "8192"), ("segment_size", "1GB")];
+
+/// Checks version, build and settings.
+pub(super) async fn check_server(client: &mut ReplicationClient) -> Result<(), AttachError> {
+    let major = client.server_major();
+    if PgVersion::from_major(major).is_none() {
+        return refused(format!("the server is PostgreSQL {major}: versions 14 to 18 are supported"));
+    }
+    for (name, expected) in BUILD {
+        let found = client.show(name).await?;
+        if found != expected {
+            return refused(format!("the server was built with {name} {found}, only {expected} is supported"));
+        }
+    }
+    if client.show("wal_level").await? == "minimal" {
+        let reason = "the server's wal_level is minimal: set it to replica or logical and restart the server";
+        return refused(reason.to_owned());
+    }
+    if client.show("full_page_writes").await? == "off" {
+        tracing::info!("full_page_writes is off: the server switches it on for as long as the copy takes");
+    }
+    Ok(())
+}
+
+fn refused(reason: String) -> Result<(), AttachError> {
+    Err(AttachError::Refused(reason))
+}
+
+/// What to tell somebody whose slot could not be made.
+pub(super) fn slot_error(slot: &str, error: ClientError) -> AttachError {
+    use pq_proto::sqlstate::SqlState;
+    match error.sqlstate() {
+        Some(SqlState::DUPLICATE_OBJECT) => AttachError::Refused(format!(
+            "the replication slot {slot} exists already on the server: give another name, or drop it \
+             (pg_drop_replication_slot) if nothing uses it"
+        )),
+        Some(SqlState::OBJECT_IN_USE) => {
+            AttachError::Refused(format!("the replication slot {slot} is in use on the server: {error}"))
+        }
+        _ => AttachError::Refused(format!("cannot make the replication slot {slot}: {error}")),
+    }
+}

@@ -1,0 +1,207 @@
+//! One attach, from the connection to the receiver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use pageserver_api::shard::TenantShardId;
+use pq_proto::client::ClientError;
+use pq_proto::replication::{BackupEvent, BaseBackup, BaseBackupOptions, ReplicationClient};
+use pq_proto::sqlstate::SqlState;
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+
+use super::checks;
+use super::status::{AttachPhase, StatusCell};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::errors::StorageError;
+use crate::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
+use crate::task_mgr::TaskKind;
+use crate::tenant::manager::{ManageError, TenantManager};
+use crate::tenant::timeline::Timeline;
+use crate::walreceiver::{WalReceivers, WalSource};
+
+/// For the removal of a slot after a failure.
+const DROP_SLOT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a server was not attached.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttachError {
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    #[error("{0}")]
+    Storage(#[from] StorageError),
+    #[error("{0}")]
+    Manage(#[from] ManageError),
+    #[error("{0}")]
+    Refused(String),
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// An attach under way.
+pub(super) struct Job {
+    pub(super) manager: TenantManager,
+    pub(super) receivers: WalReceivers,
+    pub(super) tenant: TenantShardId,
+    pub(super) timeline: TimelineId,
+    pub(super) source: WalSource,
+    /// The slot's name says that it is of this timeline: nobody else made it.
+    pub(super) slot_is_ours: bool,
+    pub(super) cancel: CancellationToken,
+    pub(super) status: StatusCell,
+}
+
+/// Attaches, or leaves nothing behind but the reason in the status.
+pub(super) async fn run(job: Arc<Job>) {
+    let (id, host) = (job.timeline, job.source.host());
+    tracing::info!(timeline = %id, "attaching the server at {host}");
+    let tenant_is_new = !job.manager.tenants().contains(&job.tenant);
+    match job.attach().await {
+        Ok(()) => tracing::info!(timeline = %id, "attached the server at {host}"),
+        Err(error) => {
+            tracing::warn!(timeline = %id, "the server at {host} was not attached: {error}");
+            if tenant_is_new && job.manager.timelines(job.tenant).is_ok_and(|timelines| timelines.is_empty()) {
+                // Nothing was in it, and what is left of it would come back as a tenant without timelines.
+                let _ = job.manager.delete_tenant(job.tenant).await;
+            }
+            job.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(error.to_string())));
+        }
+    }
+}
+
+impl Job {
+    async fn attach(&self) -> Result<(), AttachError> {
+        let mut client = self.or_cancelled(async { Ok(self.connect().await?) }).await?;
+        self.or_cancelled(checks::check_server(&mut client)).await?;
+        self.manager.create_tenant(self.tenant).await?;
+        Timeline::prepare(self.manager.conf(), self.tenant, self.timeline).await?;
+        // Before the manifest: a timeline never comes back without its source.
+        let prepared = self.source.store(&self.dir()).await;
+        let made = match prepared {
+            Ok(()) => self.make_slot(&mut client).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = made {
+            discard(&self.dir()).await?;
+            return Err(error);
+        }
+        match self.attach_with_slot(client).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.clean_up(error).await),
+        }
+    }
+
+    async fn connect(&self) -> Result<ReplicationClient, AttachError> {
+        Ok(ReplicationClient::connect(&self.source.config()?).await?)
+    }
+
+    async fn make_slot(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
+        let slot = self.source.slot();
+        let failed = |error| checks::slot_error(slot, error);
+        match client.create_physical_slot(slot, true).await {
+            Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) && self.slot_is_ours => {
+                tracing::info!("slot {slot} is left from an earlier attempt");
+                client.drop_slot(slot).await.map_err(failed)?;
+                client.create_physical_slot(slot, true).await.map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
+
+    async fn attach_with_slot(&self, client: ReplicationClient) -> Result<(), AttachError> {
+        let label = format!("pageserver timeline {}", self.timeline);
+        let options = BaseBackupOptions { label, ..BaseBackupOptions::default() };
+        let backup = self.or_cancelled(async { Ok(client.base_backup(&options).await?) }).await?;
+        let timeline = self.import(backup).await?;
+        if self.cancel.is_cancelled() {
+            remove(timeline).await?;
+            return Err(AttachError::Cancelled);
+        }
+        if let Err(error) = self.manager.add(timeline.clone()).await {
+            remove(timeline).await?;
+            return Err(error.into());
+        }
+        self.receivers.start(timeline, self.source.clone()).await;
+        self.status.update(|status| status.phase = AttachPhase::Streaming);
+        Ok(())
+    }
+
+    async fn import(&self, mut backup: BaseBackup) -> Result<Timeline, AttachError> {
+        let start = backup_start(&backup);
+        let total: u64 = backup.tablespaces().iter().filter_map(|tablespace| tablespace.size_kb).sum();
+        self.status.update(|status| {
+            (status.phase, status.start_lsn) = (AttachPhase::Copying, Some(start.lsn));
+            status.total_bytes = (total > 0).then_some(total * 1024);
+        });
+        let ctx = RequestContext::new(TaskKind::ImportPgData, DownloadBehavior::Error);
+        let mut import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, &ctx).await?;
+        self.or_cancelled(self.receive(&mut backup, &mut import)).await?;
+        let end = backup.end().map_or(start.lsn, |end| end.lsn);
+        self.status.update(|status| (status.phase, status.consistent_lsn) = (AttachPhase::Finishing, Some(end)));
+        let mut progress = |stats: &ImportStats| self.status.update(|status| status.layers = stats.layers);
+        let (timeline, _) = import.finish(end, &mut progress).await?;
+        Ok(timeline)
+    }
+
+    async fn receive(&self, backup: &mut BaseBackup, import: &mut BackupImport) -> Result<(), AttachError> {
+        while let Some(event) = backup.next().await? {
+            match event {
+                BackupEvent::NewArchive { name, spcoid, .. } => import.archive(&name, spcoid).await?,
+                BackupEvent::Data(bytes) => import.data(bytes).await?,
+                BackupEvent::Progress(_) => {}
+            }
+            self.status.update(|status| {
+                (status.bytes, status.files) = (import.received(), import.files());
+                status.layers = import.layers();
+                status.total_bytes = status.total_bytes.map(|total| total.max(status.bytes));
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes what was written, and the slot, which would keep WAL for ever. What cannot be removed is told.
+    async fn clean_up(&self, error: AttachError) -> AttachError {
+        if let Err(left) = discard(&self.dir()).await {
+            tracing::warn!("{} is left: {left}", self.dir());
+        }
+        let slot = self.source.slot();
+        let dropped = tokio::time::timeout(DROP_SLOT_TIMEOUT, async {
+            self.connect().await?.drop_slot(slot).await.map_err(AttachError::from)
+        });
+        let left = match dropped.await {
+            Ok(Ok(())) => return error,
+            Ok(Err(left)) => left.to_string(),
+            Err(_) => "timed out".to_owned(),
+        };
+        AttachError::Refused(format!(
+            "{error}; and the replication slot {slot} could not be dropped ({left}): drop it on the server, it keeps WAL"
+        ))
+    }
+
+    fn dir(&self) -> Utf8PathBuf {
+        self.manager.conf().timeline_path(&self.tenant, &self.timeline)
+    }
+
+    async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, AttachError>>) -> Result<T, AttachError> {
+        tokio::select! {
+            done = work => done,
+            () = self.cancel.cancelled() => Err(AttachError::Cancelled),
+        }
+    }
+}
+
+fn backup_start(backup: &BaseBackup) -> BackupStart {
+    let tablespaces = backup.tablespaces().iter().filter_map(|tablespace| {
+        let path = tablespace.location.clone().unwrap_or_default();
+        Some(BackupTablespace { oid: tablespace.oid?, path })
+    });
+    BackupStart { lsn: backup.start().lsn, tablespaces: tablespaces.collect() }
+}
+
+/// Removes a timeline that nobody knows yet.
+async fn remove(timeline: Timeline) -> Result<(), AttachError> {
+    let dir = timeline.dir().to_owned();
+    timeline.shutdown().await;
+    Ok(crate::import::remove(&dir).await?)
+}
