@@ -4,6 +4,7 @@
 
 pub mod attach;
 pub mod auth;
+pub mod basebackup;
 pub mod config;
 pub mod context;
 pub mod datadir;
@@ -12,6 +13,7 @@ pub mod import;
 pub mod ingest;
 pub mod l0_flush;
 pub mod page_cache;
+pub mod page_service;
 pub mod pgdata;
 pub mod task_mgr;
 pub mod tenant;

@@ -7,6 +7,8 @@ pub enum TaskKind {
     WalReceiverConnectionHandler,
     /// Serves page requests.
     PageRequestHandler,
+    /// Reads a whole timeline for a base backup.
+    BaseBackup,
     /// Opens, makes, closes tenants and timelines, and looks after them.
     TenantManager,
     /// Writes frozen layers to disk.

@@ -50,7 +50,7 @@ pub enum Query {
     Nblocks(RelTag),
     /// One page.
     GetPage(RelTag, BlockNumber),
-    /// How many bytes have all main forks of the database in the default tablespace?
+    /// How many bytes have all relations of the database in the default tablespace, with all their forks?
     DbSize {
         /// The database's OID.
         dbnode: u32,

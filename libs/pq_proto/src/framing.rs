@@ -2,7 +2,9 @@
 //!
 //! Both directions keep what is not done in their own buffer, so dropping a future of theirs loses nothing.
 
+use std::future::Future;
 use std::io;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -52,6 +54,22 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
                 return Ok(None);
             }
         }
+    }
+
+    /// The next message if it is there already, read or not: does not wait.
+    pub async fn read_ready(&mut self) -> Result<Option<RawMessage>, ReadError> {
+        if let Some(message) = self.take_buffered()? {
+            return Ok(Some(message));
+        }
+        {
+            let mut fill = std::pin::pin!(self.fill());
+            let once = |cx: &mut Context<'_>| match fill.as_mut().poll(cx) {
+                Poll::Ready(result) => Poll::Ready(result.map(drop)),
+                Poll::Pending => Poll::Ready(Ok(())),
+            };
+            std::future::poll_fn(once).await?;
+        }
+        Ok(self.take_buffered()?)
     }
 
     /// The next message if it has been read already.

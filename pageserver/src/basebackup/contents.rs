@@ -1,0 +1,211 @@
+//! Which files there are, and what is in them.
+
+use bytes::Bytes;
+use pageserver_api::key::{CONTROLFILE_KEY, relmap_key, slru_block_key, twophase_file_key};
+use pageserver_api::parameters::ClusterParameters;
+use pageserver_api::reltag::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, SlruKind};
+use postgres_formats::control_file::ControlFile;
+use postgres_formats::relmap;
+use postgres_formats::slru::segment_file_name;
+use postgres_formats::twophase;
+use postgres_formats::version::PgVersion;
+use wal_decoder::tablespaces::TablespaceTable;
+
+use super::server_files::{checkpoint_lsn, control_file, wal_segments};
+use super::tar::Tar;
+use super::{BackupError, BackupRequest, Extent, Sink, relations};
+use crate::errors::StorageError;
+use crate::pgdata::PageStore;
+use crate::pgdata::listing::Listing;
+
+const DIRS: [&str; 22] = [
+    "base",
+    "global",
+    "pg_commit_ts",
+    "pg_dynshmem",
+    "pg_logical",
+    "pg_logical/mappings",
+    "pg_logical/snapshots",
+    "pg_multixact",
+    "pg_multixact/members",
+    "pg_multixact/offsets",
+    "pg_notify",
+    "pg_replslot",
+    "pg_serial",
+    "pg_snapshots",
+    "pg_stat",
+    "pg_stat_tmp",
+    "pg_subtrans",
+    "pg_tblspc",
+    "pg_twophase",
+    "pg_wal",
+    "pg_wal/archive_status",
+    "pg_xact",
+];
+
+/// As `initdb` has it, but for the network: who copies a cluster should decide again who may use the copy.
+const HBA: &str = "# Only users of this machine. Change it to what the copy is for.\nlocal all all trust\n\
+                   local replication all trust\n";
+
+/// What is known of the cluster besides its data.
+struct Cluster {
+    version: PgVersion,
+    parameters: ClusterParameters,
+    tablespaces: TablespaceTable,
+}
+
+pub(super) async fn write<S: PageStore, W: Sink>(
+    store: &S,
+    request: BackupRequest,
+    tar: &mut Tar<'_, W>,
+) -> Result<(), BackupError> {
+    let listing = Listing::new(store, request.lsn);
+    let imported = listing.required(CONTROLFILE_KEY).await?;
+    let imported = ControlFile::decode(&imported).map_err(|error| damaged(&error))?;
+    let parameters = listing.parameters().await?;
+    let cluster = Cluster { version: imported.version, tablespaces: listing.tablespaces().await?, parameters };
+    write_settings(&cluster, tar).await?;
+    write_databases(&listing, &cluster, request.extent, tar).await?;
+    for kind in SlruKind::ALL {
+        write_slru(&listing, kind, tar).await?;
+    }
+    for xid in listing.twophase(cluster.version).await? {
+        let state = twophase::state_file(&listing.required(twophase_file_key(xid)).await?);
+        let name = twophase::file_name(cluster.version, xid);
+        tar.file(&format!("pg_twophase/{name}"), &state).await?;
+    }
+    let lsn = checkpoint_lsn(request.lsn, &cluster.parameters);
+    let control = control_file(imported, &cluster.parameters, listing.checkpoint().await?, lsn);
+    write_wal(&control, tar).await?;
+    // Last, as in the backups of Postgres: without it an incomplete copy cannot be started.
+    tar.file("global/pg_control", &control.encode()).await?;
+    Ok(tar.finish().await?)
+}
+
+fn damaged(error: &dyn std::fmt::Display) -> StorageError {
+    StorageError::Internal(format!("stored control file: {error}"))
+}
+
+async fn write_settings<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
+    for dir in DIRS {
+        tar.dir(dir).await?;
+    }
+    if cluster.version >= PgVersion::V17 {
+        tar.dir("pg_wal/summaries").await?;
+    }
+    tar.file("PG_VERSION", version_file(cluster.version).as_bytes()).await?;
+    tar.file("postgresql.conf", settings(&cluster.parameters).as_bytes()).await?;
+    tar.file("postgresql.auto.conf", b"").await?;
+    tar.file("pg_ident.conf", b"").await?;
+    Ok(tar.file("pg_hba.conf", HBA.as_bytes()).await?)
+}
+
+fn version_file(version: PgVersion) -> String {
+    format!("{}\n", version.major())
+}
+
+/// What the data depend on: with less, prepared transactions could not be recovered, say.
+fn settings(parameters: &ClusterParameters) -> String {
+    let wal_level = match parameters.wal_level {
+        0 => "minimal",
+        1 => "replica",
+        _ => "logical",
+    };
+    let on = |value: bool| if value { "on" } else { "off" };
+    // Without WAL for replicas there cannot be senders.
+    let senders = if parameters.wal_level == 0 { 0 } else { parameters.max_wal_senders };
+    format!(
+        "# The settings of the cluster that this is a copy of, as far as its data depend on them.\n\
+         wal_level = {wal_level}\n\
+         wal_log_hints = {}\n\
+         track_commit_timestamp = {}\n\
+         max_connections = {}\n\
+         max_worker_processes = {}\n\
+         max_wal_senders = {senders}\n\
+         max_prepared_transactions = {}\n\
+         max_locks_per_transaction = {}\n",
+        on(parameters.wal_log_hints),
+        on(parameters.track_commit_timestamp),
+        parameters.max_connections,
+        parameters.max_worker_processes,
+        parameters.max_prepared_transactions,
+        parameters.max_locks_per_transaction,
+    )
+}
+
+async fn write_databases<S: PageStore, W: Sink>(
+    listing: &Listing<'_, S>,
+    cluster: &Cluster,
+    extent: Extent,
+    tar: &mut Tar<'_, W>,
+) -> Result<(), BackupError> {
+    let version = cluster.version;
+    for tablespace in cluster.tablespaces.entries() {
+        tar.dir(&format!("pg_tblspc/{}", tablespace.oid)).await?;
+        tar.dir(&tablespace_dir(version, tablespace.oid)).await?;
+    }
+    for ((spcnode, dbnode), has_relmap) in listing.databases().await? {
+        let dir = database_dir(cluster, spcnode, dbnode)?;
+        if spcnode != GLOBAL_TABLESPACE {
+            tar.dir(&dir).await?;
+        }
+        if has_relmap {
+            let map = listing.required(relmap_key(spcnode, dbnode)).await?;
+            tar.file(&format!("{dir}/{}", relmap::FILE_NAME), &map).await?;
+            if spcnode != GLOBAL_TABLESPACE {
+                tar.file(&format!("{dir}/PG_VERSION"), version_file(version).as_bytes()).await?;
+            }
+        }
+        let checksums = cluster.parameters.data_checksums;
+        let source = relations::Source { listing, spcnode, dbnode, dir: &dir, checksums };
+        relations::write(&source, extent, tar).await?;
+    }
+    Ok(())
+}
+
+fn tablespace_dir(version: PgVersion, oid: u32) -> String {
+    format!("pg_tblspc/{oid}/PG_{}_{}", version.major(), version.catalog_version())
+}
+
+/// A database's directory. Tablespaces become directories inside the data directory: their places on the original
+/// server may be in use, or not exist.
+fn database_dir(cluster: &Cluster, spcnode: u32, dbnode: u32) -> Result<String, StorageError> {
+    match spcnode {
+        GLOBAL_TABLESPACE => Ok("global".to_owned()),
+        DEFAULT_TABLESPACE => Ok(format!("base/{dbnode}")),
+        number => {
+            let oid = cluster.tablespaces.oid(number);
+            let oid = oid.ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))?;
+            Ok(format!("{}/{dbnode}", tablespace_dir(cluster.version, oid)))
+        }
+    }
+}
+
+async fn write_slru<S: PageStore, W: Sink>(
+    listing: &Listing<'_, S>,
+    kind: SlruKind,
+    tar: &mut Tar<'_, W>,
+) -> Result<(), BackupError> {
+    for (segment, pages) in listing.slru_segments(kind).await? {
+        let range = slru_block_key(kind, segment, 0)..slru_block_key(kind, segment, pages);
+        let content: Vec<Bytes> = listing.dense(range).await?.into_values().collect();
+        tar.file(&format!("{}/{}", kind.dir(), segment_file_name(segment)), &content.concat()).await?;
+    }
+    Ok(())
+}
+
+async fn write_wal<W: Sink>(control: &ControlFile, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
+    let size = u64::from(control.fields.wal_segment_size);
+    for segment in wal_segments(control) {
+        tar.begin_file(&format!("pg_wal/{}", segment.name), size).await?;
+        let mut at = 0;
+        for (offset, piece) in segment.pieces {
+            tar.zeros(offset - at).await?;
+            at = offset + piece.len() as u64;
+            tar.content(piece.into()).await?;
+        }
+        tar.zeros(size - at).await?;
+        tar.end_file().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The port that computes talk to: pages, sizes, base backups and leases, by the Postgres protocol.
+//!
+//! * [`command`]: what can be asked for; [`connection`]: one client.
+//! * [`stream`]: requests for pages, folded into batches ([`batch`]) and answered ([`serve`], [`pages`]).
+//! * [`lsn`]: as of when a request is answered; [`rel_sizes`]: sizes that are known.
+//! * [`backup`]: base backups on their way out.
+
+mod auth;
+mod backup;
+mod batch;
+mod command;
+mod connection;
+mod errors;
+mod lsn;
+mod pages;
+mod rel_sizes;
+mod serve;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pq_proto::backend::ErrorFields;
+use pq_proto::server::{Connection, ServerOptions};
+use pq_proto::sqlstate::SqlState;
+use pq_proto::stream::BoxStream;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::Auth;
+use crate::tenant::manager::TenantManager;
+
+/// Clients that are told at the same time that there are too many; more are disconnected without a word.
+const MAX_REJECTIONS: usize = 16;
+/// After a failed accept: most often file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of the page service.
+#[derive(Clone)]
+pub struct PageServiceSettings {
+    /// With it, clients must use TLS.
+    pub tls: Option<TlsAcceptor>,
+    /// Clients at the same time.
+    pub max_connections: usize,
+    /// From the first byte until the client is let in.
+    pub handshake_timeout: Duration,
+    /// A client that says nothing for so long, or takes nothing, is disconnected.
+    pub idle_timeout: Duration,
+    /// Pages that are read together, at most.
+    pub max_batch_size: usize,
+    /// How long an LSN stays readable that a client has taken a lease of.
+    pub lease_length: Duration,
+}
+
+impl Default for PageServiceSettings {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            max_connections: 4096,
+            handshake_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(600),
+            max_batch_size: 32,
+            lease_length: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Serves computes. Cheap to clone.
+#[derive(Clone)]
+pub struct PageService {
+    shared: Arc<Shared>,
+}
+
+/// What all connections have in common.
+struct Shared {
+    manager: TenantManager,
+    auth: Auth,
+    settings: PageServiceSettings,
+    sizes: rel_sizes::RelSizes,
+    connections: Arc<Semaphore>,
+    rejections: Arc<Semaphore>,
+}
+
+impl PageService {
+    /// A service for the timelines of `manager`.
+    pub fn new(manager: TenantManager, auth: Auth, settings: PageServiceSettings) -> Self {
+        let connections = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
+        let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
+        let sizes = rel_sizes::RelSizes::new();
+        Self { shared: Arc::new(Shared { manager, auth, settings, sizes, connections, rejections }) }
+    }
+
+    /// Accepts clients until `cancel`, then tells them that the server shuts down, and waits until they are gone.
+    pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
+        let tasks = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    // Without it answers are held back for more of them.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%peer, "client is gone already: {error}");
+                        continue;
+                    }
+                    let connection = self.clone().connection(Box::new(stream), peer.to_string(), cancel.clone());
+                    env::spawn::task("page service connection", tasks.track_future(connection));
+                }
+                Err(error) => {
+                    tracing::warn!("cannot accept a client of the page service: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// Serves one client on any stream, from its first byte to its last. `peer` names it in the log.
+    pub async fn connection(self, stream: BoxStream, peer: String, cancel: CancellationToken) {
+        let Ok(_permit) = self.shared.connections.clone().try_acquire_owned() else {
+            return self.reject(stream, &peer).await;
+        };
+        connection::run(&self.shared, stream, &peer, &cancel).await;
+    }
+
+    async fn reject(&self, stream: BoxStream, peer: &str) {
+        let limit = self.shared.settings.max_connections;
+        tracing::warn!(%peer, "too many clients of the page service: the limit is {limit}");
+        let Ok(_permit) = self.shared.rejections.clone().try_acquire_owned() else { return };
+        let message = format!("too many connections: the limit is {limit}");
+        let error = ErrorFields::new(SqlState::TOO_MANY_CONNECTIONS, message);
+        Connection::reject(stream, self.shared.server_options(), error).await;
+    }
+}
+
+impl Shared {
+    fn server_options(&self) -> ServerOptions {
+        ServerOptions {
+            tls: self.settings.tls.clone(),
+            handshake_timeout: self.settings.handshake_timeout,
+            idle_timeout: self.settings.idle_timeout,
+            describe: command::columns,
+        }
+    }
+}

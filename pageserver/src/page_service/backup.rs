@@ -1,0 +1,90 @@
+//! Base backups on their way out.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pq_proto::backend::put;
+use pq_proto::server::{Connection, ServerWriter};
+use utils::lsn::Lsn;
+
+use super::connection::Session;
+use super::errors::CommandError;
+use super::lsn::wait_for;
+use crate::basebackup::{self, BackupError, BackupRequest, Extent, Sink};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::pgdata::TimelineStore;
+use crate::task_mgr::TaskKind;
+use crate::tenant::timeline::Timeline;
+
+/// Bytes that are collected before they are sent.
+const SEND_ABOVE: usize = 256 * 1024;
+
+/// Bytes of the archive become data of a COPY.
+struct CopyOut<'a> {
+    writer: &'a mut ServerWriter,
+    limit: Duration,
+}
+
+impl Sink for CopyOut<'_> {
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        put::copy_data(self.writer.buffer(), |buf| buf.extend_from_slice(&bytes));
+        let sent = tokio::time::timeout(self.limit, self.writer.flush_above(SEND_ABOVE)).await;
+        sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Sends a backup as of `lsn`, or of the last record.
+pub(super) async fn send(
+    session: &Session<'_>,
+    connection: &mut Connection,
+    timeline: &Timeline,
+    lsn: Option<Lsn>,
+    extent: Extent,
+    gzip: bool,
+) -> Result<(), CommandError> {
+    let gone = timeline.cancelled();
+    let work = send_all(session, connection, timeline, lsn, extent, gzip);
+    tokio::select! {
+        biased;
+        () = session.cancel.cancelled() => Err(CommandError::shutdown()),
+        () = gone.cancelled() => Err(CommandError::shutdown()),
+        done = work => done,
+    }
+}
+
+async fn send_all(
+    session: &Session<'_>,
+    connection: &mut Connection,
+    timeline: &Timeline,
+    lsn: Option<Lsn>,
+    extent: Extent,
+    gzip: bool,
+) -> Result<(), CommandError> {
+    // Older clients say 0/0 for the latest.
+    let lsn = lsn.filter(|lsn| lsn.is_valid());
+    if let Some(lsn) = lsn {
+        wait_for(timeline, lsn, session.shared.manager.conf().wait_lsn_timeout).await?;
+    }
+    let lsn = lsn.unwrap_or_else(|| timeline.last_record_lsn());
+    let readable = timeline.check_readable(lsn);
+    readable.map_err(|error| CommandError::failed(format!("invalid basebackup lsn: {error}")))?;
+    put::copy_out(connection.writer().buffer());
+    connection.writer().flush().await?;
+    let ctx = RequestContext::new(TaskKind::BaseBackup, DownloadBehavior::Download);
+    let store = TimelineStore::new(timeline.clone(), ctx);
+    let mut sink = CopyOut { writer: connection.writer(), limit: session.shared.settings.idle_timeout };
+    match basebackup::write(&store, BackupRequest { lsn, extent, gzip }, &mut sink).await {
+        Ok(()) => {}
+        Err(BackupError::Sink(error)) => return Err(error.into()),
+        Err(BackupError::Storage(error)) => {
+            tracing::error!(timeline = %timeline.timeline_id(), %lsn, "base backup failed: {error}");
+            return Err(error.into());
+        }
+    }
+    put::copy_done(connection.writer().buffer());
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! One client, from its first byte to its last.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pq_proto::backend::put;
+use pq_proto::server::{Connection, ConnectionError, Query};
+use pq_proto::stream::BoxStream;
+use tokio_util::sync::CancellationToken;
+use utils::id::{TenantId, TimelineId};
+use utils::shard::TenantShardId;
+
+use super::command::{self, Command};
+use super::errors::CommandError;
+use super::{Shared, backup, stream};
+use crate::auth::Permission;
+use crate::basebackup::Extent;
+use crate::tenant::timeline::Timeline;
+
+/// What commands answer that give no rows.
+const DONE: &str = "SELECT 1";
+
+pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, cancel: &CancellationToken) {
+    let accepted = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return,
+        accepted = Connection::accept(stream, shared.server_options(), &shared.auth) => accepted,
+    };
+    let (mut connection, permission) = match accepted {
+        Ok(accepted) => accepted,
+        Err(error) => return tracing::info!(%peer, "client of the page service not let in: {error}"),
+    };
+    let application = connection.startup().get("application_name").unwrap_or_default();
+    tracing::debug!(%peer, application, "client of the page service let in");
+    let session = Session { shared, permission, cancel };
+    match session.serve(&mut connection).await {
+        Ok(()) => tracing::debug!(%peer, "client left"),
+        Err(CommandError::Connection(error)) => log_end(peer, &error),
+        Err(CommandError::Failed(error) | CommandError::Closing(error)) => {
+            tracing::info!(%peer, "connection closed: {error}");
+            connection.fail_and_close(&error).await;
+        }
+    }
+}
+
+fn log_end(peer: &str, error: &ConnectionError) {
+    match error {
+        // Computes come and go, and do not always say good bye.
+        ConnectionError::Io(error) => tracing::debug!(%peer, "client lost: {error}"),
+        error => tracing::info!(%peer, "connection closed: {error}"),
+    }
+}
+
+/// A client and what it may do.
+pub(super) struct Session<'a> {
+    pub(super) shared: &'a Shared,
+    permission: Permission,
+    pub(super) cancel: &'a CancellationToken,
+}
+
+impl Session<'_> {
+    /// Serves commands until the client leaves or an error ends the connection.
+    async fn serve(&self, connection: &mut Connection) -> Result<(), CommandError> {
+        loop {
+            let query = tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(CommandError::shutdown()),
+                query = connection.next_query() => query?,
+            };
+            let Some(query) = query else { return Ok(()) };
+            match self.run(connection, &query).await {
+                Ok(Next::Command) => {}
+                Ok(Next::End) => return Ok(()),
+                Err(CommandError::Failed(error)) => {
+                    tracing::info!("command {:?} failed: {error}", query.text);
+                    connection.fail(&query, &error).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn run(&self, connection: &mut Connection, query: &Query) -> Result<Next, CommandError> {
+        match command::parse(&query.text).map_err(CommandError::failed)? {
+            Command::PageStream { version, tenant, timeline } => {
+                let timeline = self.timeline(TenantShardId::unsharded(tenant), timeline)?;
+                stream::serve(self, connection, timeline, version).await?;
+                return Ok(Next::End);
+            }
+            Command::BaseBackup { tenant, timeline, lsn, gzip, replica: _ } => {
+                let timeline = self.unsharded(tenant, timeline)?;
+                backup::send(self, connection, &timeline, lsn, Extent::WithoutRelations, gzip).await?;
+            }
+            Command::FullBackup { tenant, timeline, lsn } => {
+                let timeline = self.unsharded(tenant, timeline)?;
+                backup::send(self, connection, &timeline, lsn, Extent::Full, false).await?;
+            }
+            Command::Lease { tenant, timeline, lsn } => {
+                let timeline = self.timeline(tenant, timeline)?;
+                // An LSN that cannot be kept is an answer as well.
+                let until = timeline.lease(lsn, self.shared.settings.lease_length).ok();
+                send_lease(connection, query, until);
+            }
+            Command::Set => {}
+        }
+        connection.complete(query, DONE).await?;
+        Ok(Next::Command)
+    }
+
+    fn unsharded(&self, tenant: TenantId, timeline: TimelineId) -> Result<Timeline, CommandError> {
+        self.timeline(TenantShardId::unsharded(tenant), timeline)
+    }
+
+    /// A timeline that the client may use.
+    fn timeline(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<Timeline, CommandError> {
+        self.permission.check_tenant(tenant.tenant_id)?;
+        Ok(self.shared.manager.get(tenant, timeline)?)
+    }
+}
+
+/// What comes after a command.
+enum Next {
+    Command,
+    /// The client has left.
+    End,
+}
+
+fn send_lease(connection: &mut Connection, query: &Query, until: Option<SystemTime>) {
+    let millis = until.map(|until| until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().to_string());
+    let columns = command::columns(&query.text).unwrap_or_default();
+    let buf = connection.writer().buffer();
+    if !query.extended {
+        put::row_description(buf, columns);
+    }
+    put::data_row(buf, &[millis.as_deref().map(str::as_bytes)]);
+}

@@ -1,0 +1,74 @@
+//! As of when a request is answered.
+//!
+//! A client asks for a version, and promises that what it asks for has not changed between `not_modified_since` and
+//! that version. So any LSN between the two gives the same, and nothing has to be waited for that has arrived up to
+//! `not_modified_since`.
+
+use std::time::Duration;
+
+use pageserver_api::pagestream::RequestHeader;
+use utils::lsn::Lsn;
+
+use crate::errors::StorageError;
+use crate::tenant::timeline::Timeline;
+
+/// Whether the header makes sense; the error is what the client is told.
+pub(super) fn check(header: &RequestHeader) -> Result<(), String> {
+    let RequestHeader { request_lsn, not_modified_since, .. } = header;
+    if request_lsn < not_modified_since {
+        return Err(format!(
+            "invalid request with request LSN {request_lsn} and not_modified_since {not_modified_since}"
+        ));
+    }
+    if !request_lsn.is_valid() {
+        return Err("invalid LSN(0) in request".to_owned());
+    }
+    Ok(())
+}
+
+/// The LSN at which a good request is answered once everything up to `last` is there.
+///
+/// # Errors
+/// What it needs has not arrived.
+pub(super) fn effective(header: &RequestHeader, last: Lsn) -> Result<Lsn, String> {
+    if header.not_modified_since > last {
+        return Err(format!(
+            "timed out while waiting for WAL up to LSN {}: it has arrived up to {last}",
+            header.not_modified_since
+        ));
+    }
+    Ok(header.request_lsn.min(last))
+}
+
+/// Waits until history is complete up to `lsn`.
+pub(super) async fn wait_for(timeline: &Timeline, lsn: Lsn, limit: Duration) -> Result<(), StorageError> {
+    if timeline.last_record_lsn() >= lsn {
+        return Ok(());
+    }
+    timeline.wait_for_lsn_timeout(lsn, limit).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(request_lsn: u64, not_modified_since: u64) -> RequestHeader {
+        RequestHeader { reqid: 0, request_lsn: Lsn(request_lsn), not_modified_since: Lsn(not_modified_since) }
+    }
+
+    #[test]
+    fn senseless_requests() {
+        assert!(check(&header(5, 6)).unwrap_err().contains("0/5 and not_modified_since 0/6"));
+        assert_eq!(check(&header(0, 0)), Err("invalid LSN(0) in request".to_owned()));
+        assert_eq!(check(&header(5, 5)), Ok(()));
+        assert_eq!(check(&header(u64::MAX, 0)), Ok(()));
+    }
+
+    #[test]
+    fn the_newest_that_is_promised_to_be_the_same() {
+        assert_eq!(effective(&header(u64::MAX, 10), Lsn(20)), Ok(Lsn(20)));
+        assert_eq!(effective(&header(15, 10), Lsn(20)), Ok(Lsn(15)));
+        assert_eq!(effective(&header(30, 20), Lsn(20)), Ok(Lsn(20)));
+        assert!(effective(&header(u64::MAX, 21), Lsn(20)).is_err());
+    }
+}

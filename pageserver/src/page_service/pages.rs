@@ -1,0 +1,222 @@
+//! Pages for a batch of requests: one wait, one vectored read for each LSN.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pageserver_api::key::{Key, rel_block_key, rel_size_key};
+use pageserver_api::keyspace::KeySpaceBuilder;
+use pageserver_api::pagestream::{PAGE_SIZE, Query, Request, RequestHeader};
+use pageserver_api::reltag::{BlockNumber, FSM_FORK, RelTag, VM_FORK};
+use utils::lsn::Lsn;
+use wal_decoder::tablespaces::{FIRST_SLOT, TablespaceError};
+
+use super::lsn::{check, effective, wait_for};
+use super::rel_sizes::{RelSizes, Size};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::errors::StorageError;
+use crate::pgdata::TimelineStore;
+use crate::pgdata::listing::Listing;
+use crate::task_mgr::TaskKind;
+use crate::tenant::timeline::Timeline;
+
+/// What lies beyond the end of a relation.
+static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
+/// Reads a timeline for a client.
+pub(super) struct Reader<'a> {
+    store: TimelineStore,
+    sizes: &'a RelSizes,
+    wait_limit: Duration,
+}
+
+/// A block of a relation, as keys name it.
+struct Wanted {
+    rel: RelTag,
+    block: BlockNumber,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(timeline: Timeline, sizes: &'a RelSizes, wait_limit: Duration) -> Self {
+        let ctx = RequestContext::new(TaskKind::PageRequestHandler, DownloadBehavior::Download);
+        Self { store: TimelineStore::new(timeline, ctx), sizes, wait_limit }
+    }
+
+    pub(super) fn timeline(&self) -> &Timeline {
+        self.store.timeline()
+    }
+
+    pub(super) fn listing(&self, lsn: Lsn) -> Listing<'_, TimelineStore> {
+        Listing::new(&self.store, lsn)
+    }
+
+    /// The LSN at which to answer a request, once all it needs is there.
+    pub(super) async fn lsn(&self, header: &RequestHeader) -> Result<Lsn, StorageError> {
+        check(header).map_err(StorageError::Invalid)?;
+        wait_for(self.timeline(), header.not_modified_since, self.wait_limit).await?;
+        let lsn = effective(header, self.timeline().last_record_lsn()).map_err(StorageError::Invalid)?;
+        self.timeline().check_readable(lsn)?;
+        Ok(lsn)
+    }
+
+    /// The LSNs of a batch: waits once, for the newest that any of the requests needs.
+    async fn lsns(&self, requests: &[Request]) -> Vec<Result<Lsn, StorageError>> {
+        let good = requests.iter().filter(|request| check(&request.header).is_ok());
+        let newest = good.map(|request| request.header.not_modified_since).max().unwrap_or(Lsn::INVALID);
+        // If it does not come, those that need less are still answered.
+        let waited = wait_for(self.timeline(), newest, self.wait_limit).await;
+        let last = self.timeline().last_record_lsn();
+        let shut_down = matches!(waited, Err(StorageError::Shutdown));
+        let resolve = |request: &Request| {
+            check(&request.header).map_err(StorageError::Invalid)?;
+            if shut_down {
+                return Err(StorageError::Shutdown);
+            }
+            let lsn = effective(&request.header, last).map_err(StorageError::Invalid)?;
+            self.timeline().check_readable(lsn)?;
+            Ok(lsn)
+        };
+        requests.iter().map(resolve).collect()
+    }
+
+    /// The pages that the requests ask for, in their order. All must be for pages.
+    pub(super) async fn pages(&self, requests: &[Request]) -> Vec<Result<Bytes, StorageError>> {
+        let mut groups = BTreeMap::<Lsn, Vec<usize>>::new();
+        let mut answers: Vec<Option<Result<Bytes, StorageError>>> = Vec::with_capacity(requests.len());
+        for (number, lsn) in self.lsns(requests).await.into_iter().enumerate() {
+            match lsn {
+                Ok(lsn) => {
+                    groups.entry(lsn).or_default().push(number);
+                    answers.push(None);
+                }
+                Err(error) => answers.push(Some(Err(error))),
+            }
+        }
+        for (lsn, numbers) in groups {
+            let group: Vec<&Request> = numbers.iter().filter_map(|number| requests.get(*number)).collect();
+            for (number, page) in numbers.iter().zip(self.pages_at(lsn, &group).await) {
+                if let Some(answer) = answers.get_mut(*number) {
+                    *answer = Some(page);
+                }
+            }
+        }
+        let missing = || Err(StorageError::Internal("a request was left out of its batch".to_owned()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+    }
+
+    async fn pages_at(&self, lsn: Lsn, requests: &[&Request]) -> Vec<Result<Bytes, StorageError>> {
+        let mut sizes = KnownSizes { reader: self, lsn, known: Vec::new() };
+        let mut keys = KeySpaceBuilder::default();
+        let mut places = Vec::with_capacity(requests.len());
+        for request in requests {
+            let place = match request.query {
+                Query::GetPage(rel, block) => sizes.place(rel, block).await,
+                _ => Err(StorageError::Internal("not a request for a page".to_owned())),
+            };
+            if let Ok(Some(wanted)) = &place {
+                keys.add_key(rel_block_key(wanted.rel, wanted.block));
+            }
+            places.push(place);
+        }
+        let keys = keys.build();
+        let mut found = if keys.is_empty() {
+            BTreeMap::new()
+        } else {
+            match self.timeline().get_vectored(&keys, lsn, self.store.ctx()).await {
+                Ok(found) => found,
+                Err(error) => return fail_all(places, &error),
+            }
+        };
+        let mut taken = BTreeMap::<Key, Bytes>::new();
+        places.into_iter().map(|place| take_page(place?, lsn, &mut found, &mut taken)).collect()
+    }
+
+    /// The size of a fork, whose tablespace is named by its OID.
+    pub(super) async fn size(&self, rel: RelTag, lsn: Lsn) -> Result<(RelTag, Size), StorageError> {
+        let Some(rel) = self.in_keys(rel, lsn).await? else { return Ok((rel, None)) };
+        Ok((rel, self.sizes.get(self.timeline(), &self.store, rel, lsn).await?))
+    }
+
+    /// The fork as keys name it; `None` if there is no such tablespace.
+    async fn in_keys(&self, rel: RelTag, lsn: Lsn) -> Result<Option<RelTag>, StorageError> {
+        if rel.spcnode < FIRST_SLOT {
+            return Ok(Some(rel));
+        }
+        match self.listing(lsn).tablespaces().await?.number(rel.spcnode) {
+            Ok(number) => Ok(Some(RelTag { spcnode: number, ..rel })),
+            Err(TablespaceError::Unknown(_) | TablespaceError::Full(_)) => Ok(None),
+        }
+    }
+}
+
+/// Sizes that one batch has asked for already: most batches are about one relation.
+struct KnownSizes<'a> {
+    reader: &'a Reader<'a>,
+    lsn: Lsn,
+    known: Vec<(RelTag, RelTag, Size)>,
+}
+
+impl KnownSizes<'_> {
+    /// Which page a request means; `None` beyond the end.
+    async fn place(&mut self, asked: RelTag, block: BlockNumber) -> Result<Option<Wanted>, StorageError> {
+        let known = self.known.iter().find(|(rel, ..)| *rel == asked).copied();
+        let (rel, size) = match known {
+            Some((_, rel, size)) => (rel, size),
+            None => {
+                let (rel, size) = self.reader.size(asked, self.lsn).await?;
+                self.known.push((asked, rel, size));
+                (rel, size)
+            }
+        };
+        let blocks = blocks_or_error(rel, size, self.lsn)?;
+        Ok((block < blocks).then_some(Wanted { rel, block }))
+    }
+}
+
+/// The number of blocks. A map fork that does not exist is empty; any other has to exist.
+pub(super) fn blocks_or_error(rel: RelTag, size: Size, lsn: Lsn) -> Result<BlockNumber, StorageError> {
+    match size {
+        Some(blocks) => Ok(blocks),
+        None if matches!(rel.forknum, FSM_FORK | VM_FORK) => Ok(0),
+        None => Err(StorageError::Invalid(format!(
+            "relation {rel} does not exist at LSN {lsn}: could not find data for key {}",
+            rel_size_key(rel)
+        ))),
+    }
+}
+
+/// Takes a page out of what was found; a page that is asked for twice is found the second time in `taken`.
+fn take_page(
+    wanted: Option<Wanted>,
+    lsn: Lsn,
+    found: &mut BTreeMap<Key, Result<Bytes, StorageError>>,
+    taken: &mut BTreeMap<Key, Bytes>,
+) -> Result<Bytes, StorageError> {
+    let Some(Wanted { rel, block }) = wanted else { return Ok(Bytes::from_static(&ZERO_PAGE)) };
+    let key = rel_block_key(rel, block);
+    if let Some(page) = taken.get(&key) {
+        return Ok(page.clone());
+    }
+    let page = found.remove(&key).unwrap_or(Err(StorageError::MissingKey { key, lsn }))?;
+    if page.len() != PAGE_SIZE {
+        return Err(StorageError::Internal(format!("block {block} of {rel} has {} bytes", page.len())));
+    }
+    taken.insert(key, page.clone());
+    Ok(page)
+}
+
+/// The whole read failed: so did each request that needed it.
+fn fail_all(
+    places: Vec<Result<Option<Wanted>, StorageError>>,
+    error: &StorageError,
+) -> Vec<Result<Bytes, StorageError>> {
+    let same = || match error {
+        StorageError::Shutdown => StorageError::Shutdown,
+        other => StorageError::Internal(other.to_string()),
+    };
+    let fail = |place: Result<Option<Wanted>, StorageError>| match place? {
+        Some(_) => Err(same()),
+        None => Ok(Bytes::from_static(&ZERO_PAGE)),
+    };
+    places.into_iter().map(fail).collect()
+}

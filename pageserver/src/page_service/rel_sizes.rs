@@ -1,0 +1,120 @@
+//! Sizes of relations that are known, so that not every request for a page has to look one up.
+//!
+//! A size read at an LSN is right for every LSN since its last change before, up to the next change after. A timeline
+//! knows when each fork changed last ([`Timeline::size_unchanged_since`]); what was read since then is the size for all
+//! LSNs since then. What was read before is only good for that very LSN: standbys and branches of the past ask for the
+//! same LSN again and again.
+
+use pageserver_api::reltag::{BlockNumber, RelTag};
+use quick_cache::sync::Cache;
+use utils::lsn::Lsn;
+
+use crate::errors::StorageError;
+use crate::pgdata::PageStore;
+use crate::pgdata::listing::Listing;
+use crate::tenant::timeline::Timeline;
+
+/// Sizes kept, of either kind: some 10 MiB.
+const ENTRIES: usize = 64 * 1024;
+
+/// The number of blocks, `None` if there is no such fork.
+pub(super) type Size = Option<BlockNumber>;
+
+/// Known sizes, of all timelines.
+pub(super) struct RelSizes {
+    /// The newest size known, and at which LSN it was read.
+    latest: Cache<(u64, RelTag), (Lsn, Size)>,
+    /// Sizes at LSNs before the last change.
+    past: Cache<(u64, RelTag, Lsn), Size>,
+}
+
+impl RelSizes {
+    pub(super) fn new() -> Self {
+        Self { latest: Cache::new(ENTRIES), past: Cache::new(ENTRIES) }
+    }
+
+    /// The size of `rel` as of `lsn`, which must not be after the timeline's last record.
+    pub(super) async fn get<S: PageStore>(
+        &self,
+        timeline: &Timeline,
+        store: &S,
+        rel: RelTag,
+        lsn: Lsn,
+    ) -> Result<Size, StorageError> {
+        // Read before the size: a change that comes meanwhile makes the entry useless, not wrong.
+        let unchanged_since = timeline.size_unchanged_since(rel);
+        let instance = timeline.instance();
+        if let Some(size) = self.find(instance, rel, lsn, unchanged_since) {
+            return Ok(size);
+        }
+        let size = Listing::new(store, lsn).rel_size(rel).await?;
+        self.keep(instance, rel, lsn, unchanged_since, size);
+        Ok(size)
+    }
+
+    fn find(&self, instance: u64, rel: RelTag, lsn: Lsn, unchanged_since: Lsn) -> Option<Size> {
+        if lsn < unchanged_since {
+            return self.past.get(&(instance, rel, lsn));
+        }
+        let (read_at, size) = self.latest.get(&(instance, rel))?;
+        (read_at >= unchanged_since).then_some(size)
+    }
+
+    fn keep(&self, instance: u64, rel: RelTag, lsn: Lsn, unchanged_since: Lsn, size: Size) {
+        if lsn < unchanged_since {
+            self.past.insert((instance, rel, lsn), size);
+        } else {
+            self.latest.insert((instance, rel), (lsn, size));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const REL: RelTag = RelTag { spcnode: 1663, dbnode: 5, relnode: 9, forknum: 0 };
+
+    proptest! {
+        /// Against a history of sizes: whatever is asked while it grows, what is found is right.
+        #[test]
+        fn what_is_found_is_right(
+            steps in prop::collection::vec((1..4u64, any::<bool>(), prop::collection::vec(0..100u64, 0..6)), 1..40),
+        ) {
+            let sizes = RelSizes::new();
+            let mut history = BTreeMap::from([(10, Some(1))]);
+            let (mut last, mut changed) = (10, 10);
+            for (advance, changes, asked) in steps {
+                last += advance;
+                if changes {
+                    changed = last;
+                    history.insert(last, Some(last as u32));
+                }
+                for back in asked {
+                    let lsn = last.saturating_sub(back).max(10);
+                    let right = *history.range(..=lsn).next_back().unwrap().1;
+                    if let Some(size) = sizes.find(1, REL, Lsn(lsn), Lsn(changed)) {
+                        prop_assert_eq!(size, right, "at {}", lsn);
+                    }
+                    sizes.keep(1, REL, Lsn(lsn), Lsn(changed), right);
+                    prop_assert_eq!(sizes.find(1, REL, Lsn(lsn), Lsn(changed)), Some(right));
+                    prop_assert_eq!(sizes.find(2, REL, Lsn(lsn), Lsn(changed)), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_stays_known_until_it_changes() {
+        let sizes = RelSizes::new();
+        sizes.keep(1, REL, Lsn(100), Lsn(50), Some(7));
+        assert_eq!(sizes.find(1, REL, Lsn(200), Lsn(50)), Some(Some(7)));
+        assert_eq!(sizes.find(1, REL, Lsn(60), Lsn(50)), Some(Some(7)));
+        assert_eq!(sizes.find(1, REL, Lsn(49), Lsn(50)), None);
+        assert_eq!(sizes.find(1, REL, Lsn(200), Lsn(150)), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! A stream of requests for pages, answered in their order.
+
+use std::time::Duration;
+
+use pageserver_api::pagestream::{ProtocolVersion, Request};
+use pq_proto::backend::put;
+use pq_proto::server::{Connection, ConnectionError, ServerWriter};
+
+use super::batch::{Batches, Work};
+use super::connection::Session;
+use super::errors::CommandError;
+use super::pages::Reader;
+use super::serve::{self, Served};
+use crate::errors::StorageError;
+use crate::tenant::timeline::Timeline;
+
+/// Room that a page's answer needs in the buffer: headers and page.
+const PAGE_ANSWER: usize = 8192 + 64;
+
+/// Serves the stream until the client leaves.
+pub(super) async fn serve(
+    session: &Session<'_>,
+    connection: &mut Connection,
+    timeline: Timeline,
+    version: ProtocolVersion,
+) -> Result<(), CommandError> {
+    put::copy_both(connection.writer().buffer());
+    connection.writer().flush().await?;
+    let gone = timeline.cancelled();
+    let streaming = answer_all(session, connection, timeline, version);
+    tokio::select! {
+        biased;
+        () = session.cancel.cancelled() => Err(CommandError::shutdown()),
+        () = gone.cancelled() => Err(CommandError::shutdown()),
+        done = streaming => done,
+    }
+}
+
+async fn answer_all(
+    session: &Session<'_>,
+    connection: &mut Connection,
+    timeline: Timeline,
+    version: ProtocolVersion,
+) -> Result<(), CommandError> {
+    let settings = &session.shared.settings;
+    let conf = session.shared.manager.conf();
+    let max_size = settings.max_batch_size.min(conf.max_get_vectored_keys.get());
+    let mut batches = Batches::new(version, max_size);
+    let reader = Reader::new(timeline, &session.shared.sizes, conf.wait_lsn_timeout);
+    let (input, output) = connection.split();
+    loop {
+        let next = tokio::time::timeout(settings.idle_timeout, batches.next(input)).await;
+        match next.map_err(|_| ConnectionError::Timeout("waiting for a request"))?? {
+            Work::End => return Ok(()),
+            Work::Other(request) => {
+                let served = serve::other(&reader, &request).await;
+                send(output, version, &request, served)?;
+            }
+            Work::Pages(requests) => {
+                let pages = reader.pages(&requests).await;
+                output.buffer().reserve(requests.len() * PAGE_ANSWER);
+                for (request, page) in requests.iter().zip(pages) {
+                    send(output, version, request, serve::page(page))?;
+                }
+            }
+        }
+        flush(output, settings.idle_timeout).await?;
+    }
+}
+
+/// Puts an answer into the buffer. Errors are answers too, except that the timeline goes down.
+fn send(
+    output: &mut ServerWriter,
+    version: ProtocolVersion,
+    request: &Request,
+    served: Served,
+) -> Result<(), CommandError> {
+    let answer = match served {
+        Ok(answer) => answer,
+        Err(StorageError::Shutdown) => return Err(CommandError::shutdown()),
+        Err(error) => serve::error_answer(request, &error),
+    };
+    put::copy_data(output.buffer(), |buf| answer.encode(version, request, buf));
+    Ok(())
+}
+
+/// A client that does not take its answers holds them up, and is disconnected in the end.
+async fn flush(output: &mut ServerWriter, limit: Duration) -> Result<(), CommandError> {
+    let sent = tokio::time::timeout(limit, output.flush()).await;
+    Ok(sent.map_err(|_| ConnectionError::Timeout("sending answers"))??)
+}
