@@ -27,8 +27,12 @@ pub struct PageServerConf {
     pub l0_flush_max_concurrency: NonZeroUsize,
     /// How long a read waits for WAL that has not arrived.
     pub wait_lsn_timeout: Duration,
+    /// How long a lease keeps an LSN readable.
+    pub lsn_lease_length: Duration,
     /// Most keys in one vectored read.
     pub max_get_vectored_keys: NonZeroUsize,
+    /// Most page requests of one connection that are served by one read.
+    pub page_service_max_batch_size: NonZeroUsize,
 }
 
 impl PageServerConf {
@@ -43,7 +47,9 @@ impl PageServerConf {
             checkpoint_timeout: Duration::from_secs(600),
             l0_flush_max_concurrency: NonZeroUsize::MIN,
             wait_lsn_timeout: Duration::from_secs(300),
+            lsn_lease_length: Duration::from_secs(600),
             max_get_vectored_keys: NonZeroUsize::new(32).expect("not zero"),
+            page_service_max_batch_size: NonZeroUsize::new(32).expect("not zero"),
         }
     }
 

@@ -12,11 +12,14 @@ pub mod errors;
 pub mod import;
 pub mod ingest;
 pub mod l0_flush;
+pub mod metrics;
 pub mod page_cache;
 pub mod page_service;
 pub mod pgdata;
+pub mod settings;
 pub mod task_mgr;
 pub mod tenant;
+pub mod tls;
 #[allow(clippy::disallowed_methods, reason = "this is the seam that everything else must use")]
 pub mod virtual_file;
 pub mod walreceiver;

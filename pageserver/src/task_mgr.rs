@@ -9,6 +9,8 @@ pub enum TaskKind {
     PageRequestHandler,
     /// Reads a whole timeline for a base backup.
     BaseBackup,
+    /// Answers a request to the management interface.
+    MgmtRequest,
     /// Opens, makes, closes tenants and timelines, and looks after them.
     TenantManager,
     /// Writes frozen layers to disk.

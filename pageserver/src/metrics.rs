@@ -1,0 +1,162 @@
+//! Figures about the process, for Prometheus: one registry, which all parts add to as they work.
+//!
+//! Names are those that dashboards for this kind of server know, in OpenMetrics' form: counters end in `_total`.
+//! What is a property of a timeline, such as its LSNs, is asked for at each scrape and not kept here. Low ranks use
+//! this module, so it knows nothing of the engine.
+
+mod label;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+pub use label::{ByLabel, ComputeCommand, IoOperation, LabelEnum, SmgrQuery, StorageOperation};
+
+/// What a scrape's `Content-Type` says.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The process's figures.
+pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+macro_rules! metrics {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $make:expr;)+) => {
+        /// All figures that are kept. Each is cheap to add to from any task.
+        #[derive(Debug)]
+        pub struct Metrics {
+            registry: Registry,
+            $($(#[doc = $doc])+ pub $name: $type,)+
+        }
+
+        impl Metrics {
+            fn new() -> Self {
+                let mut registry = Registry::with_prefix("pageserver");
+                process::register(&mut registry);
+                $(let $name = Register::register($make, &mut registry, stringify!($name), concat!($($doc),+));)+
+                Self { registry, $($name,)+ }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Bytes of WAL received.
+    wal_ingest_bytes_received: Counter = Counter::default();
+    /// WAL records received.
+    wal_ingest_records_received: Counter = Counter::default();
+    /// Values that WAL records were turned into and that were put into layers.
+    wal_ingest_values_committed: Counter = Counter::default();
+    /// Connections made to servers that send WAL.
+    walreceiver_started_connections: Counter = Counter::default();
+    /// Requests of the page service that were begun, by kind.
+    smgr_query_started_count: ByLabel<SmgrQuery, Counter> = ByLabel::counters();
+    /// Seconds that a request of the page service takes, without waiting for its turn.
+    smgr_query_seconds: ByLabel<SmgrQuery, Histogram> = ByLabel::histograms(latency);
+    /// Page requests that were served by one read.
+    page_service_batch_size: Histogram = powers_of_two(8);
+    /// Commands of the page service, by kind.
+    compute_commands: ByLabel<ComputeCommand, Counter> = ByLabel::counters();
+    /// Connections to the page service that were opened.
+    live_connections_started: Counter = Counter::default();
+    /// Connections to the page service that have ended.
+    live_connections_finished: Counter = Counter::default();
+    /// Callers without a good token, or with one that does not allow what they wanted.
+    auth_refused: Counter = Counter::default();
+    /// Requests to the management interface.
+    http_requests: Counter = Counter::default();
+    /// Seconds that a read of one or more keys takes.
+    get_vectored_seconds: Histogram = latency();
+    /// Layers that one read looks into.
+    layers_per_read_global: Histogram = powers_of_two(11);
+    /// WAL records that one page is rebuilt from.
+    deltas_per_read_global: Histogram = powers_of_two(9);
+    /// Seconds that a read waits for WAL.
+    wait_lsn_seconds: Histogram = latency();
+    /// Reads that began to wait for WAL.
+    wait_lsn_started_count: Counter = Counter::default();
+    /// Reads that have ended waiting for WAL.
+    wait_lsn_finished_count: Counter = Counter::default();
+    /// Seconds that redo of one page takes.
+    wal_redo_seconds: Histogram = latency();
+    /// Redo that failed.
+    wal_redo_errors: Counter = Counter::default();
+    /// Seconds that work on layers takes, by kind.
+    storage_operations_seconds_global: ByLabel<StorageOperation, Histogram> = ByLabel::histograms(latency);
+    /// Work on layers that failed and will be tried again, by kind.
+    storage_operations_errors: ByLabel<StorageOperation, Counter> = ByLabel::counters();
+    /// Bytes read from and written to files, by operation.
+    io_operations_bytes: ByLabel<IoOperation, Counter> = ByLabel::counters();
+    /// Index pages of layers asked for.
+    page_cache_read_accesses: Counter = Counter::default();
+    /// Index pages of layers that were in memory.
+    page_cache_read_hits: Counter = Counter::default();
+    /// Blocks of files whose checksum was wrong.
+    corrupt_blocks: Counter = Counter::default();
+}
+
+impl Metrics {
+    /// Everything that is kept, and what `more` adds for this scrape, in the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// If a metric cannot be written as text.
+    pub fn scrape(&self, more: &Registry) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        encode_registry(&mut text, more)?;
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// Seconds since `start`, which [`env::clock::now`] gave.
+pub fn seconds_since(start: Instant) -> f64 {
+    env::clock::now().saturating_duration_since(start).as_secs_f64()
+}
+
+/// Buckets from 10 microseconds to 84 seconds.
+fn latency() -> Histogram {
+    Histogram::new(exponential_buckets(1e-5, 2.0, 24))
+}
+
+/// Buckets 1, 2, 4...
+fn powers_of_two(count: u16) -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, count))
+}
+
+/// A metric that a registry can hold while others add to it.
+trait Register: Sized {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self;
+}
+
+impl Register for Counter {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.clone());
+        self
+    }
+}
+
+impl Register for Histogram {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.clone());
+        self
+    }
+}
+
+impl<L: LabelEnum, M: label::Metric> Register for ByLabel<L, M> {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.family());
+        self
+    }
+}
+
+/// The registry ends the text with a full stop of its own.
+fn help_text(doc: &str) -> &str {
+    doc.trim().trim_end_matches('.')
+}

@@ -1,0 +1,144 @@
+//! Metrics with one label whose values are known beforehand, so that adding to one needs no look-up.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::marker::PhantomData;
+
+use prometheus_client::encoding::EncodeMetric;
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+/// A label with a fixed set of values.
+pub trait LabelEnum: Copy + Debug + Eq + Hash + Send + Sync + 'static {
+    /// The label's name.
+    const LABEL: &'static str;
+    /// All values, in order of their numbers.
+    const ALL: &'static [Self];
+    /// The value's text.
+    fn text(self) -> &'static str;
+    /// The value's place in [`LabelEnum::ALL`].
+    fn number(self) -> usize;
+}
+
+macro_rules! label_enum {
+    ($(#[doc = $doc:literal])+ $name:ident, $label:literal {
+        $($(#[doc = $variant_doc:literal])+ $variant:ident = $text:literal,)+
+    }) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[doc = $variant_doc])+ $variant,)+
+        }
+
+        impl LabelEnum for $name {
+            const LABEL: &'static str = $label;
+            const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+            fn number(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+label_enum! {
+    /// Kinds of requests of the page service.
+    SmgrQuery, "smgr_query_type" {
+        /// Whether a relation exists.
+        GetRelExists = "get_rel_exists",
+        /// A relation's number of blocks.
+        GetRelSize = "get_rel_size",
+        /// A page.
+        GetPageAtLsn = "get_page_at_lsn",
+        /// A database's size.
+        GetDbSize = "get_db_size",
+        /// A whole SLRU segment.
+        GetSlruSegment = "get_slru_segment",
+    }
+}
+label_enum! {
+    /// Commands of the page service.
+    ComputeCommand, "command" {
+        /// `pagestream_v2`.
+        PageStreamV2 = "pagestream_v2",
+        /// `pagestream_v3`.
+        PageStreamV3 = "pagestream_v3",
+        /// `basebackup`.
+        Basebackup = "basebackup",
+        /// `fullbackup`.
+        Fullbackup = "fullbackup",
+        /// `lease lsn`.
+        LeaseLsn = "lease_lsn",
+    }
+}
+label_enum! {
+    /// Work on layers.
+    StorageOperation, "operation" {
+        /// Writing a frozen layer as a file.
+        LayerFlush = "layer flush",
+        /// Opening a timeline.
+        LoadLayerMap = "load layer map",
+        /// Making a branch.
+        CreateBranch = "create branch",
+        /// Taking in a base backup.
+        Import = "import",
+    }
+}
+label_enum! {
+    /// Ways in which bytes go to and from files.
+    IoOperation, "operation" {
+        /// Reads.
+        Read = "read",
+        /// Writes.
+        Write = "write",
+    }
+}
+
+/// What may be kept for each value of a label.
+pub trait Metric: Clone + Debug + EncodeMetric + TypedMetric + Send + Sync + 'static {}
+impl Metric for Counter {}
+impl Metric for Histogram {}
+
+/// A label's name and value.
+pub(super) type Label = [(&'static str, &'static str); 1];
+
+/// One metric for each value of a label.
+#[derive(Debug)]
+pub struct ByLabel<L: LabelEnum, M: Metric> {
+    metrics: Vec<M>,
+    family: Family<Label, M, fn() -> M>,
+    label: PhantomData<L>,
+}
+
+impl<L: LabelEnum> ByLabel<L, Counter> {
+    pub(super) fn counters() -> Self {
+        Self::new(Counter::default)
+    }
+}
+
+impl<L: LabelEnum> ByLabel<L, Histogram> {
+    pub(super) fn histograms(make: fn() -> Histogram) -> Self {
+        Self::new(make)
+    }
+}
+
+impl<L: LabelEnum, M: Metric> ByLabel<L, M> {
+    fn new(make: fn() -> M) -> Self {
+        let family = Family::new_with_constructor(make);
+        let metrics = L::ALL.iter().map(|value| family.get_or_create_owned(&[(L::LABEL, value.text())])).collect();
+        Self { metrics, family, label: PhantomData }
+    }
+
+    /// The metric of one value.
+    pub fn of(&self, value: L) -> &M {
+        self.metrics.get(value.number()).expect("there is a metric for every value")
+    }
+
+    pub(super) fn family(&self) -> Family<Label, M, fn() -> M> {
+        self.family.clone()
+    }
+}

@@ -1,0 +1,48 @@
+//! What the system knows about the process, asked for at each scrape.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug)]
+struct Process {
+    started: SystemTime,
+}
+
+/// Adds the process's figures and the build's version.
+pub(super) fn register(registry: &mut Registry) {
+    registry.register("build", "The program that runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+    registry.register_collector(Box::new(Process { started: env::clock::system_now() }));
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        gauge(&mut encoder, "process_start_time_seconds", "Start of the process since 1970", Some(started))?;
+        gauge(&mut encoder, "process_resident_memory_bytes", "Memory in use", resident_bytes())?;
+        gauge(&mut encoder, "process_open_fds", "Open files and sockets", open_files())
+    }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: Option<f64>) -> fmt::Result {
+    let Some(value) = value else { return Ok(()) };
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, prometheus_client::metrics::MetricType::Gauge)?)
+}
+
+/// Resident memory; `None` where the system does not tell.
+fn resident_bytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some((kib * 1024) as f64)
+}
+
+fn open_files() -> Option<f64> {
+    Some(std::fs::read_dir("/proc/self/fd").ok()?.count() as f64)
+}

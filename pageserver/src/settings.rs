@@ -1,0 +1,78 @@
+//! Settings of the process: `pageserver.toml`, then the environment, then flags; the later one wins.
+//!
+//! [`KEYS`] is the one table of all keys: the commented file that `pageserver init` writes and the table in
+//! `docs/configuration.md` come from it. Keys that nobody knows are refused, with the nearest one that exists.
+
+mod keys;
+mod load;
+mod template;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::net::SocketAddr;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::config::PageServerConf;
+
+pub use keys::{KEYS, Key, Settings};
+pub use load::{Overrides, SettingsError};
+pub use template::{commented_file, markdown_table};
+pub use value::{AuthType, IoEngineChoice, LogFormat};
+
+/// Name of the file in the working directory.
+pub const FILE_NAME: &str = "pageserver.toml";
+/// What the names of environment variables begin with, before the key in capitals.
+pub const ENV_PREFIX: &str = "PAGESERVER_";
+
+/// One port of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The page service.
+    Pg,
+    /// The management interface.
+    Http,
+}
+
+impl Settings {
+    /// What the engine needs to know, with `workdir` as its directory.
+    pub fn engine_conf(&self, workdir: Utf8PathBuf) -> PageServerConf {
+        let mut conf = PageServerConf::dummy_conf(workdir);
+        conf.page_cache_size = self.page_cache_size.get();
+        conf.virtual_file_io_mode = self.virtual_file_io_mode;
+        conf.virtual_file_io_engine = self.virtual_file_io_engine.0;
+        conf.checkpoint_distance = self.checkpoint_distance;
+        conf.checkpoint_timeout = self.checkpoint_timeout;
+        conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
+        conf.wait_lsn_timeout = self.wait_lsn_timeout;
+        conf.lsn_lease_length = self.lsn_lease_length;
+        conf.max_get_vectored_keys = self.max_get_vectored_keys;
+        conf.page_service_max_batch_size = self.page_service_max_batch_size;
+        conf
+    }
+
+    /// The path of a file that a setting names: relative ones are below the working directory.
+    pub fn path(workdir: &Utf8Path, setting: &Utf8Path) -> Utf8PathBuf {
+        workdir.join(setting)
+    }
+
+    /// Whether `addr`, which the process is about to listen on, is safe with the authentication that is set.
+    ///
+    /// # Errors
+    /// If others than this machine could reach a port that asks nobody who he is, and `allow_insecure_listen` does not
+    /// say that this is wanted.
+    pub fn check_exposure(&self, port: Port, addr: SocketAddr) -> Result<(), String> {
+        let (key, auth_key, auth) = match port {
+            Port::Pg => ("listen_pg_addr", "pg_auth_type", self.pg_auth_type),
+            Port::Http => ("listen_http_addr", "http_auth_type", self.http_auth_type),
+        };
+        if auth == AuthType::Jwt || addr.ip().to_canonical().is_loopback() || self.allow_insecure_listen {
+            return Ok(());
+        }
+        Err(format!(
+            "{key} = {addr} can be reached from other machines, and {auth_key} is Trust: anybody could read and delete \
+             everything. Set {auth_key} to JWT, listen on a loopback address, or set allow_insecure_listen to true"
+        ))
+    }
+}

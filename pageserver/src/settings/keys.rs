@@ -1,0 +1,148 @@
+//! The table of all keys.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use pageserver_api::models::virtual_file::IoMode;
+
+use super::value::{AuthType, IoEngineChoice, LogFormat, SettingValue};
+
+/// One key, as people need to know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Which part of the process it is about.
+    pub group: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// Unit, or kind of value.
+    pub unit: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    pub(super) default: fn() -> toml::Value,
+}
+
+impl Key {
+    /// Its default.
+    pub fn default_value(&self) -> toml::Value {
+        (self.default)()
+    }
+}
+
+macro_rules! settings {
+    ($($group:literal { $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:literal, $unit:literal;)+ })+) => {
+        /// All settings of the process.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Settings {
+            $($($(#[doc = $doc])+ pub $name: $type,)+)+
+        }
+
+        /// Every key there is, in the order of the file.
+        pub static KEYS: &[Key] = &[$($(Key {
+            group: $group,
+            name: stringify!($name),
+            unit: $unit,
+            doc: concat!($($doc),+),
+            default: || toml::Value::from($default),
+        },)+)+];
+
+        impl Default for Settings {
+            fn default() -> Self {
+                let valid = "the tests parse every default";
+                Self { $($($name: SettingValue::parse(&toml::Value::from($default)).expect(valid),)+)+ }
+            }
+        }
+
+        impl Settings {
+            /// Sets a key of [`KEYS`] by its name; the error says what is wrong with the value.
+            pub(super) fn set(&mut self, name: &str, value: &toml::Value) -> Result<(), String> {
+                match name {
+                    $($(stringify!($name) => self.$name = SettingValue::parse(value)?,)+)+
+                    _ => return Err("no such key".to_owned()),
+                }
+                Ok(())
+            }
+
+            /// The value of a key, as it would stand in the file.
+            pub fn get(&self, name: &str) -> Option<toml::Value> {
+                match name {
+                    $($(stringify!($name) => Some(self.$name.print()),)+)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    "Ports" {
+        /// Where the page service listens. Port 0 takes any free port; `pageserver.addr` in the working directory
+        /// then tells which.
+        listen_pg_addr: String = "127.0.0.1:64000", "host:port";
+        /// Where the management interface (HTTP) listens.
+        listen_http_addr: String = "127.0.0.1:9898", "host:port";
+        /// Listen beyond loopback even where callers need not prove who they are.
+        allow_insecure_listen: bool = false, "true or false";
+        /// Most connections to the page service at once; further ones are closed.
+        max_connections: NonZeroUsize = 1000, "connections";
+        /// Most connections to the management interface at once; further ones wait.
+        http_max_connections: NonZeroUsize = 256, "connections";
+        /// A request to the management interface that takes longer is answered with 408.
+        http_request_timeout: Duration = "5m", "duration";
+    }
+    "Authentication" {
+        /// Who may use the page service: `Trust` everybody, `JWT` (or `NeonJWT`) bearers of a token.
+        pg_auth_type: AuthType = "Trust", "Trust or JWT";
+        /// Who may use the management interface: `Trust` everybody, `JWT` (or `NeonJWT`) bearers of a token.
+        http_auth_type: AuthType = "Trust", "Trust or JWT";
+        /// Ed25519 public keys that tokens may be signed with: a PEM file, or a directory whose files end in `.pem`.
+        /// Read again on SIGHUP and `POST /v1/reload_auth_validation_keys`.
+        auth_validation_public_key_path: Utf8PathBuf = "auth_public_key.pem", "path";
+    }
+    "TLS" {
+        /// Only TLS on the page service's port.
+        enable_tls_page_service_api: bool = false, "true or false";
+        /// Only TLS on the management interface's port.
+        enable_tls_http_api: bool = false, "true or false";
+        /// Certificate chain, PEM.
+        ssl_cert_file: Utf8PathBuf = "server.crt", "path";
+        /// The certificate's private key, PEM.
+        ssl_key_file: Utf8PathBuf = "server.key", "path";
+    }
+    "Memory and files" {
+        /// Memory for index pages of layers and for rebuilt pages.
+        page_cache_size: NonZeroUsize = 8192, "pages of 8 KiB";
+        /// Files that may be open at once; the process's limit is raised to it where allowed.
+        max_file_descriptors: NonZeroUsize = 4096, "files";
+        /// Which system interface does file I/O; `auto` is io_uring where it works.
+        virtual_file_io_engine: IoEngineChoice = "auto", "auto, std-fs or tokio-epoll-uring";
+        /// When files bypass the kernel's page cache: never, for reads, for reads and writes.
+        virtual_file_io_mode: IoMode = "direct-rw", "buffered, direct or direct-rw";
+    }
+    "Writing" {
+        /// An in-memory layer is frozen at this many bytes of values, or when this many bytes of WAL have gone by.
+        checkpoint_distance: u64 = 268_435_456, "bytes";
+        /// An in-memory layer of this age is frozen.
+        checkpoint_timeout: Duration = "10m", "duration";
+        /// Frozen layers that are written to disk at once.
+        l0_flush_max_concurrency: NonZeroUsize = 2, "layers";
+    }
+    "Reading" {
+        /// How long a read waits for WAL that has not arrived.
+        wait_lsn_timeout: Duration = "5m", "duration";
+        /// How long a lease keeps an LSN readable.
+        lsn_lease_length: Duration = "10m", "duration";
+        /// Most keys in one vectored read.
+        max_get_vectored_keys: NonZeroUsize = 32, "keys";
+        /// Most page requests of one connection that are served by one read; at most `max_get_vectored_keys`.
+        page_service_max_batch_size: NonZeroUsize = 32, "requests";
+    }
+    "Process" {
+        /// How log lines look: for people, or one JSON object a line.
+        log_format: LogFormat = "human", "human or json";
+        /// Which log lines are written, such as `info` or `info,pageserver::walreceiver=debug`.
+        log_filter: String = "info", "filter";
+        /// After SIGTERM, whatever does not end within this time is cut off, and the exit code is not 0.
+        shutdown_timeout: Duration = "20s", "duration";
+    }
+}

@@ -1,0 +1,193 @@
+//! Reading settings from where they may be given, and refusing what makes no sense.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use toml::Value;
+
+use super::keys::{KEYS, Key, Settings};
+use super::{ENV_PREFIX, FILE_NAME};
+
+/// Why the process cannot start with these settings. Each names the place to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}. `pageserver init --workdir DIR` makes a new one")]
+    Read {
+        /// The file.
+        path: Utf8PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{path} is not valid TOML: {source}")]
+    Syntax {
+        /// The file.
+        path: Utf8PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// Nobody knows this key.
+    #[error("{place}: unknown key {key:?}{}", nearest_hint(key))]
+    Unknown {
+        /// File and line, or flag.
+        place: String,
+        /// The key.
+        key: String,
+    },
+    /// The value is of a wrong kind, or out of range.
+    #[error("{place}: {key}: {reason}")]
+    Invalid {
+        /// File and line, environment variable, or flag.
+        place: String,
+        /// The key.
+        key: String,
+        /// What would be right.
+        reason: String,
+    },
+}
+
+/// What is given besides the file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Environment variables; those without our prefix are ignored.
+    pub env: Vec<(String, String)>,
+    /// Flags, `key=value`.
+    pub flags: Vec<String>,
+}
+
+fn nearest_hint(key: &str) -> String {
+    let distances = KEYS.iter().map(|known| (strsim::damerau_levenshtein(key, known.name), known.name));
+    match distances.min() {
+        Some((distance, name)) if distance <= key.len().max(name.len()) / 2 => format!(", did you mean {name:?}?"),
+        _ => String::new(),
+    }
+}
+
+fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+impl Settings {
+    /// The settings of the process with this working directory. Also gives what should be said about them in the log.
+    ///
+    /// # Errors
+    /// If the file is missing or wrong, or an override is.
+    pub fn load(workdir: &Utf8Path, overrides: &Overrides) -> Result<(Self, Vec<String>), SettingsError> {
+        let path = workdir.join(FILE_NAME);
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| SettingsError::Read { path: path.clone(), source })?;
+        Self::of(&path, &text, overrides)
+    }
+
+    /// The defaults, with `overrides`.
+    ///
+    /// # Errors
+    /// If an override is wrong.
+    pub fn of_flags(overrides: &Overrides) -> Result<Self, SettingsError> {
+        Self::of(Utf8Path::new(FILE_NAME), "", overrides).map(|(settings, _)| settings)
+    }
+
+    pub(super) fn of(path: &Utf8Path, text: &str, overrides: &Overrides) -> Result<(Self, Vec<String>), SettingsError> {
+        let mut loader = Loader { settings: Settings::default(), places: Vec::new(), remarks: Vec::new() };
+        loader.file(path, text)?;
+        loader.env(&overrides.env)?;
+        loader.flags(&overrides.flags)?;
+        loader.check()?;
+        Ok((loader.settings, loader.remarks))
+    }
+}
+
+struct Loader {
+    settings: Settings,
+    /// Where each key that is given was given last.
+    places: Vec<(&'static str, String)>,
+    remarks: Vec<String>,
+}
+
+impl Loader {
+    fn file(&mut self, path: &Utf8Path, text: &str) -> Result<(), SettingsError> {
+        let syntax = |error| SettingsError::Syntax { path: path.to_owned(), source: Box::new(error) };
+        let table: toml::Table = text.parse().map_err(syntax)?;
+        for (name, value) in &table {
+            let place = format!("{path}{}", line_of(text, name));
+            let unknown = || SettingsError::Unknown { place: place.clone(), key: name.clone() };
+            self.set(find(name).ok_or_else(unknown)?, value, place.clone())?;
+        }
+        Ok(())
+    }
+
+    fn env(&mut self, variables: &[(String, String)]) -> Result<(), SettingsError> {
+        for (variable, text) in variables {
+            let Some(name) = variable.strip_prefix(ENV_PREFIX).map(str::to_ascii_lowercase) else { continue };
+            match find(&name) {
+                Some(key) => self.set_text(key, text, format!("environment variable {variable}"))?,
+                // Container platforms set variables of their own for each service, named after it.
+                None => self.remarks.push(format!("environment variable {variable} names no key: ignored")),
+            }
+        }
+        Ok(())
+    }
+
+    fn flags(&mut self, flags: &[String]) -> Result<(), SettingsError> {
+        for flag in flags {
+            let place = || format!("flag -c {flag}");
+            let (name, text) = flag.split_once('=').ok_or_else(|| SettingsError::Invalid {
+                place: place(),
+                key: flag.clone(),
+                reason: "expected key=value".to_owned(),
+            })?;
+            let unknown = || SettingsError::Unknown { place: place(), key: name.to_owned() };
+            self.set_text(find(name.trim()).ok_or_else(unknown)?, text.trim(), place())?;
+        }
+        Ok(())
+    }
+
+    /// Sets a key from text that is not TOML: what kind of value it is, the default tells.
+    fn set_text(&mut self, key: &'static Key, text: &str, place: String) -> Result<(), SettingsError> {
+        let value = match key.default_value() {
+            Value::Integer(_) => text.replace('_', "").parse().map_or_else(|_| Value::from(text), Value::Integer),
+            Value::Boolean(_) => text.parse().map_or_else(|_| Value::from(text), Value::Boolean),
+            _ => Value::from(text),
+        };
+        self.set(key, &value, place)
+    }
+
+    fn set(&mut self, key: &'static Key, value: &Value, place: String) -> Result<(), SettingsError> {
+        self.places.push((key.name, place));
+        self.settings.set(key.name, value).map_err(|reason| self.invalid(key.name, reason))
+    }
+
+    fn invalid(&self, name: &'static str, reason: String) -> SettingsError {
+        let place = self.places.iter().rev().find(|(key, _)| *key == name).map(|(_, place)| place.clone());
+        SettingsError::Invalid { place: place.unwrap_or_else(|| "default".to_owned()), key: name.to_owned(), reason }
+    }
+
+    /// What one key alone cannot tell.
+    fn check(&self) -> Result<(), SettingsError> {
+        let settings = &self.settings;
+        if settings.page_service_max_batch_size > settings.max_get_vectored_keys {
+            let reason =
+                format!("must not be above max_get_vectored_keys, which is {}", settings.max_get_vectored_keys);
+            return Err(self.invalid("page_service_max_batch_size", reason));
+        }
+        if settings.checkpoint_distance < 1 << 20 {
+            return Err(self.invalid("checkpoint_distance", "must be at least 1048576 (1 MiB)".to_owned()));
+        }
+        for name in ["listen_pg_addr", "listen_http_addr"] {
+            let value = settings.get(name).unwrap_or(Value::Boolean(false));
+            let port = value.as_str().and_then(|addr| addr.rsplit_once(':')).map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(_))) {
+                return Err(self.invalid(name, format!("expected host:port, not {value}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// " line N" for the line that gives the key `name`, if it can be found.
+fn line_of(text: &str, name: &str) -> String {
+    let gives = |line: &str| {
+        let line = line.trim_start();
+        line.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('=')) || line == format!("[{name}]")
+    };
+    text.lines().position(gives).map_or_else(String::new, |at| format!(" line {}", at + 1))
+}

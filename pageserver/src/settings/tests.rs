@@ -1,0 +1,116 @@
+use std::time::Duration;
+
+use super::*;
+
+fn load(text: &str, env: &[(&str, &str)], flags: &[&str]) -> Result<(Settings, Vec<String>), String> {
+    let overrides = Overrides {
+        env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        flags: flags.iter().map(ToString::to_string).collect(),
+    };
+    Settings::of(Utf8Path::new("pageserver.toml"), text, &overrides).map_err(|error| error.to_string())
+}
+
+fn refusal(text: &str, env: &[(&str, &str)], flags: &[&str]) -> String {
+    load(text, env, flags).unwrap_err()
+}
+
+#[test]
+fn every_default_is_printed_as_it_is_parsed() {
+    for key in KEYS {
+        let mut settings = Settings::default();
+        settings.set(key.name, &key.default_value()).unwrap();
+        assert_eq!(settings, Settings::default(), "{}", key.name);
+        assert_eq!(settings.get(key.name), Some(key.default_value()), "{}", key.name);
+        assert!(!key.doc.trim().is_empty() && !key.unit.is_empty(), "{}", key.name);
+    }
+}
+
+#[test]
+fn flags_win_over_environment_and_environment_over_file() {
+    let file = "page_cache_size = 1\nmax_connections = 2\ncheckpoint_timeout = \"3s\"\n";
+    let env = [("PAGESERVER_MAX_CONNECTIONS", "4"), ("PAGESERVER_CHECKPOINT_TIMEOUT", "5s"), ("HOME", "/root")];
+    let (settings, remarks) = load(file, &env, &["checkpoint_timeout = 6 s", "log_format=json"]).unwrap();
+    assert_eq!(settings.page_cache_size.get(), 1);
+    assert_eq!(settings.max_connections.get(), 4);
+    assert_eq!(settings.checkpoint_timeout, Duration::from_secs(6));
+    assert_eq!(settings.log_format, LogFormat::Json);
+    assert!(remarks.is_empty());
+    assert_eq!(load("", &[], &[]).unwrap().0, Settings::default());
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_one() {
+    let error = refusal("\nlisten_http_adr = \"x\"\n", &[], &[]);
+    assert_eq!(error, "pageserver.toml line 2: unknown key \"listen_http_adr\", did you mean \"listen_http_addr\"?");
+    assert!(refusal("[chekpoint_distance]\nx = 1", &[], &[]).contains("line 1"), "tables too");
+    assert!(refusal("", &[], &["chekpoint_distance=1"]).contains("did you mean \"checkpoint_distance\""));
+    assert!(!refusal("zzz = 1", &[], &[]).contains("did you mean"));
+    let (_, remarks) = load("", &[("PAGESERVER_PORT", "tcp://10.0.0.1:9898")], &[]).unwrap();
+    assert_eq!(remarks, ["environment variable PAGESERVER_PORT names no key: ignored"]);
+}
+
+#[test]
+fn values_of_a_wrong_kind_are_refused_at_their_place() {
+    for (line, expected) in [
+        ("page_cache_size = 0", "at least 1"),
+        ("page_cache_size = \"1\"", "not negative"),
+        ("checkpoint_distance = -1", "not negative"),
+        ("checkpoint_distance = 4096", "1 MiB"),
+        ("checkpoint_timeout = 10", "such as \"10m\""),
+        ("checkpoint_timeout = \"10 parsecs\"", "such as \"10m\""),
+        ("checkpoint_timeout = \"0s\"", "longer than 0"),
+        ("http_auth_type = \"jwt\"", "expected one of Trust, JWT, NeonJWT"),
+        ("virtual_file_io_engine = \"aio\"", "std-fs, tokio-epoll-uring, auto"),
+        ("virtual_file_io_mode = true", "a string"),
+        ("listen_pg_addr = \"localhost\"", "host:port"),
+        ("listen_http_addr = \"localhost:70000\"", "host:port"),
+        ("max_get_vectored_keys = 8", "max_get_vectored_keys, which is 8"),
+        ("log_format = \"xml\"", "human, json"),
+    ] {
+        let error = refusal(line, &[], &[]);
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+    assert!(refusal("page_cache_size = 0", &[], &[]).starts_with("pageserver.toml line 1: page_cache_size: "));
+    let error = refusal("", &[("PAGESERVER_ALLOW_INSECURE_LISTEN", "yes")], &[]);
+    assert!(error.starts_with("environment variable PAGESERVER_ALLOW_INSECURE_LISTEN: "), "{error}");
+    assert!(refusal("", &[], &["page_cache_size"]).contains("expected key=value"));
+    assert!(refusal("a = ", &[], &[]).contains("not valid TOML"));
+}
+
+#[test]
+fn the_commented_file_means_the_same_when_read() {
+    let (mut settings, _) = load(&commented_file(&Settings::default()), &[], &[]).unwrap();
+    assert_eq!(settings, Settings::default());
+    settings.http_auth_type = AuthType::Jwt;
+    settings.checkpoint_distance = 1 << 30;
+    let text = commented_file(&settings);
+    assert!(text.contains("\nhttp_auth_type = \"JWT\"\n") && text.contains("\n#pg_auth_type = \"Trust\"\n"), "{text}");
+    assert_eq!(load(&text, &[], &[]).unwrap().0, settings);
+    let all_set = commented_file(&Settings::default()).replace("\n#", "\n");
+    let all_set: String = all_set.lines().filter(|line| line.contains(" = ")).map(|line| format!("{line}\n")).collect();
+    assert!(KEYS.iter().all(|key| all_set.contains(&format!("{} = ", key.name))));
+}
+
+#[test]
+fn only_loopback_is_open_without_authentication() {
+    let (settings, _) = load("", &[], &["pg_auth_type=NeonJWT"]).unwrap();
+    for (addr, safe) in
+        [("127.0.0.1:1", true), ("[::1]:1", true), ("[::ffff:127.0.0.1]:1", true), ("127.9.9.9:1", true)]
+            .into_iter()
+            .chain([("0.0.0.0:1", false), ("[::]:1", false), ("10.0.0.1:1", false), ("[::ffff:10.0.0.1]:1", false)])
+    {
+        let addr = addr.parse().unwrap();
+        assert_eq!(settings.check_exposure(Port::Http, addr).is_ok(), safe, "{addr}");
+        assert_eq!(settings.check_exposure(Port::Pg, addr), Ok(()), "a token is asked for");
+    }
+    let (settings, _) = load("allow_insecure_listen = true", &[], &[]).unwrap();
+    assert_eq!(settings.check_exposure(Port::Http, "0.0.0.0:1".parse().unwrap()), Ok(()));
+}
+
+#[test]
+fn the_documentation_lists_these_keys() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let table = markdown_table();
+    assert!(text.contains(&table), "docs/configuration.md should have:\n{table}");
+}

@@ -1,0 +1,149 @@
+//! Kinds of values, between TOML and Rust.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
+use toml::Value;
+
+/// A value of a setting.
+pub(super) trait SettingValue: Sized {
+    /// From the file's form; the error says what would be right.
+    fn parse(value: &Value) -> Result<Self, String>;
+    /// The file's form.
+    fn print(&self) -> Value;
+}
+
+/// How callers of a port prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthType {
+    /// Not at all.
+    Trust,
+    /// By a token.
+    Jwt,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Which system interface does file I/O; `None` is the best that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoEngineChoice(pub Option<IoEngineKind>);
+
+fn text(value: &Value) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("expected a string, not {value}"))
+}
+
+/// The value that `names` gives to the text.
+fn one_of<T: Copy>(value: &Value, names: &[(&str, T)]) -> Result<T, String> {
+    let text = text(value)?;
+    let known = || names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let found = names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.ok_or_else(|| format!("expected one of {}, not {value}", known()))
+}
+
+impl SettingValue for bool {
+    fn parse(value: &Value) -> Result<Self, String> {
+        value.as_bool().ok_or_else(|| format!("expected true or false, not {value}"))
+    }
+    fn print(&self) -> Value {
+        Value::Boolean(*self)
+    }
+}
+
+impl SettingValue for u64 {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+        number.ok_or_else(|| format!("expected a number that is not negative, not {value}"))
+    }
+    fn print(&self) -> Value {
+        Value::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
+    }
+}
+
+impl SettingValue for NonZeroUsize {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let number = usize::try_from(u64::parse(value)?).ok().and_then(NonZeroUsize::new);
+        number.ok_or_else(|| format!("expected a number of at least 1, not {value}"))
+    }
+    fn print(&self) -> Value {
+        (self.get() as u64).print()
+    }
+}
+
+impl SettingValue for Duration {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let invalid =
+            |reason: &str| format!("expected a duration such as \"10m\" or \"1h 30s\", not {value}: {reason}");
+        let text = value.as_str().ok_or_else(|| invalid("no string"))?;
+        let duration = humantime::parse_duration(text).map_err(|error| invalid(&error.to_string()))?;
+        if duration.is_zero() { Err(invalid("it must be longer than 0")) } else { Ok(duration) }
+    }
+    fn print(&self) -> Value {
+        Value::String(humantime::format_duration(*self).to_string())
+    }
+}
+
+impl SettingValue for String {
+    fn parse(value: &Value) -> Result<Self, String> {
+        Ok(text(value)?.to_owned())
+    }
+    fn print(&self) -> Value {
+        Value::String(self.clone())
+    }
+}
+
+impl SettingValue for Utf8PathBuf {
+    fn parse(value: &Value) -> Result<Self, String> {
+        text(value).map(Utf8PathBuf::from)
+    }
+    fn print(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
+impl SettingValue for AuthType {
+    fn parse(value: &Value) -> Result<Self, String> {
+        one_of(value, &[("Trust", AuthType::Trust), ("JWT", AuthType::Jwt), ("NeonJWT", AuthType::Jwt)])
+    }
+    fn print(&self) -> Value {
+        Value::String(if *self == AuthType::Jwt { "JWT" } else { "Trust" }.to_owned())
+    }
+}
+
+impl SettingValue for LogFormat {
+    fn parse(value: &Value) -> Result<Self, String> {
+        one_of(value, &[("human", LogFormat::Human), ("json", LogFormat::Json)])
+    }
+    fn print(&self) -> Value {
+        Value::String(if *self == LogFormat::Json { "json" } else { "human" }.to_owned())
+    }
+}
+
+impl SettingValue for IoEngineChoice {
+    fn parse(value: &Value) -> Result<Self, String> {
+        match text(value)? {
+            "auto" => Ok(Self(None)),
+            name => name.parse().map(|kind| Self(Some(kind))).map_err(|error| format!("{error}, auto")),
+        }
+    }
+    fn print(&self) -> Value {
+        Value::String(self.0.map_or_else(|| "auto".to_owned(), |kind| kind.to_string()))
+    }
+}
+
+impl SettingValue for IoMode {
+    fn parse(value: &Value) -> Result<Self, String> {
+        text(value)?.parse().map_err(|error| format!("{error}"))
+    }
+    fn print(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
