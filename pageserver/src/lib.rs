@@ -9,6 +9,7 @@ pub mod config;
 pub mod context;
 pub mod datadir;
 pub mod errors;
+pub mod http;
 pub mod import;
 pub mod ingest;
 pub mod l0_flush;

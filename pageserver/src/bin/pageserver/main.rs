@@ -1,0 +1,66 @@
+//! `pageserver`: stores the history of Postgres clusters, and serves pages as of any LSN.
+#![forbid(unsafe_code)]
+
+mod args;
+mod init;
+mod lock;
+mod logging;
+mod notify;
+mod ports;
+mod serve;
+mod signals;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use pageserver::settings::{Settings, commented_file};
+
+use args::{Args, Command, Place};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("pageserver: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(Command::Init { place }) = args.command {
+        return init::run(&place).map(|()| ExitCode::SUCCESS);
+    }
+    let place = args.place;
+    let workdir = place.absolute_workdir()?;
+    let (settings, remarks) = Settings::load(&workdir, &place.overrides())?;
+    if args.print_config {
+        print!("{}", commented_file(&settings));
+        return Ok(ExitCode::SUCCESS);
+    }
+    logging::init(&settings)?;
+    remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+    let lock = lock::WorkdirLock::take(&workdir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("pageserver")
+        .build()
+        .context("cannot start the runtime")?;
+    let outcome = runtime.block_on(serve::run(settings, workdir));
+    // What still runs was told to end, and has had its time.
+    runtime.shutdown_background();
+    drop(lock);
+    outcome
+}
+
+impl Place {
+    fn absolute_workdir(&self) -> anyhow::Result<camino::Utf8PathBuf> {
+        camino::absolute_utf8(&self.workdir)
+            .with_context(|| format!("cannot use {} as working directory", self.workdir))
+    }
+}

@@ -1,0 +1,50 @@
+//! The addresses that the process listens on.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, bail};
+use camino::Utf8Path;
+use pageserver::settings::{Port, Settings};
+use pageserver::virtual_file::fs;
+use serde::Serialize;
+use tokio::net::TcpListener;
+
+/// Tells which addresses are in use, as JSON. There only while the process serves.
+const ADDR_FILE: &str = "pageserver.addr";
+
+#[derive(Serialize)]
+struct Addresses {
+    pid: u32,
+    listen_pg_addr: SocketAddr,
+    listen_http_addr: SocketAddr,
+}
+
+/// Listens on the address that the setting for `port` names, if it is safe to.
+pub(crate) async fn listen(settings: &Settings, port: Port) -> anyhow::Result<TcpListener> {
+    let (key, addr) = match port {
+        Port::Pg => ("listen_pg_addr", &settings.listen_pg_addr),
+        Port::Http => ("listen_http_addr", &settings.listen_http_addr),
+    };
+    let found = tokio::net::lookup_host(addr).await.with_context(|| format!("{key}: cannot resolve {addr:?}"))?;
+    let found: Vec<SocketAddr> = found.collect();
+    for addr in &found {
+        if let Err(reason) = settings.check_exposure(port, *addr) {
+            bail!(reason);
+        }
+    }
+    TcpListener::bind(found.as_slice()).await.with_context(|| format!("{key}: cannot listen on {addr}"))
+}
+
+/// Writes the addresses to the file.
+pub(crate) async fn publish(workdir: &Utf8Path, pg: &TcpListener, http: &TcpListener) -> anyhow::Result<()> {
+    let (listen_pg_addr, listen_http_addr) = (pg.local_addr()?, http.local_addr()?);
+    let addresses = Addresses { pid: std::process::id(), listen_pg_addr, listen_http_addr };
+    fs::write_file_durably(&workdir.join(ADDR_FILE), &serde_json::to_vec_pretty(&addresses)?).await?;
+    tracing::info!("page service on {listen_pg_addr}, management interface on {listen_http_addr}");
+    Ok(())
+}
+
+/// Removes the file.
+pub(crate) async fn withdraw(workdir: &Utf8Path) -> anyhow::Result<()> {
+    Ok(fs::unlink(&workdir.join(ADDR_FILE)).await?)
+}

@@ -1,0 +1,167 @@
+//! The process' life: open what is stored, serve, end in order.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use camino::{Utf8Path, Utf8PathBuf};
+use pageserver::auth::{Auth, KeyRing};
+use pageserver::http::{self, HttpOptions, Sources};
+use pageserver::page_cache;
+use pageserver::settings::{AuthType, Port, Settings};
+use pageserver::tenant::manager::TenantManager;
+use pageserver::tls::Certificate;
+use pageserver::virtual_file::{self, SyncMode};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::signals::{Request, Signals};
+use crate::{notify, ports};
+
+/// What SIGHUP reads again.
+struct Secrets {
+    keys: Option<Arc<KeyRing>>,
+    certificate: Option<Arc<Certificate>>,
+}
+
+/// Everything that runs.
+struct Running {
+    manager: TenantManager,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+}
+
+/// Serves until a signal, and gives the exit code.
+pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let secrets = Secrets::load(&settings, &workdir)?;
+    ports::withdraw(&workdir).await?;
+    let (pg, http) = (ports::listen(&settings, Port::Pg).await?, ports::listen(&settings, Port::Http).await?);
+    let running = tokio::select! {
+        running = start(&settings, &workdir, &secrets, &pg, http) => running?,
+        // Nothing was taken in yet, so nothing is lost.
+        name = signals.next_stop() => {
+            tracing::info!("{name} while starting: stopping");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    notify::tell("READY=1");
+    let name = wait_for_stop(&mut signals, &secrets).await;
+    tracing::info!("{name}: stopping");
+    notify::tell("STOPPING=1");
+    ports::withdraw(&workdir).await?;
+    drop(pg);
+    tokio::select! {
+        () = running.stop() => {
+            tracing::info!("stopped");
+            Ok(ExitCode::SUCCESS)
+        }
+        () = tokio::time::sleep(settings.shutdown_timeout) => {
+            tracing::error!("not stopped after {:?} (shutdown_timeout): giving up", settings.shutdown_timeout);
+            Ok(ExitCode::from(3))
+        }
+        name = signals.next_stop() => {
+            tracing::error!("second signal, {name}: stopping at once");
+            Ok(ExitCode::from(4))
+        }
+    }
+}
+
+async fn start(
+    settings: &Settings,
+    workdir: &Utf8Path,
+    secrets: &Secrets,
+    pg: &TcpListener,
+    http: TcpListener,
+) -> anyhow::Result<Running> {
+    let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
+    virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
+    page_cache::init(settings.page_cache_size.get());
+    let mut conf = settings.engine_conf(workdir.to_owned());
+    conf.virtual_file_io_engine = Some(engine);
+    // One for the whole process, which lives as long as it does.
+    let conf = Box::leak(Box::new(conf));
+    let started = env::clock::now();
+    let manager = TenantManager::load(conf).await.with_context(|| format!("cannot open what {workdir} holds"))?;
+    let (tenants, broken) = (manager.tenants().len(), manager.broken().len());
+    let elapsed = env::clock::now().saturating_duration_since(started);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %engine, tenants, broken, ?elapsed, "{workdir} is open");
+    ports::publish(workdir, pg, &http).await?;
+    let running = Running { manager, tasks: TaskTracker::new(), cancel: CancellationToken::new() };
+    running.serve_http(settings, secrets, http)?;
+    Ok(running)
+}
+
+impl Running {
+    fn serve_http(&self, settings: &Settings, secrets: &Secrets, listener: TcpListener) -> anyhow::Result<()> {
+        let certificate = secrets.certificate.as_ref().filter(|_| settings.enable_tls_http_api);
+        let options = HttpOptions {
+            auth: secrets.auth(settings.http_auth_type),
+            keys: secrets.keys.clone(),
+            tls: certificate.map(|certificate| certificate.server_config(&[b"http/1.1"])).transpose()?,
+            max_connections: settings.http_max_connections.get(),
+            request_timeout: settings.http_request_timeout,
+        };
+        let serving =
+            http::serve(listener, options, self.manager.clone(), Sources::default(), self.cancel.child_token());
+        env::spawn::task("management interface", self.tasks.track_future(serving));
+        Ok(())
+    }
+
+    /// Ends in the order in which nothing is begun that could not be finished.
+    async fn stop(self) {
+        self.cancel.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.manager.shutdown().await;
+    }
+}
+
+impl Secrets {
+    fn load(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<Self> {
+        let path = |setting: &Utf8Path| Settings::path(workdir, setting);
+        let jwt = [settings.pg_auth_type, settings.http_auth_type].contains(&AuthType::Jwt);
+        let keys = match jwt {
+            true => Some(Arc::new(KeyRing::load(path(&settings.auth_validation_public_key_path))?)),
+            false => None,
+        };
+        let tls = settings.enable_tls_http_api || settings.enable_tls_page_service_api;
+        let certificate = match tls {
+            true => Some(Arc::new(Certificate::load(path(&settings.ssl_cert_file), path(&settings.ssl_key_file))?)),
+            false => None,
+        };
+        Ok(Self { keys, certificate })
+    }
+
+    fn auth(&self, kind: AuthType) -> Auth {
+        match (kind, &self.keys) {
+            (AuthType::Jwt, Some(keys)) => Auth::jwt(Arc::clone(keys)),
+            _ => Auth::trust(),
+        }
+    }
+
+    fn reload(&self) {
+        if let Some(keys) = &self.keys {
+            match keys.reload() {
+                Ok(count) => tracing::info!("{count} public keys for authentication are in use"),
+                Err(error) => tracing::error!("{error}. The keys in use stay"),
+            }
+        }
+        if let Some(certificate) = &self.certificate {
+            match certificate.reload() {
+                Ok(()) => tracing::info!("the certificate was read again"),
+                Err(error) => tracing::error!("{error}. The certificate in use stays"),
+            }
+        }
+    }
+}
+
+async fn wait_for_stop(signals: &mut Signals, secrets: &Secrets) -> &'static str {
+    loop {
+        match signals.next().await {
+            Request::Stop(name) => return name,
+            Request::Reload => secrets.reload(),
+        }
+    }
+}

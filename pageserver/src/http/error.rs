@@ -1,0 +1,100 @@
+//! Errors as callers see them: a status, and a JSON object whose one member `msg` says what is wrong.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::auth::AuthError;
+use crate::errors::{ErrorKind, StorageError};
+use crate::tenant::manager::ManageError;
+
+/// What every error's body looks like.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// What is wrong, for people.
+    msg: String,
+}
+
+/// Why a request is not answered as asked.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    msg: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, msg: impl Into<String>) -> Self {
+        Self { status, msg: msg.into() }
+    }
+
+    /// 400: the request makes no sense.
+    pub(crate) fn bad_request(msg: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, msg)
+    }
+
+    /// 404: there is no such thing.
+    pub(crate) fn not_found(msg: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, msg)
+    }
+
+    /// 406: the LSN or moment is not one that can be served.
+    pub(crate) fn not_acceptable(msg: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_ACCEPTABLE, msg)
+    }
+
+    /// 412: what is stored does not permit it.
+    pub(crate) fn precondition(msg: impl Into<String>) -> Self {
+        Self::new(StatusCode::PRECONDITION_FAILED, msg)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::info!(status = self.status.as_u16(), "request failed: {}", self.msg);
+        }
+        (self.status, Json(ErrorBody { msg: self.msg })).into_response()
+    }
+}
+
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        let status = match error {
+            AuthError::Missing | AuthError::Invalid => StatusCode::UNAUTHORIZED,
+            AuthError::Forbidden => StatusCode::FORBIDDEN,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<StorageError> for ApiError {
+    fn from(error: StorageError) -> Self {
+        let status = match (&error, error.kind()) {
+            (StorageError::LsnTimeout { .. }, _) => StatusCode::REQUEST_TIMEOUT,
+            (_, ErrorKind::Retry | ErrorKind::Shutdown) => StatusCode::SERVICE_UNAVAILABLE,
+            (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
+            (_, ErrorKind::Gone) => StatusCode::NOT_FOUND,
+            (_, ErrorKind::Corrupt | ErrorKind::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<ManageError> for ApiError {
+    fn from(error: ManageError) -> Self {
+        let status = match &error {
+            ManageError::NotFound(_) => StatusCode::NOT_FOUND,
+            ManageError::Conflict(_) => StatusCode::CONFLICT,
+            ManageError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ManageError::Precondition(_) => StatusCode::PRECONDITION_FAILED,
+            ManageError::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            ManageError::Storage(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        match error {
+            ManageError::Storage(error) => error.into(),
+            other => Self::new(status, other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Parts of a request, refused in the form of all our errors where they make no sense.
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use pageserver_api::shard::TenantShardId;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utils::id::TimelineId;
+use utoipa::IntoParams;
+
+use super::error::ApiError;
+
+/// The path names a tenant.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct TenantPath {
+    /// The tenant: 32 hexadecimal digits.
+    #[param(value_type = String)]
+    pub(crate) tenant_shard_id: TenantShardId,
+}
+
+/// The path names a timeline.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct TimelinePath {
+    /// The tenant: 32 hexadecimal digits.
+    #[param(value_type = String)]
+    pub(crate) tenant_shard_id: TenantShardId,
+    /// The timeline: 32 hexadecimal digits.
+    #[param(value_type = String)]
+    pub(crate) timeline_id: TimelineId,
+}
+
+/// What the path names.
+pub(crate) struct At<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(inner)| At(inner)).map_err(|rejection| ApiError::bad_request(rejection.body_text()))
+    }
+}
+
+/// The query's parameters.
+pub(crate) struct Args<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Args<T> {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(inner)| Args(inner)).map_err(|rejection| ApiError::bad_request(rejection.body_text()))
+    }
+}
+
+/// The body, which is JSON.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = bytes::Bytes::from_request(request, state).await.map_err(|rejection| {
+            let status = rejection.status();
+            let status = if status.is_client_error() { status } else { StatusCode::BAD_REQUEST };
+            ApiError::new(status, rejection.body_text())
+        })?;
+        serde_json::from_slice(&bytes)
+            .map(Body)
+            .map_err(|error| ApiError::bad_request(format!("the body is not the JSON that is expected: {error}")))
+    }
+}

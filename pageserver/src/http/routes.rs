@@ -1,0 +1,8 @@
+//! What the paths do, one module for each kind of thing.
+
+pub(super) mod layers;
+pub(super) mod lsn;
+pub(super) mod node;
+pub(super) mod page;
+pub(super) mod tenant;
+pub(super) mod timeline;

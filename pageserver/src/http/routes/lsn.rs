@@ -1,0 +1,118 @@
+//! LSNs and moments of a timeline.
+
+use std::time::SystemTime;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use utils::lsn::Lsn;
+use utoipa::IntoParams;
+
+use crate::errors::{ErrorKind, StorageError};
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::{Args, At, Body, TimelinePath};
+use crate::http::models::{LeaseAnswer, LsnBody, LsnByTimestampAnswer};
+use crate::http::{App, moment, new_ctx};
+use crate::pgdata::TimelineStore;
+use crate::pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
+use crate::tenant::timeline::Timeline;
+
+/// Where `wanted` lies in the history that is kept of `timeline`.
+pub(super) async fn find_moment(timeline: &Timeline, wanted: SystemTime) -> Result<LsnByTimestamp, StorageError> {
+    let store = TimelineStore::new(timeline.clone(), new_ctx());
+    let (first, last) = (timeline.min_readable_lsn(), timeline.last_record_lsn());
+    lsn_by_timestamp(&store, moment::to_pg(wanted), first, last).await
+}
+
+/// The LSN to read at: the one asked for, or the last record's. It must be readable now.
+pub(super) fn lsn_to_read(timeline: &Timeline, asked: Option<Lsn>) -> Result<Lsn, ApiError> {
+    let last = timeline.last_record_lsn();
+    let lsn = asked.unwrap_or(last);
+    if lsn > last {
+        return Err(ApiError::precondition(format!("LSN {lsn} is after the last record, which ends at {last}")));
+    }
+    timeline.check_readable(lsn).map_err(not_readable)?;
+    Ok(lsn)
+}
+
+fn not_readable(error: StorageError) -> ApiError {
+    match error.kind() {
+        ErrorKind::Invalid => ApiError::precondition(error.to_string()),
+        _ => error.into(),
+    }
+}
+
+/// A moment.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MomentArgs {
+    /// RFC 3339; a `+` must be written as `%2B`.
+    timestamp: String,
+    /// Whether to lease the LSN that is found.
+    #[serde(default)]
+    with_lease: bool,
+}
+
+/// The last LSN whose commits are not after a moment.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/get_lsn_by_timestamp", tag = "LSNs",
+    params(TimelinePath, MomentArgs),
+    responses((status = 200, body = LsnByTimestampAnswer), (status = 400, body = ErrorBody)))]
+pub(crate) async fn get_lsn_by_timestamp(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Args(args): Args<MomentArgs>,
+) -> Result<Json<LsnByTimestampAnswer>, ApiError> {
+    let wanted = moment::parse(&args.timestamp).map_err(ApiError::bad_request)?;
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    let (kind, lsn) = match find_moment(&timeline, wanted).await? {
+        LsnByTimestamp::Present(lsn) => ("present", lsn),
+        LsnByTimestamp::Future(lsn) => ("future", lsn),
+        LsnByTimestamp::Past(lsn) => ("past", lsn),
+        LsnByTimestamp::NoData(lsn) => ("nodata", lsn),
+    };
+    let valid_until = match args.with_lease {
+        true => Some(moment::print(timeline.lease(lsn, app.manager.conf().lsn_lease_length).map_err(not_readable)?)),
+        false => None,
+    };
+    Ok(Json(LsnByTimestampAnswer { lsn, kind, valid_until }))
+}
+
+/// An LSN.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LsnArgs {
+    /// Such as 0/16B3748.
+    #[param(value_type = String)]
+    lsn: Lsn,
+}
+
+/// The moment of the newest commit up to an LSN.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/get_timestamp_of_lsn", tag = "LSNs",
+    params(TimelinePath, LsnArgs),
+    responses((status = 200, body = String), (status = 412, body = ErrorBody, description = "No commit is known")))]
+pub(crate) async fn get_timestamp_of_lsn(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Args(args): Args<LsnArgs>,
+) -> Result<Json<String>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    let lsn = lsn_to_read(&timeline, Some(args.lsn))?;
+    let store = TimelineStore::new(timeline, app.ctx.clone());
+    let time = timestamp_of_lsn(&store, lsn).await?.and_then(moment::from_pg);
+    let none = || ApiError::precondition(format!("no commit up to LSN {lsn} has left its time"));
+    time.map(|time| Json(moment::print(time))).ok_or_else(none)
+}
+
+/// Keeps an LSN readable for a while.
+#[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/lsn_lease", tag = "LSNs",
+    params(TimelinePath), request_body = LsnBody,
+    responses((status = 200, body = LeaseAnswer), (status = 412, body = ErrorBody)))]
+pub(crate) async fn lsn_lease(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Body(body): Body<LsnBody>,
+) -> Result<Json<LeaseAnswer>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    let until = timeline.lease(body.lsn, app.manager.conf().lsn_lease_length).map_err(not_readable)?;
+    Ok(Json(LeaseAnswer { valid_until: moment::print(until) }))
+}

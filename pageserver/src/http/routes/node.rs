@@ -1,0 +1,59 @@
+//! The server as a whole.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::models::StatusAnswer;
+use crate::http::{App, NODE_ID, page_for_people, scrape};
+use crate::metrics;
+
+/// Whether the server is alive.
+#[utoipa::path(get, path = "/v1/status", tag = "server", security(()), responses((status = 200, body = StatusAnswer)))]
+pub(crate) async fn status() -> Json<StatusAnswer> {
+    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Figures for Prometheus, in the OpenMetrics text format.
+#[utoipa::path(get, path = "/metrics", tag = "server", security(()),
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+pub(crate) async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
+    let text = scrape::text(&app.manager)
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {error}")))?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// Reads the public keys that tokens may be signed with again. On error those in use stay.
+#[utoipa::path(post, path = "/v1/reload_auth_validation_keys", tag = "server",
+    responses((status = 200, body = Object), (status = 412, body = ErrorBody)))]
+pub(crate) async fn reload_auth_validation_keys(State(app): State<App>) -> Result<Json<serde_json::Value>, ApiError> {
+    let Some(keys) = app.keys.clone() else {
+        return Err(ApiError::precondition("there are no keys: no port is set to authenticate by JWT"));
+    };
+    let count = keys.reload().map_err(|error| ApiError::precondition(error.to_string()))?;
+    tracing::info!("{count} public keys for authentication are in use");
+    Ok(Json(serde_json::json!({ "keys": count })))
+}
+
+/// This interface, for machines.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "server", security(()),
+    responses((status = 200, body = Object)))]
+pub(crate) async fn openapi(State(app): State<App>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
+}
+
+/// This interface, for machines that look for it here. (JSON is YAML.)
+#[utoipa::path(get, path = "/swagger.yml", tag = "server", security(()),
+    responses((status = 200, body = Object, content_type = "application/yaml")))]
+pub(crate) async fn swagger(State(app): State<App>) -> Response {
+    ([(header::CONTENT_TYPE, "application/yaml")], app.document.clone()).into_response()
+}
+
+/// This interface, for people.
+#[utoipa::path(get, path = "/v1/doc", tag = "server", security(()),
+    responses((status = 200, body = String, content_type = "text/html")))]
+pub(crate) async fn doc() -> Html<String> {
+    Html(page_for_people::html(&crate::http::document()))
+}

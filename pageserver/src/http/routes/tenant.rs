@@ -1,0 +1,115 @@
+//! Tenants.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use pageserver_api::shard::TenantShardId;
+
+use crate::errors::ErrorKind;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::{At, Body, TenantPath};
+use crate::http::models::{LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn};
+use crate::http::{App, NODE_ID};
+
+fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
+    let timelines = app.manager.timelines(id)?;
+    let broken = app.manager.broken().into_iter().filter(|(tenant, ..)| *tenant == id).map(|(_, timeline, _)| timeline);
+    let mut ids: Vec<_> = timelines.iter().map(|timeline| timeline.timeline_id()).chain(broken).collect();
+    ids.sort();
+    Ok(TenantInfo {
+        id,
+        state: Slug { slug: "Active" },
+        current_physical_size: timelines.iter().map(|timeline| timeline.info().layer_bytes).sum(),
+        attachment_status: Slug { slug: "attached" },
+        timelines: ids,
+    })
+}
+
+/// All tenants.
+#[utoipa::path(get, path = "/v1/tenant", tag = "tenants", responses((status = 200, body = Vec<TenantInfo>)))]
+pub(crate) async fn list(State(app): State<App>) -> Json<Vec<TenantInfo>> {
+    // One that is deleted meanwhile is left out.
+    Json(app.manager.tenants().into_iter().filter_map(|id| info(&app, id).ok()).collect())
+}
+
+/// One tenant.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
+    responses((status = 200, body = TenantInfo), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<TenantInfo>, ApiError> {
+    info(&app, path.tenant_shard_id).map(Json)
+}
+
+/// Removes a tenant with all that is stored of it. One that is not there is no error.
+#[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
+    responses((status = 200, body = Object), (status = 503, body = ErrorBody)))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    At(path): At<TenantPath>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let id = path.tenant_shard_id;
+    for timeline in app.manager.timelines(id).unwrap_or_default() {
+        app.sources.stop(id, timeline.timeline_id()).await;
+    }
+    app.manager.delete_tenant(id).await?;
+    tracing::info!(tenant = %id, "tenant deleted");
+    Ok(Json(serde_json::json!({})))
+}
+
+/// Says how a tenant is to be here: AttachedSingle makes it, without timelines, if it is not there.
+#[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/location_config", tag = "tenants", params(TenantPath),
+    request_body = LocationConfig,
+    responses((status = 200, body = LocationAnswer), (status = 400, body = ErrorBody)))]
+pub(crate) async fn location_config(
+    State(app): State<App>,
+    At(path): At<TenantPath>,
+    Body(config): Body<LocationConfig>,
+) -> Result<Json<LocationAnswer>, ApiError> {
+    let id = path.tenant_shard_id;
+    if !id.shard_count.is_unsharded() || config.shard_count != 0 || config.shard_number != 0 {
+        return Err(ApiError::bad_request("tenants of several shards are not supported"));
+    }
+    if config.secondary_conf.is_some() {
+        return Err(ApiError::bad_request("secondary_conf must be null: secondary locations are not supported"));
+    }
+    match config.mode {
+        LocationMode::AttachedSingle => app.manager.create_tenant(id).await?,
+        LocationMode::Detached => {
+            let reason = "mode Detached is not supported: nothing of the tenant is kept elsewhere. To remove it for \
+                          good, DELETE it";
+            return Err(ApiError::bad_request(reason));
+        }
+        other => return Err(ApiError::bad_request(format!("mode {other:?} is not supported: use AttachedSingle"))),
+    }
+    let shards = vec![ShardLocation { shard_id: id, node_id: NODE_ID }];
+    Ok(Json(LocationAnswer { shards, stripe_size: None }))
+}
+
+/// Waits until timelines have WAL up to given LSNs: 200 if all have, 202 if some have, 404 if none has.
+#[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/wait_lsn", tag = "tenants", params(TenantPath),
+    request_body = WaitLsn,
+    responses((status = 200), (status = 202), (status = 404), (status = 400, body = ErrorBody)))]
+pub(crate) async fn wait_lsn(
+    State(app): State<App>,
+    At(path): At<TenantPath>,
+    Body(wanted): Body<WaitLsn>,
+) -> Result<StatusCode, ApiError> {
+    let timeout = humantime::parse_duration(&wanted.timeout)
+        .map_err(|error| ApiError::bad_request(format!("timeout {:?}: {error}", wanted.timeout)))?;
+    app.manager.timelines(path.tenant_shard_id)?;
+    let deadline = tokio::time::Instant::from_std(env::clock::now()).checked_add(timeout);
+    let mut reached = 0;
+    for (timeline, lsn) in &wanted.timelines {
+        let Ok(timeline) = app.manager.get(path.tenant_shard_id, *timeline) else { continue };
+        let left = deadline.map_or(timeout, |deadline| deadline.duration_since(env::clock::now().into()));
+        match timeline.wait_for_lsn_timeout(*lsn, left).await {
+            Ok(()) => reached += 1,
+            Err(error) if matches!(error.kind(), ErrorKind::Retry) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(match reached {
+        all if all == wanted.timelines.len() => StatusCode::OK,
+        0 => StatusCode::NOT_FOUND,
+        _ => StatusCode::ACCEPTED,
+    })
+}

@@ -1,0 +1,182 @@
+//! Timelines: listing, branching, deletion, making durable; and attaching a cluster, which makes the first one.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use utils::lsn::Lsn;
+
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::{At, Body, TenantPath, TimelinePath};
+use crate::http::models::{
+    AttachAnswer, AttachBody, BrokenTimeline, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
+};
+use crate::http::{App, moment};
+use crate::pgdata::timestamps::LsnByTimestamp;
+use crate::tenant::manager::NewBranch;
+use crate::tenant::timeline::Timeline;
+
+use super::lsn::find_moment;
+
+fn info(app: &App, timeline: &Timeline) -> TimelineInfo {
+    let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
+    let info = timeline.info();
+    let min_readable_lsn = timeline.min_readable_lsn();
+    TimelineInfo {
+        tenant_id,
+        timeline_id,
+        ancestor_timeline_id: info.ancestor_timeline_id,
+        ancestor_lsn: info.ancestor_lsn,
+        last_record_lsn: info.last_record_lsn,
+        prev_record_lsn: Some(info.prev_record_lsn).filter(|lsn| lsn.is_valid()),
+        disk_consistent_lsn: info.disk_consistent_lsn,
+        min_readable_lsn,
+        applied_gc_cutoff_lsn: min_readable_lsn,
+        initdb_lsn: info.import_lsn,
+        current_physical_size: info.layer_bytes,
+        pg_version: info.pg_version,
+        state: timeline.broken().map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
+        walreceiver_status: app.sources.status(tenant_id, timeline_id),
+        is_archived: false,
+        children: app.manager.children(tenant_id, timeline_id),
+        system_identifier: info.system_identifier,
+        wal_segment_size: info.wal_segment_size,
+        layer_count: info.layers,
+        l0_layer_count: info.l0_layers,
+        frozen_layer_count: info.frozen_layers,
+        in_memory_bytes: info.in_memory_bytes,
+    }
+}
+
+/// All timelines of a tenant.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline", tag = "timelines", params(TenantPath),
+    responses((status = 200, body = Vec<ListedTimeline>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    At(path): At<TenantPath>,
+) -> Result<Json<Vec<ListedTimeline>>, ApiError> {
+    let open = app.manager.timelines(path.tenant_shard_id)?;
+    let open = open.iter().map(|timeline| ListedTimeline::Open(Box::new(info(&app, timeline))));
+    let broken = app.manager.broken().into_iter().filter(|(tenant, ..)| *tenant == path.tenant_shard_id);
+    let broken = broken.map(|(tenant_id, timeline_id, reason)| {
+        ListedTimeline::Broken(BrokenTimeline { tenant_id, timeline_id, state: TimelineState::Broken { reason } })
+    });
+    Ok(Json(open.chain(broken).collect()))
+}
+
+/// One timeline.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
+    params(TimelinePath), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<TimelineInfo>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    Ok(Json(info(&app, &timeline)))
+}
+
+/// Makes a branch, at an LSN, a moment, or the ancestor's last record. The same again answers the same.
+#[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/timeline", tag = "timelines", params(TenantPath),
+    request_body = TimelineCreate,
+    responses((status = 201, body = TimelineInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 406, body = ErrorBody, description = "The LSN or moment is not one to branch at"),
+        (status = 409, body = ErrorBody, description = "The timeline exists and is another one")))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    At(path): At<TenantPath>,
+    Body(wanted): Body<TimelineCreate>,
+) -> Result<(StatusCode, Json<TimelineInfo>), ApiError> {
+    let tenant = path.tenant_shard_id;
+    let Some(ancestor_id) = wanted.ancestor_timeline_id else {
+        let reason = "ancestor_timeline_id is missing: only branches are made here; the first timeline of a tenant \
+                      comes from POST /v1/attach or an import";
+        return Err(ApiError::bad_request(reason));
+    };
+    if wanted.read_only {
+        return Err(ApiError::bad_request("read_only must be false: there are no read-only timelines"));
+    }
+    let ancestor = app.manager.get(tenant, ancestor_id)?;
+    let version = ancestor.origin().pg_version.major();
+    if wanted.pg_version.is_some_and(|wanted| wanted != version && wanted / 10_000 != version) {
+        return Err(ApiError::bad_request(format!("pg_version: the ancestor is of Postgres {version}")));
+    }
+    let lsn = match (wanted.ancestor_start_lsn, &wanted.ancestor_start_timestamp) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::bad_request("give ancestor_start_lsn or ancestor_start_timestamp, not both"));
+        }
+        (lsn, None) => lsn,
+        (None, Some(text)) => Some(lsn_to_branch_at(&ancestor, text).await?),
+    };
+    let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
+    let (timeline, created) = app.manager.branch(tenant, new).await?;
+    let at = timeline.origin().import_lsn;
+    tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
+    Ok((StatusCode::CREATED, Json(info(&app, &timeline))))
+}
+
+/// The last LSN whose commits are not after the moment.
+async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiError> {
+    let wanted = moment::parse(text).map_err(ApiError::bad_request)?;
+    match find_moment(ancestor, wanted).await? {
+        LsnByTimestamp::Present(lsn) => Ok(lsn),
+        LsnByTimestamp::Future(lsn) if wanted <= env::clock::system_now() => Ok(lsn),
+        LsnByTimestamp::Future(_) => Err(ApiError::not_acceptable(format!("{text} is in the future"))),
+        LsnByTimestamp::Past(first) => Err(ApiError::not_acceptable(format!(
+            "{text} is before the history that is kept, which begins at LSN {first}"
+        ))),
+        LsnByTimestamp::NoData(_) => {
+            Err(ApiError::not_acceptable(format!("{text} cannot be found: no commit has left its time as yet")))
+        }
+    }
+}
+
+/// Removes a timeline with all that is stored of it.
+#[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
+    params(TimelinePath),
+    responses((status = 200, body = Object), (status = 404, body = ErrorBody),
+        (status = 412, body = ErrorBody, description = "Other timelines branch off it")))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let TimelinePath { tenant_shard_id: tenant, timeline_id } = path;
+    app.manager.get(tenant, timeline_id)?;
+    if app.manager.children(tenant, timeline_id).is_empty() {
+        app.sources.stop(tenant, timeline_id).await;
+    }
+    app.manager.delete_timeline(tenant, timeline_id).await?;
+    tracing::info!(%tenant, timeline = %timeline_id, "timeline deleted");
+    Ok(Json(serde_json::json!({})))
+}
+
+/// Makes everything up to the last record durable.
+#[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/checkpoint", tag = "timelines",
+    params(TimelinePath), responses((status = 200, body = Object), (status = 503, body = ErrorBody)))]
+pub(crate) async fn checkpoint(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    timeline.flush(&app.ctx).await?;
+    Ok(Json(serde_json::json!({ "disk_consistent_lsn": timeline.disk_consistent_lsn() })))
+}
+
+/// Begins to copy a running cluster and then to follow its WAL. Goes on in the background: see `attach_status`.
+#[utoipa::path(post, path = "/v1/attach", tag = "timelines", request_body = AttachBody,
+    responses((status = 202, body = AttachAnswer), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn attach(
+    State(app): State<App>,
+    Body(wanted): Body<AttachBody>,
+) -> Result<(StatusCode, Json<AttachAnswer>), ApiError> {
+    let (tenant_id, timeline_id) = app.sources.attach(wanted)?;
+    tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "attaching a cluster");
+    Ok((StatusCode::ACCEPTED, Json(AttachAnswer { tenant_id, timeline_id })))
+}
+
+/// How far an attachment has come.
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/attach_status", tag = "timelines",
+    params(TimelinePath), responses((status = 200, body = Object), (status = 404, body = ErrorBody)))]
+pub(crate) async fn attach_status(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let status = app.sources.attach_status(path.tenant_shard_id, path.timeline_id);
+    let none = || ApiError::not_found("this timeline was not attached since the server started");
+    status.ok_or_else(none).map(Json)
+}

@@ -1,0 +1,101 @@
+//! What a scrape asks of tenants and timelines, besides what the process counts as it works.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::metrics::METRICS;
+use crate::tenant::manager::TenantManager;
+use crate::tenant::timeline::{LayerInfo, LayerKind, Timeline};
+
+type Of<const N: usize> = Family<[(&'static str, String); N], Gauge<u64, AtomicU64>>;
+
+/// Gauges by timeline, filled for one scrape.
+#[derive(Default)]
+struct Gauges {
+    last_record_lsn: Of<3>,
+    disk_consistent_lsn: Of<3>,
+    resident_physical_size: Of<3>,
+    ephemeral_bytes: Of<3>,
+    layer_count: Of<5>,
+    layer_bytes: Of<5>,
+    tenant_states: Of<1>,
+    timeline_states: Of<1>,
+}
+
+/// The whole text of a scrape.
+pub(super) fn text(manager: &TenantManager) -> Result<String, fmt::Error> {
+    let gauges = Gauges::default();
+    let tenants = manager.tenants();
+    set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
+    let mut active = 0;
+    for timeline in tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten() {
+        active += u64::from(timeline.broken().is_none());
+        gauges.add(&timeline);
+    }
+    set(&gauges.timeline_states, [("state", "Active".to_owned())], active);
+    set(&gauges.timeline_states, [("state", "Broken".to_owned())], manager.broken().len() as u64);
+    METRICS.scrape(&gauges.registry())
+}
+
+fn set<const N: usize>(family: &Of<N>, labels: [(&'static str, String); N], value: u64)
+where
+    [(&'static str, String); N]: EncodeLabelSet,
+{
+    family.get_or_create(&labels).set(value);
+}
+
+impl Gauges {
+    fn add(&self, timeline: &Timeline) {
+        let (tenant, info) = (timeline.tenant_shard_id(), timeline.info());
+        let shard = format!("{:02x}{:02x}", tenant.shard_number.0, tenant.shard_count.0);
+        let labels = [
+            ("tenant_id", tenant.tenant_id.to_string()),
+            ("shard_id", shard),
+            ("timeline_id", timeline.timeline_id().to_string()),
+        ];
+        set(&self.last_record_lsn, labels.clone(), info.last_record_lsn.0);
+        set(&self.disk_consistent_lsn, labels.clone(), info.disk_consistent_lsn.0);
+        set(&self.resident_physical_size, labels.clone(), info.layer_bytes);
+        set(&self.ephemeral_bytes, labels.clone(), info.in_memory_bytes);
+        // The open layer does not count: it comes and goes.
+        for layer in timeline.layers().iter().filter(|layer| layer.kind != LayerKind::Open) {
+            let [tenant, shard, timeline] = labels.clone();
+            let (level, kind) = level_and_kind(layer);
+            let labels = [tenant, shard, timeline, ("level", level.to_owned()), ("kind", kind.to_owned())];
+            self.layer_count.get_or_create(&labels).inc();
+            self.layer_bytes.get_or_create(&labels).inc_by(layer.size);
+        }
+    }
+
+    fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("pageserver");
+        let named = [
+            ("last_record_lsn", "History is complete up to here, in memory", &self.last_record_lsn),
+            ("disk_consistent_lsn", "History is complete up to here, on disk", &self.disk_consistent_lsn),
+            ("resident_physical_size", "Bytes of layer files", &self.resident_physical_size),
+            ("timeline_ephemeral_bytes", "Bytes of values that are not in layer files", &self.ephemeral_bytes),
+        ];
+        for (name, help, family) in named {
+            registry.register(name, help, family.clone());
+        }
+        registry.register("layer_count", "Layers but the open one", self.layer_count.clone());
+        registry.register("layer_bytes", "Bytes of layers but the open one", self.layer_bytes.clone());
+        registry.register("tenant_states_count", "Tenants", self.tenant_states.clone());
+        registry.register("timeline_states_count", "Timelines", self.timeline_states.clone());
+        registry
+    }
+}
+
+fn level_and_kind(layer: &LayerInfo) -> (&'static str, &'static str) {
+    match layer.kind {
+        LayerKind::Open | LayerKind::Frozen => ("frozen", "delta"),
+        LayerKind::Delta if layer.l0 => ("l0", "delta"),
+        LayerKind::Delta => ("l1", "delta"),
+        LayerKind::Image => ("l1", "image"),
+    }
+}
