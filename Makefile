@@ -4,8 +4,9 @@ CARGO ?= cargo
 VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
 RESULTS = benches/results
+SOAK_MINUTES ?= 30
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy bench-ingest bench demo clean
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills bench-ingest bench demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -14,7 +15,7 @@ setup:  ## install what is missing: Debian packages, Rust toolchain, Python envi
 	scripts/setup.sh
 
 build:  ## build the release binaries
-	$(CARGO) build --locked --release --bin pagectl
+	$(CARGO) build --locked --release --bin pagectl --bin pageserver
 
 demo: setup build  ## import a real cluster, ingest its WAL, verify every page
 	scripts/demo.sh
@@ -26,6 +27,12 @@ test-rust:  ## unit and property tests
 
 test-py: build  ## tests against a real Postgres
 	$(PYTEST) test_runner
+
+soak: build  ## mixed load on an attached server for SOAK_MINUTES, then every page is compared
+	$(PYTEST) test_runner/regress/test_soak.py --soak-minutes $(SOAK_MINUTES)
+
+kills: build  ## 200 ends of the pageserver at random moments under load, then every page is compared
+	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) fmt --all --check

@@ -1,0 +1,161 @@
+"""Data directories that the page service makes: a stock Postgres starts from them, and has what was there then."""
+
+import gzip
+import io
+import tarfile
+
+import pytest
+
+from fixtures import lsn as lsns
+from fixtures import workload
+from fixtures.attached import SMALL_LAYERS, Attached
+from fixtures.libpq import ServerError
+from fixtures.lsn import after_shutdown
+from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.postgres import Postgres
+
+CHECKSUMS = """
+SELECT string_agg(
+    format('SELECT %L AS name, count(*) AS rows, md5(coalesce(string_agg(t::text, E''\\n'' ORDER BY t::text), ''''))'
+        ' AS hash FROM %s t', oid::regclass, oid::regclass),
+    ' UNION ALL ' ORDER BY oid::regclass::text)
+FROM pg_class WHERE relkind IN ('r', 'S') AND relpersistence = 'p' AND relnamespace = 'public'::regnamespace
+"""
+
+
+def checksums(pg: Postgres, db="postgres") -> str:
+    """One line for each table, with a hash over its rows."""
+    return pg.sql(pg.sql(CHECKSUMS, db), db)
+
+
+@pytest.fixture(scope="module")
+def attached(make_postgres, make_pageserver):
+    pg = make_postgres("origin", max_replication_slots=10, checksums=True).start()
+    pg.bench_init(1)
+    server = make_pageserver("origin", **SMALL_LAYERS).start().allow(POSTGRES_IS_GONE)
+    attached = Attached(pg, server, server.attach(pg))
+    workload.ddl(pg)
+    workload.vacuum(pg)
+    workload.tablespace(pg)
+    workload.databases(pg)
+    workload.two_phase(pg)
+    workload.multixacts(pg)
+    pg.bench(1000)
+    attached.catch_up()
+    return attached
+
+
+def fetch(attached: Attached, command: str, lsn="", *flags) -> bytes:
+    words = [command, attached.timeline.tenant, attached.timeline.id, lsn, *flags]
+    with attached.pageserver.connect(timeout=120) as connection:
+        return connection.copy_out(" ".join(filter(None, words)))
+
+
+def members(tar: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        found = archive.getmembers()
+    assert len({member.name for member in found}) == len(found), "a member is there twice"
+    return {member.name: member for member in found}
+
+
+def boot(make_postgres, name: str, tar: bytes) -> Postgres:
+    """A server on an unpacked backup."""
+    server = make_postgres.unpacked(name, tar)
+    server.configure(unix_socket_directories=f"'{server.sockets}'", listen_addresses="''", fsync="off")
+    return server.start()
+
+
+def test_a_full_backup_is_a_server_with_the_same_data(attached, make_postgres):
+    pg = attached.postgres
+    tar = fetch(attached, "fullbackup", attached.catch_up())
+    copy = boot(make_postgres, "copy", tar)
+    assert "shut down" in copy.log.read_text() and "recovery" not in copy.log.read_text()
+    for db in ("postgres", "by_wal", "by_copy", "away_db", "away_db2"):
+        ours = checksums(copy, db)
+        assert ours == checksums(pg, db) and ours.count("\n") >= (db[:4] != "away"), db
+    identifiers = "SELECT system_identifier FROM pg_control_system()"
+    assert copy.sql(identifiers) == pg.sql(identifiers)
+    assert copy.sql("SELECT gid FROM pg_prepared_xacts") == pg.sql("SELECT gid FROM pg_prepared_xacts") == "three"
+    # It is a server like any other: writes, checks, stops, starts.
+    copy.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+    copy.sql("SELECT bt_index_check(oid, true) FROM pg_class WHERE relam = 403 AND relpersistence = 'p'")
+    damaged = "pg_class c, LATERAL verify_heapam(c.oid) WHERE relkind = 'r' AND relpersistence = 'p'"
+    assert copy.sql(f"SELECT count(*) FROM {damaged}") == "0"
+    assert copy.sql("SELECT count(*) FROM unlogged_items") == "0"
+    copy.sql("COMMIT PREPARED 'three'")
+    copy.bench(500)
+    copy.sql("VACUUM; CHECKPOINT")
+    copy.stop()
+    copy.start()
+    copy.sql("SELECT count(*) FROM pgbench_accounts")
+    copy.stop()
+    copy.run("pg_checksums", "--check", "-D", copy.data)
+
+
+def test_a_full_backup_of_the_past(attached, make_postgres):
+    pg = attached.postgres
+    pg.sql("CREATE TABLE IF NOT EXISTS versions (id int)")
+    pg.sql("INSERT INTO versions VALUES (1)")
+    then, expected = pg.sql("SELECT pg_current_wal_insert_lsn()"), checksums(pg)
+    pg.sql("INSERT INTO versions VALUES (2); DROP TABLE items CASCADE")
+    attached.catch_up()
+    copy = boot(make_postgres, "past", fetch(attached, "fullbackup", then))
+    assert checksums(copy) == expected
+    copy.stop()
+    # The same of a branch, without an LSN: its last.
+    branch = attached.timeline.branch(then)
+    copy = boot(make_postgres, "branch", fetch(Attached(pg, attached.pageserver, branch), "fullbackup"))
+    assert checksums(copy) == expected
+    copy.stop()
+    branch.delete()
+
+
+def test_a_base_backup_has_all_but_relations(attached):
+    lsn = attached.catch_up()
+    plain = fetch(attached, "basebackup", lsn)
+    found = members(plain)
+    segment = after_segment(lsn)
+    for name in ("PG_VERSION", "global/pg_control", "global/pg_filenode.map", "base/1/PG_VERSION", "pg_xact/0000",
+                 "base/1/pg_filenode.map", "postgresql.conf", "pg_hba.conf", f"pg_wal/{segment}"):
+        assert name in found and found[name].isfile(), f"{name} is missing: {sorted(found)}"
+    for name in ("pg_twophase", "pg_tblspc", "pg_notify", "pg_replslot", "pg_subtrans", "pg_wal/archive_status"):
+        assert found[name.rstrip("/")].isdir(), name
+    assert found["global/pg_control"].size == 8192
+    assert found[f"pg_wal/{segment}"].size == 16 << 20
+    assert list(found)[-1] == "global/pg_control", "without it an incomplete copy cannot be started, so it is last"
+    relations = [name for name in found if name.split("/")[-1].split(".")[0].split("_")[0].isdigit()
+                 and name.split("/")[0] in ("base", "global") and found[name].isfile()]
+    unlogged = {line.split("/")[-1] for line in attached.postgres.sql(
+        "SELECT pg_relation_filepath(oid) FROM pg_class WHERE relpersistence = 'u'").splitlines()}
+    assert relations, "init forks and what comes of them are there"
+    for db in ("postgres",):
+        oid = attached.postgres.sql(f"SELECT oid FROM pg_database WHERE datname = '{db}'")
+        here = {name.split("/")[-1].split("_")[0] for name in relations if name.startswith(f"base/{oid}/")}
+        assert here == unlogged, "only unlogged relations have files"
+    # The start and the end of an archive that is compressed are the same.
+    packed = fetch(attached, "basebackup", lsn, "--gzip")
+    assert len(packed) < len(plain) / 5
+    assert members(gzip.decompress(packed)).keys() == found.keys()
+    for lsn in ("", "latest", "0/0"):
+        assert "global/pg_control" in members(fetch(attached, "basebackup", lsn, "--replica"))
+
+
+def after_segment(lsn: str) -> str:
+    number = lsns.parse(lsn) // lsns.SEGMENT
+    return f"00000001{number // 256:08X}{number % 256:08X}"
+
+
+def test_backups_of_what_cannot_be_read_are_refused(attached):
+    for command in ("basebackup", "fullbackup"):
+        with pytest.raises(ServerError, match="invalid basebackup lsn"):
+            fetch(attached, command, "0/28")
+
+
+def test_a_stopped_servers_files_come_out_as_they_were(attached, make_postgres):
+    """The last test of this module: it stops the server."""
+    lsn = attached.stop_postgres()
+    attached.timeline.wait_for_lsn(lsn)
+    attached.assert_files_equal(lsn)
+    copy = make_postgres.unpacked("files", fetch(attached, "fullbackup", lsn))
+    attached.assert_files_equal(lsn, data=copy.data)
+    assert after_shutdown(attached.postgres.checkpoint_lsn()) == lsn

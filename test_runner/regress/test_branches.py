@@ -1,0 +1,143 @@
+"""Branches: any moment of the past, at once, whatever goes on with the timeline that they come from."""
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+
+from fixtures import lsn as lsns
+from fixtures import workload
+from fixtures.attached import SMALL_LAYERS, Attached, rel_of
+from fixtures.lsn import after_shutdown
+from fixtures.pageserver import POSTGRES_IS_GONE, new_id
+from fixtures.pagestream import get_page
+
+
+@pytest.fixture(scope="module")
+def history(make_postgres, make_pageserver, module_dir):
+    """An attached server that was stopped three times, with copies of its files as of then."""
+    pg = make_postgres("history", max_replication_slots=10).start()
+    pg.bench_init(1)
+    server = make_pageserver("history", **SMALL_LAYERS).start().allow(POSTGRES_IS_GONE)
+    attached = Attached(pg, server, server.attach(pg))
+    attached.moments = []
+    attached.times = []
+    for number, work in enumerate([workload.ddl, workload.vacuum, workload.truncate]):
+        work(pg)
+        pg.bench(1000)
+        attached.times.append(time.time())
+        time.sleep(1.5)
+        pg.stop()
+        data = pg.copy_stopped(module_dir / f"history-{number}")
+        attached.moments.append((after_shutdown(pg.checkpoint_lsn()), data))
+        pg.start()
+    attached.catch_up()
+    return attached
+
+
+def test_a_branch_has_the_past_and_its_ancestor_goes_on(history):
+    server, main = history.pageserver, history.timeline
+    (early, early_data), (middle, middle_data), _ = history.moments
+    branch = main.branch(middle)
+    info = branch.info()
+    assert (info["ancestor_timeline_id"], info["ancestor_lsn"]) == (main.id, middle)
+    assert info["last_record_lsn"] == middle
+    history.assert_files_equal(middle, branch, middle_data)
+    history.assert_files_equal(early, branch, early_data)
+    # A branch of the branch, further back.
+    second = branch.branch(early)
+    assert second.info()["ancestor_timeline_id"] == branch.id
+    history.assert_files_equal(early, second, early_data)
+    # The other way round too: what came later on the ancestor is not on the branch.
+    history.postgres.bench(500)
+    last = lsns.parse(history.catch_up())
+    accounts = rel_of(history.postgres, "pgbench_branches")
+    with main.stream() as ours, branch.stream() as theirs:
+        assert ours.ask(get_page(accounts, 0, last, last)) != theirs.ask(get_page(accounts, 0))
+        assert ours.ask(get_page(accounts, 0, lsns.parse(middle), 1)) == theirs.ask(get_page(accounts, 0))
+    # In constant time, and they are there after a restart.
+    server.restart()
+    history.assert_files_equal(middle, branch, middle_data)
+    history.assert_files_equal(early, second, early_data)
+    # Nothing goes while something depends on it.
+    server.http.refuse("DELETE", main.path, status=412, names=[branch.id])
+    server.http.refuse("DELETE", branch.path, status=412, names=[second.id])
+    second.delete()
+    server.http.refuse("GET", second.path, status=404)
+    branch.delete()
+    history.assert_files_equal(early, main, early_data)
+
+
+def test_a_branch_by_timestamp(history):
+    server, main = history.pageserver, history.timeline
+    for at, (lsn, _) in zip(history.times, history.moments):
+        text = datetime.fromtimestamp(at + 0.7, timezone.utc).isoformat().replace("+00:00", "Z")
+        found = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp={text}")
+        assert found["kind"] == "present", found
+        branch = main.branch(found["lsn"])
+        # What the stop itself has written is no commit: the tables are those of the moment.
+        accounts = rel_of(history.postgres, "pgbench_accounts")
+        with main.stream() as ours, branch.stream() as theirs:
+            for block in range(0, 1600, 100):
+                then = ours.ask(get_page(accounts, block, lsns.parse(lsn), 1))
+                assert then == theirs.ask(get_page(accounts, block)), block
+        branch.delete()
+    # The bounds of history.
+    future = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp=2100-01-01T00:00:00Z")
+    assert future["kind"] == "future"
+    past = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp=2001-01-01T00:00:00Z")
+    assert past["kind"] == "past"
+    server.http.refuse("GET", f"{main.path}/get_lsn_by_timestamp?timestamp=yesterday", status=400)
+    server.http.refuse("GET", f"{main.path}/get_lsn_by_timestamp", status=400)
+
+
+def test_a_timestamp_lies_between_commits(history):
+    pg, server, main = history.postgres, history.pageserver, history.timeline
+    pg.sql("CREATE TABLE IF NOT EXISTS ticks (id int)")
+    commits = []
+    for number in range(4):
+        pg.sql(f"INSERT INTO ticks VALUES ({number})")
+        commits.append((time.time(), lsns.parse(pg.sql("SELECT pg_current_wal_flush_lsn()"))))
+        time.sleep(1.2)
+    history.catch_up()
+    for (at, lsn), (_, after) in zip(commits, commits[1:]):
+        text = datetime.fromtimestamp(at + 0.6, timezone.utc).isoformat().replace("+00:00", "Z")
+        found = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp={text}")
+        assert found["kind"] == "present", found
+        assert lsn <= lsns.parse(found["lsn"]) < after, f"{found} is not in {lsns.show(lsn)}..{lsns.show(after)}"
+
+
+def test_making_a_branch_takes_no_longer_than_asking(history):
+    main = history.timeline
+    history.pageserver.http.put(f"{main.path}/checkpoint")
+    lsn = history.moments[0][0]
+    took = []
+    for _ in range(10):
+        began = time.monotonic()
+        branch = main.branch(lsn)
+        took.append(time.monotonic() - began)
+        branch.delete()
+    assert sorted(took)[5] < 0.1, took
+
+
+def test_what_cannot_be_branched(history):
+    server, main = history.pageserver, history.timeline
+    path = f"/v1/tenant/{main.tenant}/timeline"
+
+    def refuse(status, names=(), **body):
+        body = {"new_timeline_id": new_id(), "ancestor_timeline_id": main.id, **body}
+        return server.http.refuse("POST", path, body, status=status, names=names)
+
+    refuse(406, ancestor_start_lsn="0/28")
+    refuse(406, ancestor_start_lsn="FFFF/0")
+    refuse(404, ancestor_timeline_id=new_id())
+    refuse(400, ancestor_start_lsn="x")
+    refuse(400, new_timeline_id="x")
+    # The same again is no error, something else under the same id is.
+    branch = main.branch(history.moments[0][0])
+    again = {"new_timeline_id": branch.id, "ancestor_timeline_id": main.id}
+    made = server.http.post(path, {**again, "ancestor_start_lsn": history.moments[0][0]})
+    assert made["timeline_id"] == branch.id
+    server.http.refuse("POST", path, {**again, "ancestor_start_lsn": history.moments[1][0]}, status=409)
+    branch.delete()
+    server.http.refuse("DELETE", branch.path, status=404)

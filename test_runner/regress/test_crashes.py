@@ -1,0 +1,185 @@
+"""Either side may end at any moment: what was acknowledged stays, and no wrong page is served."""
+
+import os
+import random
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from fixtures import lsn as lsns
+from fixtures.attached import Attached, attach_new
+from fixtures.pageserver import POSTGRES_IS_GONE, connection_string
+from fixtures.pagestream import Rel, nblocks
+from fixtures.postgres import Postgres
+from fixtures.wait import wait_until
+
+SEED = 20261121
+
+# Load goes on for longer than any test; it is ended by the test.
+LOAD_SECONDS = 3600
+
+
+@contextmanager
+def load(pg: Postgres, clients=2):
+    """pgbench, while the block lasts."""
+    bench = pg.start_bench(LOAD_SECONDS, clients=clients)
+    try:
+        yield bench
+    finally:
+        end_bench(pg, bench)
+
+
+def end_bench(pg: Postgres, bench):
+    """Under root it is a child of the process that changed the user, so its sessions are ended instead."""
+    if bench.poll() is None and pg.is_running():
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'"
+        pg.sql(ended)
+    try:
+        bench.wait(20)
+    except Exception:
+        bench.kill()
+        raise
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_lose_nothing(make_postgres, make_pageserver, pagectl_binary, request):
+    """Most end by SIGKILL, some by SIGTERM, with and without time to work in between."""
+    kills = request.config.getoption("--kills")
+    chance = random.Random(SEED)
+    # Layers of 1 MiB: a kill may meet each step on the way of a layer to the disk.
+    attached = attach_new(make_postgres, make_pageserver, "killed", settings={"checkpoint_distance": 1 << 20})
+    server, timeline = attached.pageserver, attached.timeline
+    durable = timeline.info()["disk_consistent_lsn"]
+    with load(attached.postgres):
+        for number in range(kills):
+            time.sleep(chance.random() ** 2 * 1.5)
+            if chance.random() < 0.2:
+                server.stop()
+            else:
+                server.kill()
+            # What the server was told is durable is what it may have forgotten.
+            kept_from = attached.slot()[1]
+            server.start()
+            before, durable = durable, timeline.info()["disk_consistent_lsn"]
+            assert lsns.parse(durable) >= lsns.parse(kept_from), f"kill {number} of seed {SEED}"
+            assert lsns.parse(durable) >= lsns.parse(before), f"kill {number} of seed {SEED}"
+            if number % 10 == 9:
+                attached.wait_for_receiver("streaming", "catching_up")
+    attached.catch_up(timeout=120)
+    assert attached.slot()[0] == f"pageserver_{timeline.id}"
+    print(f"{kills} ends under load, {lsns.parse(timeline.last_record_lsn()) >> 20} MiB of WAL, seed {SEED}")
+    attached.stop_and_verify(pagectl_binary)
+
+
+def test_a_pageserver_that_was_away_catches_up(make_postgres, make_pageserver, pagectl_binary):
+    attached = attach_new(make_postgres, make_pageserver, "away")
+    attached.postgres.bench(2000)
+    attached.pageserver.stop()
+    # More than one layer, and more than one segment.
+    attached.postgres.bench(5000)
+    attached.postgres.sql("SELECT pg_switch_wal(); CREATE TABLE meanwhile AS SELECT generate_series(1, 200000) AS id")
+    attached.postgres.sql("CHECKPOINT")
+    attached.pageserver.start()
+    attached.catch_up()
+    attached.stop_and_verify(pagectl_binary)
+
+
+def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pagectl_binary):
+    attached = attach_new(make_postgres, make_pageserver, "restarted")
+    pg = attached.postgres
+    attached.pageserver.allow(POSTGRES_IS_GONE)
+    for number in range(4):
+        bench = pg.start_bench(LOAD_SECONDS)
+        time.sleep(1)
+        if number % 2:
+            pg.stop("fast")
+        else:
+            kill_postgres(pg)
+        bench.wait(20)
+        # What is there can be read while the server is away.
+        with attached.timeline.stream() as stream:
+            assert stream.ask(nblocks(Rel(1664, 0, 1262))) > 0
+        start_again(pg)
+        pg.sql(f"CREATE TABLE after_{number} AS SELECT generate_series(1, 1000) AS id")
+        attached.catch_up()
+    attached.stop_and_verify(pagectl_binary)
+
+
+def kill_postgres(pg: Postgres):
+    """Ends the server and all its processes, without a word."""
+    postmaster = int((pg.data / "postmaster.pid").read_text().splitlines()[0])
+    children = [int(pid) for pid in open(f"/proc/{postmaster}/task/{postmaster}/children").read().split()]
+    for pid in [postmaster, *children]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def start_again(pg: Postgres):
+    """Its shared memory may be in use for a moment yet."""
+
+    def started():
+        try:
+            return pg.start()
+        except AssertionError as error:
+            if "still in use" not in str(error) and "could not start server" not in str(error):
+                raise
+            return None
+
+    wait_until(started, 30, every=0.2, what="the start of a server that was killed")
+
+
+@pytest.mark.parametrize("followed_before", [True, False], ids=["seen-promoted", "promoted-meanwhile"])
+def test_a_promoted_standby_is_followed(followed_before, make_postgres, make_pageserver, pagectl_binary):
+    name = f"promoted-{followed_before}".lower()
+    primary = make_postgres(name, max_replication_slots=10).start()
+    primary.bench_init(1)
+    standby = make_postgres.standby(primary, f"{name}-standby").start()
+    server = make_pageserver(name, checkpoint_distance=1 << 20).start()
+    server.allow(POSTGRES_IS_GONE, r"WARN.*slot .* was missing")
+    # Either may be the one to follow: the first that answers is.
+    timeline = server.attach(primary, connstr=connection_string(primary, standby))
+    attached = Attached(primary, server, timeline)
+    with load(primary):
+        time.sleep(2)
+    primary.bench(500)
+    lsn = attached.catch_up()
+    replayed = "SELECT pg_last_wal_replay_lsn()"
+    wait_until(lambda: lsns.parse(standby.sql(replayed)) >= lsns.parse(lsn), 30, what="replay by the standby")
+    kill_postgres(primary)
+    if followed_before:
+        attached.wait_for_receiver("streaming", "catching_up")
+        wait_until(lambda: standby.sql("SELECT count(*) FROM pg_replication_slots WHERE active") == "1", 60)
+    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    promoted = Attached(standby, server, timeline)
+    standby.bench(1000)
+    standby.sql("CREATE TABLE after_promotion AS SELECT generate_series(1, 10000) AS id")
+    promoted.catch_up()
+    assert timeline.info()["walreceiver_status"]["postgres_timeline"] == 2
+    promoted.stop_and_verify(pagectl_binary)
+
+
+def test_a_server_that_went_another_way_is_not_followed(make_postgres, make_pageserver):
+    """A standby that lacks WAL which is stored here: its history is another one, and nothing of it may get in."""
+    primary = make_postgres("diverged", max_replication_slots=10).start()
+    primary.bench_init(1)
+    standby = make_postgres.standby(primary, "diverged-standby").start()
+    server = make_pageserver("diverged", checkpoint_distance=1 << 20).start()
+    server.allow(POSTGRES_IS_GONE, r"ERROR.*WAL does not come until somebody sees to it.*diverged")
+    attached = Attached(primary, server, server.attach(primary, connstr=connection_string(primary, standby)))
+    primary.bench(500)
+    standby.stop()
+    primary.bench(500)
+    attached.catch_up()
+    before = attached.timeline.last_record_lsn()
+    kill_postgres(primary)
+    standby.start()
+    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    standby.bench(2000)
+    status = attached.wait_for_receiver("failed", timeout=90)
+    assert "diverged" in status["last_error"], status
+    assert attached.timeline.last_record_lsn() == before
+    standby.stop()
