@@ -108,6 +108,15 @@ fn new_ctx() -> RequestContext {
     RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
 }
 
+/// Does what must not be left half done, even if the caller goes away meanwhile.
+async fn to_the_end<T: Send + 'static>(
+    name: &'static str,
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let failed = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {error}"));
+    env::spawn::task(name, work).await.unwrap_or_else(|error| Err(failed(error)))
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(title = "pageserver", description = "Management of tenants and timelines: histories of Postgres clusters."),

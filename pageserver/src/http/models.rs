@@ -9,6 +9,8 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
+use super::sources::LeftSlot;
+
 /// A state, as `slug` and what there is to say about it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Slug {
@@ -343,6 +345,13 @@ pub(crate) struct AttachAnswer {
     /// The timeline.
     #[schema(value_type = String)]
     pub(crate) timeline_id: TimelineId,
+}
+
+/// What a deletion leaves to others.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct DeleteAnswer {
+    /// Replication slots to drop on their servers, which keep all WAL for them until then.
+    pub(crate) left_slots: Vec<LeftSlot>,
 }
 
 /// The server.

@@ -16,10 +16,12 @@ use tokio_util::task::TaskTracker;
 
 /// A client must have sent a request's headers, and done its part of the TLS handshake, within this time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(20);
+/// On shutdown, requests in progress have this time.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(3);
 /// After an error of the system that is not one connection's, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `router` until `cancel`; then requests in progress are finished, and it returns.
+/// Serves `router` until `cancel`; then requests in progress may end, and it returns.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -82,7 +84,10 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, c
         result = connection.as_mut() => result,
         () = cancel.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            match tokio::time::timeout(CLOSING_TIMEOUT, connection).await {
+                Ok(result) => result,
+                Err(_) => return,
+            }
         }
     };
     if let Err(error) = result {

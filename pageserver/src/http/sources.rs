@@ -1,31 +1,64 @@
 //! Where WAL comes from, as far as this interface is concerned.
 
 use pageserver_api::shard::TenantShardId;
+use serde_json::Value;
 use utils::id::TimelineId;
 
 use super::models::AttachBody;
+use crate::attach::{AttachPhase, AttachRequest, Attacher};
 use crate::tenant::manager::ManageError;
+use crate::walreceiver::WalReceivers;
 
-/// Attaches clusters and follows their WAL.
-#[derive(Clone, Default)]
-pub struct Sources {}
+/// Attaches clusters and follows their WAL. Cheap to clone.
+#[derive(Clone)]
+pub struct Sources {
+    attacher: Attacher,
+    receivers: WalReceivers,
+}
 
 impl Sources {
+    /// Attaches by `attacher`, whose WAL comes through `receivers`.
+    pub fn new(attacher: Attacher, receivers: WalReceivers) -> Self {
+        Self { attacher, receivers }
+    }
+
     /// Begins to attach a cluster.
-    pub(super) fn attach(&self, _wanted: AttachBody) -> Result<(TenantShardId, TimelineId), ManageError> {
-        Err(ManageError::Busy("this server cannot attach clusters".to_owned()))
+    pub(super) fn attach(&self, wanted: AttachBody) -> Result<(TenantShardId, TimelineId), ManageError> {
+        let AttachBody { connstr, tenant_id, timeline_id, slot } = wanted;
+        self.attacher.start(AttachRequest { connstr, tenant_id, timeline_id, slot })
     }
 
     /// How far an attachment has come.
-    pub(super) fn attach_status(&self, _tenant: TenantShardId, _timeline: TimelineId) -> Option<serde_json::Value> {
-        None
+    pub(super) fn attach_status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
+        self.attacher.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
+    }
+
+    /// Whether an attachment is under way.
+    pub(super) fn is_attaching(&self, tenant: TenantShardId, timeline: TimelineId) -> bool {
+        let status = self.attacher.status(tenant, timeline);
+        status.is_some_and(|status| !matches!(status.phase, AttachPhase::Streaming | AttachPhase::Failed))
     }
 
     /// How receiving WAL goes; `None` if the timeline has no source.
-    pub(super) fn status(&self, _tenant: TenantShardId, _timeline: TimelineId) -> Option<serde_json::Value> {
-        None
+    pub(super) fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
+        self.receivers.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
     }
 
-    /// Ends receiving WAL.
-    pub(super) async fn stop(&self, _tenant: TenantShardId, _timeline: TimelineId) {}
+    /// Ends attaching and receiving. Gives the slot that the server goes on to keep WAL for, if there is one.
+    pub(super) async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<LeftSlot> {
+        let slot = self.receivers.status(tenant, timeline);
+        let slot = slot.map(|status| LeftSlot { host: status.host, slot: status.slot });
+        self.attacher.cancel(tenant, timeline).await;
+        self.receivers.stop(tenant, timeline).await;
+        slot
+    }
+}
+
+/// A replication slot that nobody reads from any more: until somebody drops it, its server keeps all WAL.
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+pub(super) struct LeftSlot {
+    /// The server.
+    pub(super) host: String,
+    /// The slot's name.
+    pub(super) slot: String,
 }

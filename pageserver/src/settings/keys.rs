@@ -83,8 +83,8 @@ settings! {
         listen_http_addr: String = "127.0.0.1:9898", "host:port";
         /// Listen beyond loopback even where callers need not prove who they are.
         allow_insecure_listen: bool = false, "true or false";
-        /// Most connections to the page service at once; further ones are closed.
-        max_connections: NonZeroUsize = 1000, "connections";
+        /// Most connections to the page service at once; further ones are refused.
+        max_connections: NonZeroUsize = 4096, "connections";
         /// Most connections to the management interface at once; further ones wait.
         http_max_connections: NonZeroUsize = 256, "connections";
         /// A request to the management interface that takes longer is answered with 408.

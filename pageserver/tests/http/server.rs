@@ -7,10 +7,12 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
+use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::http::{self, HttpOptions, Sources};
 use pageserver::tenant::manager::TenantManager;
 use pageserver::tenant::timeline::Timeline;
+use pageserver::walreceiver::WalReceivers;
 use pageserver_api::key::COMMIT_TIME_KEY;
 use pageserver_api::value::Value;
 use ring::rand::SystemRandom;
@@ -99,7 +101,9 @@ impl Server {
         };
         adapt(dir.path(), &mut options);
         let cancel = CancellationToken::new();
-        let serving = http::serve(listener, options, manager.clone(), Sources::default(), cancel.clone());
+        let receivers = WalReceivers::new(manager.clone());
+        let sources = Sources::new(Attacher::new(manager.clone(), receivers.clone()), receivers);
+        let serving = http::serve(listener, options, manager.clone(), sources, cancel.clone());
         let task = tokio::spawn(serving);
         let (tenant, timeline) = (new.tenant_shard_id.to_string(), new.timeline_id.to_string());
         Self { client, manager, tenant, timeline, dir, cancel, task }

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
+use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::http::{self, HttpOptions, Sources};
 use pageserver::page_cache;
+use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tenant::manager::TenantManager;
 use pageserver::tls::Certificate;
 use pageserver::virtual_file::{self, SyncMode};
+use pageserver::walreceiver::WalReceivers;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +32,8 @@ struct Secrets {
 /// Everything that runs.
 struct Running {
     manager: TenantManager,
+    receivers: WalReceivers,
+    attacher: Attacher,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -39,7 +45,7 @@ pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Res
     ports::withdraw(&workdir).await?;
     let (pg, http) = (ports::listen(&settings, Port::Pg).await?, ports::listen(&settings, Port::Http).await?);
     let running = tokio::select! {
-        running = start(&settings, &workdir, &secrets, &pg, http) => running?,
+        running = start(&settings, &workdir, &secrets, pg, http) => running?,
         // Nothing was taken in yet, so nothing is lost.
         name = signals.next_stop() => {
             tracing::info!("{name} while starting: stopping");
@@ -51,7 +57,6 @@ pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Res
     tracing::info!("{name}: stopping");
     notify::tell("STOPPING=1");
     ports::withdraw(&workdir).await?;
-    drop(pg);
     tokio::select! {
         () = running.stop() => {
             tracing::info!("stopped");
@@ -72,7 +77,7 @@ async fn start(
     settings: &Settings,
     workdir: &Utf8Path,
     secrets: &Secrets,
-    pg: &TcpListener,
+    pg: TcpListener,
     http: TcpListener,
 ) -> anyhow::Result<Running> {
     let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
@@ -87,13 +92,37 @@ async fn start(
     let (tenants, broken) = (manager.tenants().len(), manager.broken().len());
     let elapsed = env::clock::now().saturating_duration_since(started);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %engine, tenants, broken, ?elapsed, "{workdir} is open");
-    ports::publish(workdir, pg, &http).await?;
-    let running = Running { manager, tasks: TaskTracker::new(), cancel: CancellationToken::new() };
+    ports::publish(workdir, &pg, &http).await?;
+    let running = Running::new(manager);
+    running.receivers.start_all().await;
+    running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, secrets, http)?;
     Ok(running)
 }
 
 impl Running {
+    fn new(manager: TenantManager) -> Self {
+        let receivers = WalReceivers::new(manager.clone());
+        let attacher = Attacher::new(manager.clone(), receivers.clone());
+        Self { manager, receivers, attacher, tasks: TaskTracker::new(), cancel: CancellationToken::new() }
+    }
+
+    fn serve_pages(&self, settings: &Settings, secrets: &Secrets, listener: TcpListener) -> anyhow::Result<()> {
+        let certificate = secrets.certificate.as_ref().filter(|_| settings.enable_tls_page_service_api);
+        let config = certificate.map(|certificate| certificate.server_config(&[b"postgresql"])).transpose()?;
+        let options = PageServiceSettings {
+            tls: config.map(TlsAcceptor::from),
+            max_connections: settings.max_connections.get(),
+            max_batch_size: settings.page_service_max_batch_size.get(),
+            lease_length: settings.lsn_lease_length,
+            ..PageServiceSettings::default()
+        };
+        let service = PageService::new(self.manager.clone(), secrets.auth(settings.pg_auth_type), options);
+        let serving = service.serve(listener, self.cancel.child_token());
+        env::spawn::task("page service", self.tasks.track_future(serving));
+        Ok(())
+    }
+
     fn serve_http(&self, settings: &Settings, secrets: &Secrets, listener: TcpListener) -> anyhow::Result<()> {
         let certificate = secrets.certificate.as_ref().filter(|_| settings.enable_tls_http_api);
         let options = HttpOptions {
@@ -103,8 +132,8 @@ impl Running {
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
         };
-        let serving =
-            http::serve(listener, options, self.manager.clone(), Sources::default(), self.cancel.child_token());
+        let sources = Sources::new(self.attacher.clone(), self.receivers.clone());
+        let serving = http::serve(listener, options, self.manager.clone(), sources, self.cancel.child_token());
         env::spawn::task("management interface", self.tasks.track_future(serving));
         Ok(())
     }
@@ -114,6 +143,8 @@ impl Running {
         self.cancel.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        self.attacher.shutdown().await;
+        self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }
 }

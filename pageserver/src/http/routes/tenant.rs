@@ -8,8 +8,10 @@ use pageserver_api::shard::TenantShardId;
 use crate::errors::ErrorKind;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath};
-use crate::http::models::{LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn};
-use crate::http::{App, NODE_ID};
+use crate::http::models::{
+    DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn,
+};
+use crate::http::{App, NODE_ID, to_the_end};
 
 fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     let timelines = app.manager.timelines(id)?;
@@ -41,18 +43,19 @@ pub(crate) async fn get(State(app): State<App>, At(path): At<TenantPath>) -> Res
 
 /// Removes a tenant with all that is stored of it. One that is not there is no error.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
-    responses((status = 200, body = Object), (status = 503, body = ErrorBody)))]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    At(path): At<TenantPath>,
-) -> Result<Json<serde_json::Value>, ApiError> {
+    responses((status = 200, body = DeleteAnswer), (status = 503, body = ErrorBody)))]
+pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<DeleteAnswer>, ApiError> {
     let id = path.tenant_shard_id;
-    for timeline in app.manager.timelines(id).unwrap_or_default() {
-        app.sources.stop(id, timeline.timeline_id()).await;
-    }
-    app.manager.delete_tenant(id).await?;
-    tracing::info!(tenant = %id, "tenant deleted");
-    Ok(Json(serde_json::json!({})))
+    let answer = to_the_end("deletion of a tenant", async move {
+        let mut left_slots = Vec::new();
+        for timeline in app.manager.timelines(id).unwrap_or_default() {
+            left_slots.extend(app.sources.stop(id, timeline.timeline_id()).await);
+        }
+        app.manager.delete_tenant(id).await?;
+        tracing::info!(tenant = %id, ?left_slots, "tenant deleted");
+        Ok(DeleteAnswer { left_slots })
+    });
+    answer.await.map(Json)
 }
 
 /// Says how a tenant is to be here: AttachedSingle makes it, without timelines, if it is not there.
@@ -72,7 +75,10 @@ pub(crate) async fn location_config(
         return Err(ApiError::bad_request("secondary_conf must be null: secondary locations are not supported"));
     }
     match config.mode {
-        LocationMode::AttachedSingle => app.manager.create_tenant(id).await?,
+        LocationMode::AttachedSingle => {
+            let manager = app.manager.clone();
+            to_the_end("making of a tenant", async move { Ok(manager.create_tenant(id).await?) }).await?;
+        }
         LocationMode::Detached => {
             let reason = "mode Detached is not supported: nothing of the tenant is kept elsewhere. To remove it for \
                           good, DELETE it";

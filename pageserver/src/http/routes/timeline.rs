@@ -8,11 +8,11 @@ use utils::lsn::Lsn;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath, TimelinePath};
 use crate::http::models::{
-    AttachAnswer, AttachBody, BrokenTimeline, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
+    AttachAnswer, AttachBody, BrokenTimeline, DeleteAnswer, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
-use crate::http::{App, moment};
+use crate::http::{App, moment, to_the_end};
 use crate::pgdata::timestamps::LsnByTimestamp;
-use crate::tenant::manager::NewBranch;
+use crate::tenant::manager::{ManageError, NewBranch};
 use crate::tenant::timeline::Timeline;
 
 use super::lsn::find_moment;
@@ -104,9 +104,14 @@ pub(crate) async fn create(
         (None, Some(text)) => Some(lsn_to_branch_at(&ancestor, text).await?),
     };
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
-    let (timeline, created) = app.manager.branch(tenant, new).await?;
-    let at = timeline.origin().import_lsn;
-    tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
+    let manager = app.manager.clone();
+    let timeline = to_the_end("making of a branch", async move {
+        let (timeline, created) = manager.branch(tenant, new).await?;
+        let at = timeline.origin().import_lsn;
+        tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
+        Ok(timeline)
+    });
+    let timeline = timeline.await?;
     Ok((StatusCode::CREATED, Json(info(&app, &timeline))))
 }
 
@@ -126,23 +131,27 @@ async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiErr
     }
 }
 
-/// Removes a timeline with all that is stored of it.
+/// Removes a timeline with all that is stored of it. One that is being attached is given up.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
     params(TimelinePath),
-    responses((status = 200, body = Object), (status = 404, body = ErrorBody),
+    responses((status = 200, body = DeleteAnswer), (status = 404, body = ErrorBody),
         (status = 412, body = ErrorBody, description = "Other timelines branch off it")))]
-pub(crate) async fn delete(
-    State(app): State<App>,
-    At(path): At<TimelinePath>,
-) -> Result<Json<serde_json::Value>, ApiError> {
+pub(crate) async fn delete(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<DeleteAnswer>, ApiError> {
     let TimelinePath { tenant_shard_id: tenant, timeline_id } = path;
-    app.manager.get(tenant, timeline_id)?;
-    if app.manager.children(tenant, timeline_id).is_empty() {
-        app.sources.stop(tenant, timeline_id).await;
-    }
-    app.manager.delete_timeline(tenant, timeline_id).await?;
-    tracing::info!(%tenant, timeline = %timeline_id, "timeline deleted");
-    Ok(Json(serde_json::json!({})))
+    let answer = to_the_end("deletion of a timeline", async move {
+        let attaching = app.sources.is_attaching(tenant, timeline_id);
+        let mut left_slots = Vec::new();
+        if app.manager.children(tenant, timeline_id).is_empty() {
+            left_slots.extend(app.sources.stop(tenant, timeline_id).await);
+        }
+        match app.manager.delete_timeline(tenant, timeline_id).await {
+            Err(ManageError::NotFound(_)) if attaching => {}
+            other => other?,
+        }
+        tracing::info!(%tenant, timeline = %timeline_id, ?left_slots, "timeline deleted");
+        Ok(DeleteAnswer { left_slots })
+    });
+    answer.await.map(Json)
 }
 
 /// Makes everything up to the last record durable.
@@ -153,8 +162,11 @@ pub(crate) async fn checkpoint(
     At(path): At<TimelinePath>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
-    timeline.flush(&app.ctx).await?;
-    Ok(Json(serde_json::json!({ "disk_consistent_lsn": timeline.disk_consistent_lsn() })))
+    to_the_end("checkpoint", async move {
+        timeline.flush(&app.ctx).await?;
+        Ok(Json(serde_json::json!({ "disk_consistent_lsn": timeline.disk_consistent_lsn() })))
+    })
+    .await
 }
 
 /// Begins to copy a running cluster and then to follow its WAL. Goes on in the background: see `attach_status`.
