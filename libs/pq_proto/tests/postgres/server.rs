@@ -28,21 +28,31 @@ pub struct Server {
 impl Server {
     /// Initializes and starts a server. `settings` are lines of postgresql.conf, `hba` of pg_hba.conf.
     pub fn start(settings: &str, hba: &str) -> Self {
-        let bin = std::env::var_os("PG_BIN").map_or_else(|| "/usr/lib/postgresql/15/bin".into(), PathBuf::from);
-        let dir = camino_tempfile::Builder::new().prefix("pq-proto-").tempdir_in("/tmp").unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = Self { bin, dir, port, running: false };
+        let mut server = Self::empty();
         server.chown();
         let initdb = ["-U", "postgres", "--locale=C", "-E", "UTF8", "--no-sync", "-D"];
         run(server.command("initdb").args(initdb).arg(server.data()));
-        let conf = format!(
-            "{SETTINGS}listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n{settings}\n",
-            server.dir.path()
-        );
-        append(&server.data().join("postgresql.conf"), &conf);
+        server.append_setting(SETTINGS);
         fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
+        server.configure(settings);
         server.go();
         server
+    }
+
+    /// A server without data.
+    pub fn empty() -> Self {
+        let bin = std::env::var_os("PG_BIN").map_or_else(|| "/usr/lib/postgresql/15/bin".into(), PathBuf::from);
+        let dir = camino_tempfile::Builder::new().prefix("pq-proto-").tempdir_in("/tmp").unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { bin, dir, port, running: false }
+    }
+
+    /// Says where to listen, and what else is wanted.
+    pub fn configure(&self, settings: &str) {
+        let (port, dir) = (self.port, self.dir.path());
+        self.append_setting(&format!(
+            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{dir}'\n{settings}\n"
+        ));
     }
 
     pub fn data(&self) -> PathBuf {
@@ -54,7 +64,9 @@ impl Server {
     }
 
     pub fn append_setting(&self, line: &str) {
-        append(&self.data().join("postgresql.conf"), line);
+        let conf = self.data().join("postgresql.conf");
+        let old = fs::read_to_string(&conf).unwrap();
+        fs::write(conf, old + line).unwrap();
     }
 
     pub fn chown(&self) {
@@ -105,11 +117,6 @@ impl Drop for Server {
             let _ = self.command("pg_ctl").args(["-m", "immediate", "-D"]).arg(self.data()).arg("stop").output();
         }
     }
-}
-
-fn append(file: &std::path::Path, text: &str) {
-    let old = fs::read_to_string(file).unwrap();
-    fs::write(file, old + text).unwrap();
 }
 
 fn is_root() -> bool {

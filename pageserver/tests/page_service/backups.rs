@@ -1,0 +1,120 @@
+//! Base backups: Postgres starts from them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use bytes::{Bytes, BytesMut};
+use pageserver::page_service::PageServiceSettings;
+use pageserver_client::{BackupOptions, BackupStream};
+
+use crate::fixture::{HBA, serve, sql};
+use crate::server::{Server, run};
+
+const WORKLOAD: &str = "
+CREATE TABLE t AS SELECT i, repeat('x', i % 300) AS x FROM generate_series(1, 20000) i;
+CREATE INDEX ON t (i); CREATE UNLOGGED TABLE u AS SELECT * FROM t; CREATE INDEX ON u (i);
+CREATE TABLE m (i int PRIMARY KEY); INSERT INTO m VALUES (1); CREATE SEQUENCE s; SELECT nextval('s');
+CREATE TABLE r (i int REFERENCES m);
+CREATE DATABASE other";
+const DIGEST: &str = "SELECT (SELECT count(*) || '/' || sum(i) || '/' || sum(length(x)) FROM t) || ' ' ||
+    (SELECT count(*) FROM r) || ' ' || (SELECT count(*) FROM m) || ' ' || (SELECT count(*) FROM pg_class) || ' ' ||
+    (SELECT count(*) FROM pg_database) || ' ' || (SELECT last_value FROM s)";
+
+async fn collect(mut stream: BackupStream) -> Bytes {
+    let mut all = BytesMut::new();
+    while let Some(bytes) = stream.next().await.unwrap() {
+        all.extend_from_slice(&bytes);
+    }
+    all.freeze()
+}
+
+fn tar(arguments: &[&str], archive: &Bytes) -> String {
+    let file = camino_tempfile::NamedUtf8TempFile::new().unwrap();
+    fs::write(file.path(), archive).unwrap();
+    let mut command = Command::new("tar");
+    command.args(arguments).arg("-f").arg(file.path()).stderr(Stdio::inherit());
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A server on the files of a backup.
+fn restore(archive: &Bytes) -> Server {
+    let mut server = Server::empty();
+    fs::create_dir(server.data()).unwrap();
+    run(Command::new("chmod").arg("700").arg(server.data()));
+    tar(&["-x", "-C", server.data().to_str().unwrap()], archive);
+    server.configure("fsync = off\nshared_buffers = 16MB\n");
+    server.chown();
+    server.go();
+    server
+}
+
+async fn source() -> Server {
+    let server = Server::start("max_prepared_transactions = 5\n", HBA);
+    let space = server.dir().join("space");
+    fs::create_dir(&space).unwrap();
+    server.chown();
+    sql(&server, WORKLOAD).await;
+    sql(&server, &format!("CREATE TABLESPACE space LOCATION '{}'", space.display())).await;
+    sql(&server, "CREATE TABLE in_space TABLESPACE space AS SELECT generate_series(1, 1000) AS i").await;
+    // A prepared transaction that holds a row lock together with another one: a multixact.
+    sql(&server, "BEGIN; INSERT INTO r VALUES (1); PREPARE TRANSACTION 'first'").await;
+    sql(&server, "BEGIN; INSERT INTO r VALUES (1); COMMIT").await;
+    sql(&server, "CHECKPOINT").await;
+    server
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_starts_from_a_full_backup() {
+    let mut original = source().await;
+    let expected = sql(&original, DIGEST).await;
+    original.stop();
+    let fixture = serve(original.data(), PageServiceSettings::default()).await;
+    let lsn = fixture.timeline.last_record_lsn();
+    for at in [None, Some(lsn)] {
+        let stream = fixture.client.fullbackup(fixture.tenant, fixture.timeline_id(), at).await.unwrap();
+        let mut copy = restore(&collect(stream).await);
+        assert_eq!(sql(&copy, DIGEST).await, expected);
+        assert_eq!(sql(&copy, "SELECT count(*) FROM in_space").await, "1000");
+        assert_eq!(sql(&copy, "SELECT count(*) FROM u").await, "0", "an unlogged table starts empty");
+        let indexed = "SET enable_seqscan = off; SELECT x FROM t WHERE i = 777";
+        assert_eq!(sql(&copy, indexed).await.len(), 777 % 300);
+        let behind = format!("SELECT pg_current_wal_lsn() - '{lsn}'::pg_lsn > 0");
+        assert_eq!(sql(&copy, &behind).await, "t");
+        sql(&copy, "COMMIT PREPARED 'first'").await;
+        sql(&copy, "INSERT INTO u VALUES (1, 'x'); UPDATE t SET x = 'y' WHERE i < 100; VACUUM; CHECKPOINT").await;
+        copy.stop();
+        copy.go();
+        assert_eq!(sql(&copy, "SELECT count(*) FROM r").await, "2");
+        assert_eq!(sql(&copy, "SELECT count(*) FROM t WHERE x = 'y'").await, "99");
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_backup_has_all_but_relations() {
+    let mut original = source().await;
+    let unlogged = sql(&original, "SELECT count(*) FROM pg_class WHERE relpersistence = 'u'").await;
+    original.stop();
+    let fixture = serve(original.data(), PageServiceSettings::default()).await;
+    let (tenant, timeline) = (fixture.tenant, fixture.timeline_id());
+    let plain = fixture.client.basebackup(tenant, timeline, BackupOptions::default()).await.unwrap();
+    let plain = tar(&["-t"], &collect(plain).await);
+    let options = BackupOptions { lsn: Some(fixture.timeline.last_record_lsn()), gzip: true, replica: true };
+    let gzip = collect(fixture.client.basebackup(tenant, timeline, options).await.unwrap()).await;
+    assert!(gzip.starts_with(&[0x1F, 0x8B]) && gzip.len() < 1 << 20, "{} bytes", gzip.len());
+    assert_eq!(tar(&["-t", "-z"], &gzip), plain);
+    let names: Vec<&str> = plain.lines().collect();
+    for name in ["PG_VERSION", "global/pg_control", "global/pg_filenode.map", "pg_xact/0000", "base/5/PG_VERSION"] {
+        assert!(names.contains(&name), "{name} is not in\n{plain}");
+    }
+    assert_eq!(names.iter().filter(|name| name.starts_with("pg_wal/0")).count(), 1);
+    assert_eq!(names.iter().filter(|name| name.starts_with("pg_twophase/")).count(), 1);
+    assert!(!names.contains(&"global/1260") && !names.contains(&"base/5/1249"));
+    assert_eq!(names.iter().filter(|name| name.ends_with("_init")).count().to_string(), unlogged);
+    let early = BackupOptions { lsn: Some(utils::lsn::Lsn(8)), ..BackupOptions::default() };
+    let refused = fixture.client.basebackup(tenant, timeline, early).await.err().unwrap();
+    assert!(refused.to_string().contains("invalid basebackup lsn"), "{refused}");
+    fixture.stop().await;
+}
