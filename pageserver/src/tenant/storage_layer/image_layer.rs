@@ -51,10 +51,14 @@ impl ImageLayer {
         let mut wanted = Vec::new();
         for range in keyspace.ranges() {
             let entries = self.file.entries(range).await?;
-            wanted.extend(entries.into_iter().filter(|entry| {
+            for entry in entries {
                 let key = Key::from_compact(entry.key);
-                !state.is_complete(&key) && !state.push_cached(key, lsn)
-            }));
+                match state.cached(&key, lsn) {
+                    _ if state.is_complete(&key) => {}
+                    Some(image) => state.push_cached(key, lsn, image),
+                    None => wanted.push(entry),
+                }
+            }
         }
         for round in wanted.chunks(ROUND_IMAGES_MAX) {
             self.read_round(round, lsn, state).await?;

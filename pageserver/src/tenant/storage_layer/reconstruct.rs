@@ -18,7 +18,7 @@ pub struct KeyHistory {
     pub image: Option<(Lsn, Bytes)>,
     /// Changes after the image (or after a change that needs no earlier version), newest first.
     pub records: Vec<(Lsn, WalRecord)>,
-    /// Whether the image is a rebuilt page from the cache.
+    /// Whether the cache has what is to be rebuilt.
     pub(crate) cached: bool,
 }
 
@@ -65,13 +65,16 @@ impl ReconstructState {
         Self { cache, ..Self::default() }
     }
 
-    /// Takes the page whose newest version is at `lsn` from the cache, if nothing newer was found and it is there.
-    /// Returns whether `key` is complete now.
-    pub(crate) fn push_cached(&mut self, key: Key, lsn: Lsn) -> bool {
-        let Some(cache) = self.cache.filter(|_| !self.keys.contains_key(&key)) else { return false };
-        let Some(value) = cache.get(&key, lsn) else { return false };
-        self.keys.insert(key, KeyHistory { image: Some((lsn, value)), records: Vec::new(), cached: true });
-        true
+    /// The value of `key` with all its versions up to the one at `lsn`, if it is in the cache.
+    pub(crate) fn cached(&self, key: &Key, lsn: Lsn) -> Option<Bytes> {
+        self.cache?.get(key, lsn)
+    }
+
+    /// Adds a value that [`ReconstructState::cached`] has given, as the next older version.
+    pub(crate) fn push_cached(&mut self, key: Key, lsn: Lsn, value: Bytes) {
+        let history = self.keys.entry(key).or_default();
+        history.cached = history.records.is_empty();
+        history.push(lsn, Value::Image(value));
     }
 
     /// Adds the next older version of `key`. Returns whether the key is complete now.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use layer_format::index::IndexEntry;
 use pageserver_api::key::{CompactKey, Key};
 use pageserver_api::value::Value;
@@ -89,14 +90,25 @@ pub(super) async fn read_versions(
     mut wanted: Vec<KeyVersions>,
     state: &mut ReconstructState,
 ) -> Result<(), StorageError> {
-    wanted.retain(|key| !key.versions.first().is_some_and(|newest| state.push_cached(key.key, newest.lsn)));
+    let bases: Vec<_> = wanted.iter_mut().filter_map(|key| cached_base(key, state)).collect();
     let mut rest = wanted.as_slice();
     while !rest.is_empty() {
         let (round, later) = rest.split_at(round_len(rest));
         read_round(source, round, state).await?;
         rest = later;
     }
+    for (key, lsn, value) in bases {
+        state.push_cached(key, lsn, value);
+    }
     Ok(())
+}
+
+/// The newest state of a key that is cached: only the versions after it are still wanted.
+fn cached_base(wanted: &mut KeyVersions, state: &ReconstructState) -> Option<(Key, Lsn, Bytes)> {
+    let cached = |(at, entry): (usize, &IndexEntry)| Some((at, entry.lsn, state.cached(&wanted.key, entry.lsn)?));
+    let (at, lsn, value) = wanted.versions.iter().enumerate().find_map(cached)?;
+    wanted.versions.truncate(at);
+    Some((wanted.key, lsn, value))
 }
 
 /// How many keys to read at once, at least one.
