@@ -27,6 +27,10 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 const SILENCE_ASK: Duration = Duration::from_secs(30);
 /// ... and after so long it is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A server that asks again so soon after an answer waits for `flush` to reach the end of its WAL: it shuts down.
+const ASKED_AGAIN: Duration = Duration::from_millis(300);
+/// Before the next attempt of a flush that failed.
+const FLUSH_PAUSE: Duration = Duration::from_millis(500);
 /// For the last words to a server when the receiver stops.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -61,6 +65,8 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         durable: receiver.timeline.watch_disk_consistent(),
         last_message: env::clock::now(),
         sent: (env::clock::now(), StandbyStatus::default()),
+        asked: None,
+        flushing: None,
     };
     let ended = session.run(sender, taken_in).await;
     match ended {
@@ -165,6 +171,10 @@ struct Session<'a> {
     last_message: Instant,
     /// The last status that was sent, and when.
     sent: (Instant, StandbyStatus),
+    /// When the server wanted an answer last.
+    asked: Option<Instant>,
+    /// A flush that the server waits for.
+    flushing: Option<JoinHandle<()>>,
 }
 
 type TakenIn = JoinHandle<Result<(), Failure>>;
@@ -199,7 +209,7 @@ impl Session<'_> {
                     Some((_, PhysicalEvent::KeepAlive { server_end, reply_requested })) => {
                         self.heard(server_end);
                         if reply_requested {
-                            self.report(false).await?;
+                            self.answer(server_end).await?;
                         }
                     }
                     Some((_, PhysicalEvent::EndOfTimeline { next_timeline, switch_lsn })) => {
@@ -207,10 +217,26 @@ impl Session<'_> {
                     }
                 },
                 Ok(()) = self.durable.changed() => self.report(false).await?,
+                () = done(&mut self.flushing) => self.report(false).await?,
                 _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
                 () = self.receiver.cancel.cancelled() => return Ok(Ended::Stopped),
             }
         }
+    }
+
+    /// A server that shuts down asks until all of its WAL is durable here: then that is the answer to wait for.
+    async fn answer(&mut self, server_end: Lsn) -> Result<(), Failure> {
+        let now = env::clock::now();
+        let before = self.asked.replace(now);
+        let again = before.is_some_and(|before| now.saturating_duration_since(before) < ASKED_AGAIN);
+        if !again || self.received < server_end {
+            return self.report(false).await;
+        }
+        if self.flushing.is_none() {
+            self.flushing =
+                Some(env::spawn::task("flush for a server that stops", flush(self.receiver.timeline.clone())));
+        }
+        Ok(())
     }
 
     fn heard(&mut self, server_end: Lsn) {
@@ -251,12 +277,27 @@ impl Session<'_> {
 
     /// Makes all durable and tells the server, so that it need not send it again.
     async fn goodbye(&mut self) {
-        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
-        if self.receiver.timeline.flush(&ctx).await.is_ok() {
-            // Whether it still listens does not matter.
-            let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
-        }
+        flush(self.receiver.timeline.clone()).await;
+        // Whether it still listens does not matter.
+        let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
     }
+}
+
+/// What fails was logged where it failed, and is tried again when the server asks again.
+async fn flush(timeline: Timeline) {
+    let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+    if timeline.flush(&ctx).await.is_err() {
+        tokio::time::sleep(FLUSH_PAUSE).await;
+    }
+}
+
+/// Waits for the end of a task, for ever if there is none.
+async fn done(task: &mut Option<JoinHandle<()>>) {
+    match task {
+        Some(running) => drop(running.await),
+        None => std::future::pending().await,
+    }
+    *task = None;
 }
 
 /// Waits for room first: a full intake stops the reading of the socket. `None` if the intake has ended.
