@@ -8,14 +8,20 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use crate::remote::{self, RemoteCommand, ServerArgs};
 use crate::store::Store;
 
-/// Stores the history of Postgres clusters from their files and WAL, and gives pages as of any LSN.
+/// Stores the history of Postgres clusters, and gives pages as of any LSN.
+///
+/// Some commands talk to a pageserver that runs (attach, tenant, timeline, layers, checkpoint, lease, lsn-at), the
+/// others work on a directory that no server uses.
 #[derive(Debug, Parser)]
 #[command(name = "pagectl", version)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -26,7 +32,7 @@ pub(crate) struct Common {
     /// Directory of the store.
     #[arg(long, global = true, default_value = ".")]
     pub(crate) workdir: Utf8PathBuf,
-    /// Tenant, if the store holds more than one timeline (32 hexadecimal digits).
+    /// Tenant, if there is more than one timeline (32 hexadecimal digits).
     #[arg(long, global = true, requires = "timeline")]
     pub(crate) tenant: Option<TenantShardId>,
     /// Timeline of the tenant (32 hexadecimal digits).
@@ -45,6 +51,15 @@ pub(crate) struct Common {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Local(LocalCommand),
+    #[command(flatten)]
+    Remote(RemoteCommand),
+}
+
+/// What works on a directory.
+#[derive(Debug, Subcommand)]
+enum LocalCommand {
     /// Take in the data directory of a stopped server, or a base backup.
     Import {
         /// The data directory, or a directory with the archives that `pg_basebackup -Ft` writes.
@@ -153,25 +168,32 @@ enum LayerCommand {
 
 /// Runs the command of `cli`.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    let Cli { common, server, command } = cli;
+    match command {
+        Command::Local(command) => run_local(common, command),
+        Command::Remote(command) => remote::run(&common, &server, command),
+    }
+}
+
+fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let Cli { mut common, command } = cli;
     let checkpoint_distance = match &command {
-        Command::Ingest { layer_mib, .. } => Some(layer_mib << 20),
+        LocalCommand::Ingest { layer_mib, .. } => Some(layer_mib << 20),
         _ => None,
     };
     common.workdir = camino::absolute_utf8(&common.workdir)?;
     let store = Store::new(common, checkpoint_distance);
     runtime.block_on(async {
         match command {
-            Command::Import { pgdata } => crate::import::run(&store, &pgdata).await,
-            Command::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
-            Command::Getpage { page, out } => crate::getpage::run(&store, page, out).await,
-            Command::Page { command: PageCommand::Show { source } } => crate::page_show::run(&store, source).await,
-            Command::Verify { pgdata, lsn } => crate::verify::run(&store, &pgdata, lsn).await,
-            Command::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
-            Command::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
-            Command::Status => crate::status::run(&store).await,
-            Command::Digest { lsn } => crate::digest::run(&store, lsn).await,
+            LocalCommand::Import { pgdata } => crate::import::run(&store, &pgdata).await,
+            LocalCommand::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
+            LocalCommand::Getpage { page, out } => crate::getpage::run(&store, page, out).await,
+            LocalCommand::Page { command: PageCommand::Show { source } } => crate::page_show::run(&store, source).await,
+            LocalCommand::Verify { pgdata, lsn } => crate::verify::run(&store, &pgdata, lsn).await,
+            LocalCommand::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
+            LocalCommand::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
+            LocalCommand::Status => crate::status::run(&store).await,
+            LocalCommand::Digest { lsn } => crate::digest::run(&store, lsn).await,
         }
     })
 }

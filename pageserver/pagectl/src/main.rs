@@ -1,4 +1,5 @@
-//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers.
+//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers; and asks a running
+//! pageserver to do things.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -11,6 +12,7 @@ mod layer;
 mod output;
 mod page_show;
 mod parallel;
+mod remote;
 mod status;
 mod store;
 mod verify;

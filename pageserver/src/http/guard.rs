@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -73,14 +74,17 @@ pub(crate) fn parameters(operation: &Operation) -> impl Iterator<Item = &Paramet
 pub(crate) async fn check(
     State(app): State<App>,
     path: MatchedPath,
-    parameters: RawPathParams,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
     next: Next,
 ) -> Response {
     METRICS.http_requests.inc();
     let allowed = match OPEN_PATHS.contains(&path.as_str()) {
         true => Ok(()),
-        false => check_permission(&app, request.headers(), &parameters),
+        false => match &parameters {
+            Ok(parameters) => check_permission(&app, request.headers(), parameters),
+            Err(rejection) => Err(ApiError::bad_request(rejection.body_text())),
+        },
     };
     let query = request.uri().query().unwrap_or_default();
     match allowed.and_then(|()| app.known_args.check(path.as_str(), request.method(), query)) {

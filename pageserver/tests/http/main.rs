@@ -159,7 +159,7 @@ async fn layers_and_pages_are_shown() {
     let picture = http.get(&server.base("/layers.svg")).await;
     assert!(picture.headers.contains("content-type: image/svg+xml") && picture.text().contains("L0 delta: 1"));
 
-    let key = "010000000000000000000000000000000000";
+    let key = stack::keys()[0];
     let page = http.get(&server.base(&format!("/getpage?key={key}&lsn=0/2000"))).await;
     assert_eq!((page.status, page.body.len(), page.body[0]), (200, 8192, 0x55));
     let touched = http.get(&server.base(&format!("/touchpage?key={key}"))).await;

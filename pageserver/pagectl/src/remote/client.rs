@@ -1,0 +1,112 @@
+//! Calls of the management interface.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use camino::Utf8Path;
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::{Request, Response};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+
+/// Longer than the server takes for any request by default.
+const TIMEOUT: Duration = Duration::from_secs(310);
+
+/// A server.
+pub(super) struct Client {
+    agent: Agent,
+    base: String,
+    token: Option<String>,
+}
+
+impl Client {
+    /// `server` is an address such as `http://127.0.0.1:9898`.
+    pub(super) fn new(server: &str, token: Option<String>, ca_file: Option<&Utf8Path>) -> anyhow::Result<Self> {
+        let mut config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).proxy(None);
+        match (server.starts_with("https://"), ca_file) {
+            (true, Some(path)) => config = config.tls_config(trusting(path)?),
+            (true, None) => bail!("{server}: say with --ca-file which certificates to trust"),
+            (false, _) => {}
+        }
+        Ok(Self { agent: config.build().into(), base: server.trim_end_matches('/').to_owned(), token })
+    }
+
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.call("GET", path, None)
+    }
+
+    /// The JSON of an answer; an error says what the server's says.
+    pub(super) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let bytes = self.bytes(method, path, body)?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{}{path}: the answer is not JSON", self.base))
+    }
+
+    /// The bytes of an answer.
+    pub(super) fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let answer = match body {
+            Some(body) => self.agent.run(request.header("Content-Type", "application/json").body(body.to_string())?),
+            None if method == "GET" || method == "DELETE" => self.agent.run(request.body(())?),
+            None => self.agent.run(request.body("")?),
+        };
+        let answer = answer.with_context(|| format!("cannot reach the pageserver at {}", self.base))?;
+        self.checked(path, answer)
+    }
+
+    fn checked(&self, path: &str, mut answer: Response<ureq::Body>) -> anyhow::Result<Vec<u8>> {
+        let status = answer.status();
+        let bytes = answer.body_mut().with_config().limit(u64::MAX).read_to_vec();
+        let bytes = bytes.with_context(|| format!("{}{path}: the answer breaks off", self.base))?;
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        let said: Option<Value> = serde_json::from_slice(&bytes).ok();
+        match said.as_ref().and_then(|body| body["msg"].as_str()) {
+            Some(msg) => bail!("{msg} ({})", status.as_u16()),
+            None => bail!("{}{path}: {status}", self.base),
+        }
+    }
+}
+
+fn trusting(path: &Utf8Path) -> anyhow::Result<TlsConfig> {
+    let pem = std::fs::read(path).with_context(|| format!("cannot read {path}"))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.with_context(|| format!("{path} is not PEM"))? {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        bail!("{path} has no certificate");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(certificates)));
+    Ok(config.unversioned_rustls_crypto_provider(provider).build())
+}
+
+/// `text` as it may stand in a query.
+pub(super) fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(encoded("2026-01-31 12:30:00+02:00&x=\u{e9}"), "2026-01-31%2012:30:00%2B02:00%26x%3D%C3%A9");
+    }
+
+    #[test]
+    fn https_needs_to_know_whom_to_trust() {
+        assert!(Client::new("https://localhost:1", None, None).is_err());
+        assert!(Client::new("https://localhost:1", None, Some(Utf8Path::new("/nonexistent"))).is_err());
+        assert!(Client::new("http://localhost:1", None, None).is_ok());
+    }
+}
