@@ -72,7 +72,7 @@ def test_slru_segments_are_the_servers(attached, version):
             file = (pg.data / kind / "0000").read_bytes()
             assert stream.ask(slru_segment(kind, 0)) == file, kind
         text = stream.refusal(slru_segment("pg_xact", 0x1234))
-        assert "could not find data for key" in text or "not found" in text or "missing" in text, text
+        assert "has no version" in text or "could not find data for key" in text, text
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -171,7 +171,7 @@ def test_unknown_timelines_are_not_found_and_the_connection_goes_on(attached):
             for command in ("pagestream_v2", "pagestream_v3", "basebackup", "fullbackup"):
                 with pytest.raises(ServerError, match="not found"):
                     connection.rows(f"{command} {ids[0]} {ids[1]}")
-        assert connection.rows("SET datestyle TO 'ISO'") == []
+        assert connection.rows("SET datestyle TO 'ISO'") == connection.rows("") == connection.rows(" ; ") == []
 
 
 def test_leases_are_given_for_lsns_that_can_be_read(attached):
@@ -186,7 +186,6 @@ def test_leases_are_given_for_lsns_that_can_be_read(attached):
 
 @pytest.mark.parametrize("commands", [
     ["select 1"],
-    ["", ";"],
     ["pagestream_v1 {t} {l}"],
     ["pagestream_v3", "pagestream_v3 {t}", "pagestream_v3 {t} {l} 0/1"],
     ["pagestream_v3 x {l}", "pagestream_v3 {t} " + "g" * 32, "pagestream_v3 {t}-0102 {l}"],
