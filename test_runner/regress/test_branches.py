@@ -8,6 +8,7 @@ import pytest
 from fixtures import lsn as lsns
 from fixtures import workload
 from fixtures.attached import SMALL_LAYERS, Attached, rel_of
+from fixtures.copies import boot, checksums, fetch
 from fixtures.lsn import after_shutdown
 from fixtures.pageserver import POSTGRES_IS_GONE, new_id
 from fixtures.pagestream import get_page
@@ -21,10 +22,11 @@ def history(make_postgres, make_pageserver, module_dir):
     server = make_pageserver("history", **SMALL_LAYERS).start().allow(POSTGRES_IS_GONE)
     attached = Attached(pg, server, server.attach(pg))
     attached.moments = []
-    attached.times = []
+    attached.times, attached.sums = [], []
     for number, work in enumerate([workload.ddl, workload.vacuum, workload.truncate]):
         work(pg)
         pg.bench(1000)
+        attached.sums.append(checksums(pg))
         attached.times.append(time.time())
         time.sleep(1.5)
         pg.stop()
@@ -33,6 +35,10 @@ def history(make_postgres, make_pageserver, module_dir):
         pg.start()
     attached.catch_up()
     return attached
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def test_a_branch_has_the_past_and_its_ancestor_goes_on(history):
@@ -68,19 +74,18 @@ def test_a_branch_has_the_past_and_its_ancestor_goes_on(history):
     history.assert_files_equal(early, main, early_data)
 
 
-def test_a_branch_by_timestamp(history):
+def test_a_branch_by_timestamp(history, make_postgres):
     server, main = history.pageserver, history.timeline
-    for at, (lsn, _) in zip(history.times, history.moments):
-        text = datetime.fromtimestamp(at + 0.7, timezone.utc).isoformat().replace("+00:00", "Z")
+    for number, (at, sums, (lsn, _)) in enumerate(zip(history.times, history.sums, history.moments)):
+        text = rfc3339(at + 0.7)
         found = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp={text}")
-        assert found["kind"] == "present", found
-        branch = main.branch(found["lsn"])
-        # What the stop itself has written is no commit: the tables are those of the moment.
-        accounts = rel_of(history.postgres, "pgbench_accounts")
-        with main.stream() as ours, branch.stream() as theirs:
-            for block in range(0, 1600, 100):
-                then = ours.ask(get_page(accounts, block, lsns.parse(lsn), 1))
-                assert then == theirs.ask(get_page(accounts, block)), block
+        # The stop is behind the last commit, and before the next one.
+        assert found["kind"] == "present" and lsns.parse(found["lsn"]) >= lsns.parse(lsn), found
+        branch = main.branch(timestamp=text)
+        assert branch.info()["ancestor_lsn"] == found["lsn"]
+        copy = boot(make_postgres, f"then-{number}", fetch(branch, "fullbackup"))
+        assert checksums(copy) == sums
+        copy.stop()
         branch.delete()
     # The bounds of history.
     future = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp=2100-01-01T00:00:00Z")
@@ -101,7 +106,7 @@ def test_a_timestamp_lies_between_commits(history):
         time.sleep(1.2)
     history.catch_up()
     for (at, lsn), (_, after) in zip(commits, commits[1:]):
-        text = datetime.fromtimestamp(at + 0.6, timezone.utc).isoformat().replace("+00:00", "Z")
+        text = rfc3339(at + 0.6)
         found = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp={text}")
         assert found["kind"] == "present", found
         assert lsn <= lsns.parse(found["lsn"]) < after, f"{found} is not in {lsns.show(lsn)}..{lsns.show(after)}"
