@@ -8,7 +8,7 @@
 mod jwt;
 mod keys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! The directory is that of a server that was shut down at LSN L: its control file says so, and its only WAL segment
 //! has nothing but the record of the shutdown checkpoint at L. So Postgres needs no recovery, and writes on from there.
-//! See `docs/formats.md`, and `StartupXLOG` in `xlog.c` for what is looked at.
+//! `StartupXLOG` in `xlog.c` is what looks at it.
 //!
 //! * [`server_files`]: control file and WAL, generated.
 //! * [`contents`]: all other files, from the timeline.

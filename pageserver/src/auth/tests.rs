@@ -12,10 +12,11 @@ use super::*;
 
 const TENANT: &str = "11223344556677881122334455667788";
 
-struct Signer(Ed25519KeyPair);
+/// Makes keys and tokens.
+pub(crate) struct Signer(Ed25519KeyPair);
 
 impl Signer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Self(Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap())
     }
@@ -24,7 +25,7 @@ impl Signer {
         self.0.public_key().as_ref().try_into().unwrap()
     }
 
-    fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         let mut der = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
         der.extend(self.public());
         format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der))
@@ -36,7 +37,7 @@ impl Signer {
         format!("{signed}.{signature}")
     }
 
-    fn claims(&self, claims: &Value) -> String {
+    pub(crate) fn claims(&self, claims: &Value) -> String {
         self.token(&json!({"alg": "EdDSA", "typ": "JWT"}), claims)
     }
 }

@@ -7,6 +7,8 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
 
+use crate::metrics::ComputeCommand;
+
 /// A command. Its words are separated by white space; the first ones may be in any case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
@@ -20,6 +22,20 @@ pub(super) enum Command {
     Lease { tenant: TenantShardId, timeline: TimelineId, lsn: Lsn },
     /// Drivers set what they like; nothing depends on it.
     Set,
+}
+
+impl Command {
+    /// Its name in metrics, if it is counted.
+    pub(super) fn kind(&self) -> Option<ComputeCommand> {
+        match self {
+            Command::PageStream { version: ProtocolVersion::V2, .. } => Some(ComputeCommand::PageStreamV2),
+            Command::PageStream { version: ProtocolVersion::V3, .. } => Some(ComputeCommand::PageStreamV3),
+            Command::BaseBackup { .. } => Some(ComputeCommand::Basebackup),
+            Command::FullBackup { .. } => Some(ComputeCommand::Fullbackup),
+            Command::Lease { .. } => Some(ComputeCommand::LeaseLsn),
+            Command::Set => None,
+        }
+    }
 }
 
 /// Columns of what a command gives, if it gives rows.

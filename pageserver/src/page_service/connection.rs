@@ -14,12 +14,15 @@ use super::errors::CommandError;
 use super::{Shared, backup, stream};
 use crate::auth::Permission;
 use crate::basebackup::Extent;
+use crate::metrics::METRICS;
 use crate::tenant::timeline::Timeline;
 
 /// What commands answer that give no rows.
 const DONE: &str = "SELECT 1";
 
 pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, cancel: &CancellationToken) {
+    METRICS.live_connections_started.inc();
+    let _live = Live;
     let accepted = tokio::select! {
         biased;
         () = cancel.cancelled() => return,
@@ -27,7 +30,12 @@ pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, cancel: 
     };
     let (mut connection, permission) = match accepted {
         Ok(accepted) => accepted,
-        Err(error) => return tracing::info!(%peer, "client of the page service not let in: {error}"),
+        Err(error) => {
+            if matches!(error, ConnectionError::Refused(_)) {
+                METRICS.auth_refused.inc();
+            }
+            return tracing::info!(%peer, "client of the page service not let in: {error}");
+        }
     };
     let application = connection.startup().get("application_name").unwrap_or_default();
     tracing::debug!(%peer, application, "client of the page service let in");
@@ -39,6 +47,15 @@ pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, cancel: 
             tracing::info!(%peer, "connection closed: {error}");
             connection.fail_and_close(&error).await;
         }
+    }
+}
+
+/// Counts a connection when it ends, in whichever way.
+struct Live;
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        METRICS.live_connections_finished.inc();
     }
 }
 
@@ -80,7 +97,11 @@ impl Session<'_> {
     }
 
     async fn run(&self, connection: &mut Connection, query: &Query) -> Result<Next, CommandError> {
-        match command::parse(&query.text).map_err(CommandError::failed)? {
+        let command = command::parse(&query.text).map_err(CommandError::failed)?;
+        if let Some(kind) = command.kind() {
+            METRICS.compute_commands.of(kind).inc();
+        }
+        match command {
             Command::PageStream { version, tenant, timeline } => {
                 let timeline = self.timeline(TenantShardId::unsharded(tenant), timeline)?;
                 stream::serve(self, connection, timeline, version).await?;
@@ -112,7 +133,10 @@ impl Session<'_> {
 
     /// A timeline that the client may use.
     fn timeline(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<Timeline, CommandError> {
-        self.permission.check_tenant(tenant.tenant_id)?;
+        if let Err(refused) = self.permission.check_tenant(tenant.tenant_id) {
+            METRICS.auth_refused.inc();
+            return Err(refused.into());
+        }
         Ok(self.shared.manager.get(tenant, timeline)?)
     }
 }

@@ -4,12 +4,13 @@
 //! that version. So any LSN between the two gives the same, and nothing has to be waited for that has arrived up to
 //! `not_modified_since`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pageserver_api::pagestream::RequestHeader;
 use utils::lsn::Lsn;
 
 use crate::errors::StorageError;
+use crate::metrics::{METRICS, seconds_since};
 use crate::tenant::timeline::Timeline;
 
 /// Whether the header makes sense; the error is what the client is told.
@@ -45,7 +46,19 @@ pub(super) async fn wait_for(timeline: &Timeline, lsn: Lsn, limit: Duration) -> 
     if timeline.last_record_lsn() >= lsn {
         return Ok(());
     }
+    METRICS.wait_lsn_started_count.inc();
+    let _waiting = Waiting(env::clock::now());
     timeline.wait_for_lsn_timeout(lsn, limit).await
+}
+
+/// Counts a wait when it ends, in whichever way.
+struct Waiting(Instant);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        METRICS.wait_lsn_finished_count.inc();
+        METRICS.wait_lsn_seconds.observe(seconds_since(self.0));
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! A stream of requests for pages, answered in their order.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pageserver_api::pagestream::{ProtocolVersion, Request};
+use pageserver_api::pagestream::{ProtocolVersion, Query, Request};
 use pq_proto::backend::put;
 use pq_proto::server::{Connection, ConnectionError, ServerWriter};
 
@@ -12,6 +12,7 @@ use super::errors::CommandError;
 use super::pages::Reader;
 use super::serve::{self, Served};
 use crate::errors::StorageError;
+use crate::metrics::{METRICS, SmgrQuery, seconds_since};
 use crate::tenant::timeline::Timeline;
 
 /// Room that a page's answer needs in the buffer: headers and page.
@@ -53,11 +54,18 @@ async fn answer_all(
         match next.map_err(|_| ConnectionError::Timeout("waiting for a request"))?? {
             Work::End => return Ok(()),
             Work::Other(request) => {
+                let started = begin(&request, 1);
                 let served = serve::other(&reader, &request).await;
+                METRICS.smgr_query_seconds.of(kind(&request)).observe(seconds_since(started));
                 send(output, version, &request, served)?;
             }
             Work::Pages(requests) => {
+                let Some(first) = requests.first() else { continue };
+                let started = begin(first, requests.len());
+                METRICS.page_service_batch_size.observe(requests.len() as f64);
                 let pages = reader.pages(&requests).await;
+                let (seconds, histogram) = (seconds_since(started), METRICS.smgr_query_seconds.of(kind(first)));
+                requests.iter().for_each(|_| histogram.observe(seconds));
                 output.buffer().reserve(requests.len() * PAGE_ANSWER);
                 for (request, page) in requests.iter().zip(pages) {
                     send(output, version, request, serve::page(page))?;
@@ -65,6 +73,22 @@ async fn answer_all(
             }
         }
         flush(output, settings.idle_timeout).await?;
+    }
+}
+
+/// Counts requests of one kind that are begun now.
+fn begin(request: &Request, count: usize) -> Instant {
+    METRICS.smgr_query_started_count.of(kind(request)).inc_by(count as u64);
+    env::clock::now()
+}
+
+fn kind(request: &Request) -> SmgrQuery {
+    match request.query {
+        Query::Exists(_) => SmgrQuery::GetRelExists,
+        Query::Nblocks(_) => SmgrQuery::GetRelSize,
+        Query::GetPage(..) => SmgrQuery::GetPageAtLsn,
+        Query::DbSize { .. } => SmgrQuery::GetDbSize,
+        Query::GetSlruSegment { .. } => SmgrQuery::GetSlruSegment,
     }
 }
 
