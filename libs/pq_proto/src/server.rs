@@ -32,6 +32,8 @@ pub type ServerWriter = MessageWriter<WriteHalf<BoxStream>>;
 const MAX_FRONTEND_MESSAGE: usize = 1 << 20;
 /// Longest message before that: a password.
 const MAX_PASSWORD_MESSAGE: usize = 16 * 1024;
+/// How long a client has to take the last that is sent to it.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Decides who is let in.
 pub trait Authenticator: Sync {
@@ -133,7 +135,7 @@ impl Connection {
 
     /// Sends what is left and closes the connection.
     pub async fn close(mut self) {
-        // A client that is gone already does not mind.
-        let _ = tokio::time::timeout(self.options.handshake_timeout, self.writer.shutdown()).await;
+        // A client that is gone already does not mind, and one that does not read must not hold up a server that ends.
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.writer.shutdown()).await;
     }
 }
