@@ -11,6 +11,8 @@ mod counters;
 mod database;
 mod fsm;
 mod multixact;
+pub mod pipeline;
+mod plain;
 mod relations;
 mod settings;
 mod slru;
@@ -26,7 +28,6 @@ use pageserver_api::key::{CHECKPOINT_KEY, Key};
 use pageserver_api::parameters::ClusterParameters;
 use pageserver_api::record::WalRecord;
 use pageserver_api::value::Value;
-use postgres_formats::checkpoint::CHECKPOINT_SIZE;
 use postgres_formats::record::{DecodedRecord, RecordError, decode};
 use postgres_formats::smgr::SmgrRecord;
 use postgres_formats::tblspc::TblspcRecord;
@@ -34,6 +35,7 @@ use postgres_formats::version::PgVersion;
 use utils::lsn::Lsn;
 use wal_decoder::interpret::{InterpretError, MetadataRecord, interpret};
 use wal_decoder::serialized_batch::SerializedValueBatch;
+use wal_decoder::stream::{RecordBatch, RecordRef};
 use wal_decoder::tablespaces::{TablespaceError, TablespaceTable};
 
 use crate::errors::StorageError;
@@ -110,7 +112,6 @@ pub struct WalIngest<S> {
     relations: Relations,
     slrus: Slrus,
     counters: Counters,
-    stored_counters: [u8; CHECKPOINT_SIZE],
     parameters: ClusterParameters,
     tablespaces: TablespaceTable,
     twophase: TwoPhaseDir,
@@ -142,7 +143,6 @@ impl<S: PageStore> WalIngest<S> {
             committed: last_record,
             relations,
             slrus,
-            stored_counters: checkpoint.encode(),
             counters: Counters::new(checkpoint, parameters.track_commit_timestamp),
             parameters,
             tablespaces,
@@ -167,27 +167,61 @@ impl<S: PageStore> WalIngest<S> {
         self.done.0
     }
 
+    /// Start of the record that was applied last, or could not be.
+    pub fn current_record(&self) -> Lsn {
+        self.start
+    }
+
     /// Applies the record `bytes`, which starts at `start` and ends at `end`. Commits if the batch is full.
     pub async fn ingest(&mut self, start: Lsn, end: Lsn, bytes: &[u8]) -> Result<(), IngestError> {
+        let record = RecordRef { start, end, bytes };
+        if !self.ingest_plain(record)? {
+            self.ingest_any(record).await?;
+        }
+        if self.is_batch_full() { self.commit().await } else { Ok(()) }
+    }
+
+    /// Applies all records of `records`, in order. Commits whenever the batch is full.
+    pub async fn ingest_many(&mut self, records: &RecordBatch) -> Result<(), IngestError> {
+        for record in records.iter() {
+            // The futures are boxed for the sake of the records that need none: theirs would be moved, unused.
+            if !self.ingest_plain(record)? {
+                Box::pin(self.ingest_any(record)).await?;
+            }
+            if self.is_batch_full() {
+                Box::pin(self.commit()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_batch_full(&self) -> bool {
+        self.batch.buffer_size() >= BATCH_BYTES || self.batch_records >= BATCH_RECORDS
+    }
+
+    /// Makes the record from `start` to `end` the current one.
+    fn begin_record(&mut self, start: Lsn, end: Lsn) -> Result<(), IngestError> {
         if start < self.done.0 || end <= start {
             let reason = format!("it ends at {end}, and the last record ended at {}", self.done.0);
             return Err(IngestError::Inconsistent { lsn: start, reason });
         }
         (self.start, self.lsn) = (start, end);
+        Ok(())
+    }
+
+    async fn ingest_any(&mut self, record: RecordRef<'_>) -> Result<(), IngestError> {
+        let RecordRef { start, end, bytes } = record;
         let rec = decode(self.version, bytes).map_err(|source| IngestError::Record { lsn: start, source })?;
         let interpreted =
             interpret(&rec, &self.tablespaces).map_err(|source| IngestError::Interpret { lsn: start, source })?;
         self.counters.see_xid(rec.header.xid);
         for change in interpreted.changes {
-            self.put_block(&rec, change).await?;
+            self.put_block(&rec, bytes, change).await?;
         }
         if let Some(metadata) = interpreted.metadata {
             self.apply(&rec, metadata).await?;
         }
         self.end_record(start, end);
-        if self.batch.buffer_size() >= BATCH_BYTES || self.batch_records >= BATCH_RECORDS {
-            self.commit().await?;
-        }
         Ok(())
     }
 
@@ -254,13 +288,14 @@ impl<S: PageStore> WalIngest<S> {
 
     /// Writes what the record changed of sizes, directories and counters.
     fn end_record(&mut self, start: Lsn, end: Lsn) {
-        for (key, value) in self.relations.take_changes().into_iter().chain(self.slrus.take_changes()) {
-            self.put_image(key, value);
+        if self.relations.has_changes() || self.slrus.has_changes() {
+            for (key, value) in self.relations.take_changes().into_iter().chain(self.slrus.take_changes()) {
+                self.put_image(key, value);
+            }
         }
-        let counters = self.counters.checkpoint().encode();
-        if counters != self.stored_counters {
-            self.stored_counters = counters;
-            self.put_image(CHECKPOINT_KEY, Bytes::copy_from_slice(&counters));
+        if let Some(checkpoint) = self.counters.take_changed() {
+            let checkpoint = Bytes::copy_from_slice(&checkpoint.encode());
+            self.put_image(CHECKPOINT_KEY, checkpoint);
         }
         self.done = (end, start);
         self.batch_records += 1;

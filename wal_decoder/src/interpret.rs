@@ -11,6 +11,7 @@ use pageserver_api::key::rel_block_key;
 use pageserver_api::reltag::{BlockNumber, RelTag};
 use pageserver_api::value::Value;
 use postgres_formats::BLCKSZ;
+use postgres_formats::heap::clears_vm;
 use postgres_formats::image::restore_image;
 use postgres_formats::main_data::MainDataError;
 use postgres_formats::page::Page;
@@ -55,11 +56,14 @@ pub enum InterpretError {
     },
 }
 
+/// Pages that a record changes.
+pub type BlockChanges = SmallVec<[BlockChange; 4]>;
+
 /// What one record changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreted<'a> {
     /// Pages that the record changes by block reference. No page is named twice.
-    pub changes: SmallVec<[BlockChange; 4]>,
+    pub changes: BlockChanges,
     /// What it changes besides, if anything.
     pub metadata: Option<MetadataRecord<'a>>,
 }
@@ -82,7 +86,17 @@ pub fn interpret<'a>(
     rec: &DecodedRecord<'a>,
     tablespaces: &TablespaceTable,
 ) -> Result<Interpreted<'a>, InterpretError> {
-    let mut changes: SmallVec<[BlockChange; 4]> = SmallVec::new();
+    let mut changes = BlockChanges::new();
+    block_changes(rec, tablespaces, &mut changes)?;
+    Ok(Interpreted { changes, metadata: metadata(rec)? })
+}
+
+/// The pages that `rec` changes by block reference, appended to `changes`, which must be empty.
+pub fn block_changes(
+    rec: &DecodedRecord<'_>,
+    tablespaces: &TablespaceTable,
+    changes: &mut BlockChanges,
+) -> Result<(), InterpretError> {
     for block in rec.blocks.iter().filter(|block| changes_page(rec, block)) {
         let change = block_change(rec, block, tablespaces)?;
         if changes.iter().any(|other| (other.rel, other.blkno) == (change.rel, change.blkno)) {
@@ -90,9 +104,20 @@ pub fn interpret<'a>(
         }
         changes.push(change);
     }
-    let metadata = metadata::parse(rec)
-        .map_err(|source| InterpretError::MainData { record: rec.header.name(rec.version), source })?;
-    Ok(Interpreted { changes, metadata })
+    Ok(())
+}
+
+/// What `rec` changes besides, if anything.
+pub fn metadata<'a>(rec: &DecodedRecord<'a>) -> Result<Option<MetadataRecord<'a>>, InterpretError> {
+    metadata::parse(rec).map_err(|source| InterpretError::MainData { record: rec.header.name(rec.version), source })
+}
+
+/// Whether `rec` changes nothing but pages, as most do: then there is no [`metadata`]. False also if it is damaged.
+pub fn changes_only_pages(rec: &DecodedRecord<'_>) -> bool {
+    match rec.header.rmgr() {
+        RmgrId::HEAP | RmgrId::HEAP2 => matches!(clears_vm(rec), Ok(false)),
+        rmgr => (RmgrId::BTREE.0..=RmgrId::BRIN.0).contains(&rmgr.0),
+    }
 }
 
 /// A hint record without image (full-page writes are off) does nothing to the page that it names.
@@ -105,44 +130,47 @@ fn block_change(
     block: &BlockRef<'_>,
     tablespaces: &TablespaceTable,
 ) -> Result<BlockChange, InterpretError> {
-    let record = rec.header.name(rec.version);
     if block.rel.rel == 0 || block.blkno == BlockNumber::MAX {
-        return Err(InterpretError::NoBlock { record, block_id: block.id });
+        return Err(InterpretError::NoBlock { record: rec.header.name(rec.version), block_id: block.id });
     }
-    let rel =
-        tablespaces.rel_tag(block.rel, block.fork).map_err(|source| InterpretError::Tablespace { record, source })?;
+    let rel = tablespaces
+        .rel_tag(block.rel, block.fork)
+        .map_err(|source| InterpretError::Tablespace { record: rec.header.name(rec.version), source })?;
     let will_init = block.will_init || block.image.is_some_and(|image| image.apply);
     Ok(BlockChange { rel, blkno: block.blkno, block_id: block.id, will_init })
 }
 
 impl BlockChange {
-    /// Appends the page's new version to `batch`: `rec`, which ends at `end_lsn`, reduced to this page, or the page
-    /// itself where the record holds it as it is.
+    /// Appends the page's new version to `batch`: `rec`, which is `bytes` and ends at `end_lsn`, reduced to this page,
+    /// or the page itself where the record holds it as it is.
     pub fn put(
         &self,
         rec: &DecodedRecord<'_>,
+        bytes: &[u8],
         end_lsn: Lsn,
         batch: &mut SerializedValueBatch,
     ) -> Result<(), SerializeError> {
         let key = rel_block_key(self.rel, self.blkno).to_compact();
-        match whole_image(rec, self.block_id).and_then(|image| page_of_image(&image, end_lsn)) {
-            Some(page) => batch.put(key, end_lsn, &Value::Image(page)).map(drop),
-            None => {
-                batch.put_postgres(key, end_lsn, self.will_init, self.block_id, |out| {
-                    reduce_to_block(rec, self.block_id, out);
-                });
-                Ok(())
-            }
+        if let Some(page) = whole_image(rec, self.block_id).and_then(|image| page_of_image(&image, end_lsn)) {
+            return batch.put(key, end_lsn, &Value::Image(page)).map(drop);
         }
+        batch.put_postgres(key, end_lsn, self.will_init, self.block_id, |out| match rec.blocks.len() {
+            // The only block's record is the record.
+            1 => out.extend_from_slice(bytes),
+            _ => reduce_to_block(rec, self.block_id, out),
+        });
+        Ok(())
     }
 }
 
 /// The image of a record that consists of images only, if it holds all bytes of the page as they are.
 fn whole_image<'a>(rec: &DecodedRecord<'a>, block_id: u8) -> Option<BlockImage<'a>> {
     let only_images = matches!(rec.header.opcode(), xlog_op::FPI | xlog_op::FPI_FOR_HINT);
+    if rec.header.rmgr() != RmgrId::XLOG || !only_images {
+        return None;
+    }
     let image = rec.block(block_id)?.image?;
-    let whole = image.apply && image.compression.is_none() && image.hole_length == 0;
-    (whole && only_images && rec.header.rmgr() == RmgrId::XLOG).then_some(image)
+    (image.apply && image.compression.is_none() && image.hole_length == 0).then_some(image)
 }
 
 /// The page that replay makes of the image: with the record's LSN, unless it is a new page.

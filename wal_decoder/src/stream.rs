@@ -12,6 +12,7 @@
 //! **Memory.** A record that lies within one page and one fed piece is a slice of that piece (which it keeps alive);
 //! only others are copied. Take all records after each piece, or the pieces pile up.
 
+mod batch;
 mod error;
 mod input;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use postgres_formats::{
 };
 use utils::lsn::Lsn;
 
+pub use batch::{RecordBatch, RecordRef};
 pub use error::{EndReason, Misuse, WalError};
 use input::Input;
 
@@ -77,7 +79,7 @@ pub struct WalRecord {
     pub bytes: Bytes,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     /// Moving to a place, checking page headers on the way.
     Skip { to: Lsn },
@@ -94,7 +96,7 @@ enum State {
 }
 
 /// A record that is being put together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Partial {
     start: Lsn,
     total_len: u32,
@@ -116,7 +118,7 @@ enum Step {
 }
 
 /// Puts records together from pieces of WAL.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WalStreamDecoder {
     version: PgVersion,
     segment_size: u32,

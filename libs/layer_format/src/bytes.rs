@@ -68,6 +68,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Number of bytes that `value` needs, 0 for 0.
+#[inline]
 pub fn byte_width(value: u128) -> usize {
     (128 - value.leading_zeros() as usize).div_ceil(8)
 }

@@ -49,25 +49,28 @@ pub struct IndexPageBuilder {
     len: Spread,
 }
 
+/// Between which values a column's are, and how many bytes differences to the smallest take.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     min: u64,
     max: u64,
+    width: usize,
 }
 
 impl Default for Spread {
     fn default() -> Self {
-        Self { min: u64::MAX, max: 0 }
+        Self { min: u64::MAX, max: 0, width: 0 }
     }
 }
 
 impl Spread {
+    #[inline]
     fn with(self, value: u64) -> Self {
-        Self { min: self.min.min(value), max: self.max.max(value) }
-    }
-
-    fn width(self) -> usize {
-        byte_width(u128::from(self.max - self.min))
+        if (self.min..=self.max).contains(&value) {
+            return self;
+        }
+        let (min, max) = (self.min.min(value), self.max.max(value));
+        Self { min, max, width: byte_width(u128::from(max - min)) }
     }
 }
 
@@ -86,12 +89,13 @@ impl IndexPageBuilder {
         let len = self.len.with(entry.packed_len());
         let key_width = match (self.entries.first(), self.entries.last()) {
             (Some(first), Some(last)) => {
-                assert!((last.key, last.lsn) < (entry.key, entry.lsn), "index entries come in order");
+                let comes_after = last.key < entry.key || last.key == entry.key && last.lsn < entry.lsn;
+                assert!(comes_after, "index entries come in order");
                 byte_width(key_bits(entry.key) - key_bits(first.key))
             }
             _ => 0,
         };
-        let row = key_width + lsn.width() + position.width() + len.width();
+        let row = key_width + lsn.width + position.width + len.width;
         if HEADER_LEN + row * (self.entries.len() + 1) > INDEX_PAGE_SIZE || self.entries.len() == usize::from(u16::MAX)
         {
             return false;
@@ -111,7 +115,7 @@ impl IndexPageBuilder {
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return };
         let base_key = key_bits(first.key);
         let key_width = byte_width(key_bits(last.key) - base_key);
-        let widths = [key_width, self.lsn.width(), self.position.width(), self.len.width()];
+        let widths = [key_width, self.lsn.width, self.position.width, self.len.width];
         out.extend_from_slice(&(self.entries.len() as u16).to_le_bytes());
         out.extend(widths.map(|width| width as u8));
         out.extend_from_slice(&base_key.to_le_bytes());
@@ -128,19 +132,22 @@ impl IndexPageBuilder {
     }
 }
 
-fn push_column(out: &mut Vec<u8>, width: usize, values: impl Iterator<Item = u128>) {
-    if width <= 8 {
-        // The narrow case by 8-byte stores: what a value writes too much is overwritten by the next.
-        for value in values {
-            out.extend_from_slice(&(value as u64).to_le_bytes());
-            out.truncate(out.len() + width - 8);
-        }
-    } else {
-        for value in values {
-            out.extend_from_slice(&value.to_le_bytes());
-            out.truncate(out.len() + width - 16);
+fn push_column(out: &mut Vec<u8>, width: usize, values: impl ExactSizeIterator<Item = u128>) {
+    let (start, len) = (out.len(), width * values.len());
+    // By stores of whole words: what a value writes too much is overwritten by the next.
+    out.resize(start + len + size_of::<u128>(), 0);
+    let column = out.get_mut(start..).unwrap_or_default();
+    for (at, value) in values.enumerate() {
+        let place = column.get_mut(at * width..).unwrap_or_default();
+        if width <= size_of::<u64>() {
+            if let Some(word) = place.first_chunk_mut() {
+                *word = (value as u64).to_le_bytes();
+            }
+        } else if let Some(word) = place.first_chunk_mut() {
+            *word = value.to_le_bytes();
         }
     }
+    out.truncate(start + len);
 }
 
 /// A decoded view of an index page.

@@ -60,6 +60,7 @@ macro_rules! read_next {
 
 impl<'a> Cursor<'a> {
     /// A cursor at the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, pos: 0 }
     }
@@ -98,6 +99,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves over `len` bytes.
+    #[inline]
     pub fn skip(&mut self, len: usize) -> Result<(), Truncated> {
         self.take(len).map(drop)
     }

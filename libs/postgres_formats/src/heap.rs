@@ -76,6 +76,13 @@ pub struct VmClear {
     pub bits: u8,
 }
 
+/// Whether the flags of a heap record say that visibility map bits were cleared.
+pub fn clears_vm(rec: &DecodedRecord<'_>) -> Result<bool, MainDataError> {
+    let Some((flags_at, _)) = clearing_record(rec) else { return Ok(false) };
+    let flags = u8_at(rec.main_data, flags_at)?;
+    Ok(flags & (ALL_VISIBLE_CLEARED | NEW_ALL_VISIBLE_CLEARED) != 0)
+}
+
 /// The visibility map changes of a record that are not among its block references.
 ///
 /// Up to 16 they never are; later minor releases of 17 and 18 have block references for them: then there is nothing

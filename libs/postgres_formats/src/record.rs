@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::{rmgr::RmgrId, version::PgVersion};
 
-pub use decode::{RecordError, decode};
+pub use decode::{RecordError, decode, decode_into};
 pub use header::{HeaderError, check_crc, record_crc};
 pub use reduce::reduce_to_block;
 
@@ -121,16 +121,19 @@ pub struct DecodedRecord<'a> {
 
 impl RecordHeader {
     /// The resource manager.
+    #[inline]
     pub const fn rmgr(&self) -> RmgrId {
         RmgrId(self.rmid)
     }
 
     /// The resource manager's opcode and flags: the high nibble of `info`, the low one zero.
+    #[inline]
     pub const fn opcode(&self) -> u8 {
         self.info & 0xF0
     }
 
     /// Whether this is `XLOG_SWITCH`, after which the rest of the segment is unused.
+    #[inline]
     pub const fn is_switch(&self) -> bool {
         self.rmid == RmgrId::XLOG.0 && self.opcode() == 0x40
     }
@@ -143,6 +146,7 @@ impl RecordHeader {
 
 impl<'a> DecodedRecord<'a> {
     /// The block reference with id `id`, if present.
+    #[inline]
     pub fn block(&self, id: u8) -> Option<&BlockRef<'a>> {
         self.blocks.iter().find(|b| b.id == id)
     }

@@ -1,26 +1,25 @@
 //! `pagectl ingest`: WAL segment files from where the store stands to the end of the WAL.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
 use indicatif::ProgressBar;
 use pageserver::ingest::WalIngest;
+use pageserver::ingest::pipeline::{IntakeError, Progress, WalIntake};
 use postgres_formats::version::PgVersion;
 use serde_json::json;
 use utils::lsn::Lsn;
 use wal_decoder::stream::{EndReason, WalError, WalStart, WalStreamConfig, WalStreamDecoder};
 
 use crate::output;
-use crate::store::{Opened, Store};
+use crate::store::Store;
 use crate::wal_files::WalFiles;
 
 /// One run.
 struct Run<'a> {
     files: &'a WalFiles,
     version: PgVersion,
-    decoder: WalStreamDecoder,
-    ingest: WalIngest<Opened>,
+    segment_size: u32,
     bar: ProgressBar,
-    records: u64,
 }
 
 /// Runs the command.
@@ -28,25 +27,24 @@ pub(crate) async fn run(store: &Store, wal: &Utf8Path) -> anyhow::Result<()> {
     let opened = store.open().await?;
     let (info, at) = (opened.timeline().info(), opened.timeline().record_lsn());
     let version = PgVersion::from_major(info.pg_version).context("the store has an unknown version")?;
-    let files = WalFiles::open(wal, info.wal_segment_size)?;
+    let segment_size = info.wal_segment_size;
+    let files = WalFiles::open(wal, segment_size)?;
     let config = WalStreamConfig {
         version,
-        segment_size: info.wal_segment_size,
+        segment_size,
         system_identifier: Some(info.system_identifier),
-        feed_from: at.last.segment_start(info.wal_segment_size.into()),
+        feed_from: at.last.segment_start(segment_size.into()),
         start: WalStart::Record { lsn: at.last, previous: at.prev.is_valid().then_some(at.prev) },
     };
     let decoder = WalStreamDecoder::new(&config)?;
     let ingest = WalIngest::load(opened.clone(), at.last, at.prev).await?;
-    let bar = output::byte_bar(files.bytes_from(at.last));
     let began = env::clock::now();
-    let mut run = Run { files: &files, version, decoder, ingest, bar, records: 0 };
-    let ended = run.all(at.last).await;
+    let run = Run { files: &files, version, segment_size, bar: output::byte_bar(files.bytes_from(at.last)) };
+    let (progress, ended) = run.all(at.last, WalIntake::start(decoder, ingest)).await;
     // What came before an error is whole: it is kept.
     opened.timeline().flush(&store.ctx).await.context("cannot make the ingested WAL durable")?;
     run.bar.finish_and_clear();
-    let (end, records) = (opened.timeline().last_record_lsn(), run.records);
-    drop(run);
+    let (end, records) = (opened.timeline().last_record_lsn(), progress.records);
     opened.timeline().clone().shutdown().await;
     let end_of_wal = ended?;
     let seconds = (env::clock::now() - began).as_secs_f64();
@@ -67,50 +65,38 @@ pub(crate) async fn run(store: &Store, wal: &Utf8Path) -> anyhow::Result<()> {
 
 impl Run<'_> {
     /// All records from `start` on. Returns why there are no more.
-    async fn all(&mut self, start: Lsn) -> anyhow::Result<String> {
+    async fn all(&self, start: Lsn, intake: WalIntake) -> (Progress, anyhow::Result<String>) {
         let mut pieces = self.files.read(start);
+        let (mut fed_to, mut unread) = (start, None);
+        let progress = intake.progress();
         while let Some(piece) = pieces.recv().await {
-            let fed = match piece {
-                Ok(piece) => self.feed(piece.lsn, piece.bytes).await,
-                Err(error) => Err(error),
-            };
-            match fed {
-                Ok(None) => {}
-                Ok(Some(end)) => {
-                    self.ingest.commit().await?;
-                    return Ok(end);
-                }
+            let (lsn, bytes) = match piece {
+                Ok(piece) => (piece.lsn, piece.bytes),
                 Err(error) => {
-                    // Not after an error of ingest itself: then there is nothing whole to commit.
-                    if !error.is::<pageserver::ingest::IngestError>() {
-                        self.ingest.commit().await?;
-                    }
-                    return Err(error);
+                    unread = Some(error);
+                    break;
                 }
-            }
-            tokio::task::yield_now().await;
-        }
-        self.ingest.commit().await?;
-        Ok(format!("no segment file follows LSN {}", self.decoder.feed_lsn()))
-    }
-
-    /// Takes in a piece; the end of the WAL, if it is in there.
-    async fn feed(&mut self, lsn: Lsn, bytes: bytes::Bytes) -> anyhow::Result<Option<String>> {
-        let len = bytes.len() as u64;
-        self.decoder.feed_at(lsn, bytes)?;
-        loop {
-            let record = match self.decoder.next() {
-                Ok(Some(record)) => record,
-                Ok(None) => break,
-                Err(error) => return self.end(error).map(Some),
             };
-            let taken = self.ingest.ingest(record.start, record.end, &record.bytes).await;
-            taken.with_context(|| format!("cannot ingest {}", self.place(record.start)))?;
-            self.records += 1;
+            let len = bytes.len() as u64;
+            if !intake.feed(lsn, bytes).await {
+                break;
+            }
+            fed_to = lsn + len;
+            let Progress { records, last_record } = *progress.borrow();
+            self.bar.inc(len);
+            self.bar.set_message(format!("{records} records, LSN {last_record}"));
         }
-        self.bar.inc(len);
-        self.bar.set_message(format!("{} records, LSN {}", self.records, self.ingest.last_record()));
-        Ok(None)
+        let (progress, ended) = intake.finish().await;
+        let ended = match (ended, unread) {
+            (Err(IntakeError::Wal(error)), _) => self.end(error),
+            (Err(IntakeError::Ingest { lsn, source }), _) => {
+                Err(source).with_context(|| format!("cannot ingest {}", self.place(lsn)))
+            }
+            (Err(error @ IntakeError::BrokeOff(_)), _) => Err(anyhow!(error)),
+            (Ok(()), Some(error)) => Err(error),
+            (Ok(()), None) => Ok(format!("no segment file follows LSN {fed_to}")),
+        };
+        (progress, ended)
     }
 
     /// Tells the end of the WAL from damage.
@@ -130,9 +116,8 @@ impl Run<'_> {
     }
 
     fn place(&self, lsn: Lsn) -> String {
-        let size = u64::from(self.ingest.parameters().wal_segment_size);
         match self.files.path(lsn) {
-            Some(path) => format!("{path} offset {}", lsn.segment_offset(size)),
+            Some(path) => format!("{path} offset {}", lsn.segment_offset(self.segment_size.into())),
             None => format!("LSN {lsn}"),
         }
     }

@@ -22,6 +22,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Memory of one layer serves the next, whichever threads work on them.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     output::init_logging();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, anyhow, bail};
@@ -127,8 +128,13 @@ impl WalFiles {
         }
         let start = Lsn(number * u64::from(size));
         for offset in (0..len).step_by(PIECE_BYTES as usize) {
-            let mut bytes = vec![0; PIECE_BYTES.min(len - offset) as usize];
-            file.read_exact_at(&mut bytes, offset).with_context(|| format!("cannot read {path} at offset {offset}"))?;
+            let piece_len = PIECE_BYTES.min(len - offset);
+            let mut bytes = Vec::with_capacity(piece_len as usize);
+            let read = (&file).take(piece_len).read_to_end(&mut bytes);
+            let read = read.with_context(|| format!("cannot read {path} at offset {offset}"))?;
+            if read as u64 != piece_len {
+                bail!("{path} ends at offset {}, but segments have {size} bytes", offset + read as u64);
+            }
             let piece = Piece { lsn: Lsn(start.0 + offset), bytes: bytes.into() };
             if sender.blocking_send(Ok(piece)).is_err() {
                 return Ok(false);

@@ -16,12 +16,23 @@ const FIRST_MULTI: u32 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Counters {
     checkpoint: CheckPoint,
+    /// As it was stored last.
+    stored: CheckPoint,
     tracks_commit_ts: bool,
 }
 
 impl Counters {
     pub(super) fn new(checkpoint: CheckPoint, tracks_commit_ts: bool) -> Self {
-        Self { checkpoint, tracks_commit_ts }
+        Self { checkpoint, stored: checkpoint, tracks_commit_ts }
+    }
+
+    /// The checkpoint, if it changed since the last call.
+    pub(super) fn take_changed(&mut self) -> Option<&CheckPoint> {
+        if self.checkpoint == self.stored {
+            return None;
+        }
+        self.stored = self.checkpoint;
+        Some(&self.stored)
     }
 
     pub(super) fn checkpoint(&self) -> &CheckPoint {

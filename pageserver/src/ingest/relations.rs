@@ -34,7 +34,7 @@ pub(super) struct Relations {
     databases: DbDir,
     databases_changed: bool,
     /// Sizes in blocks, `None` for forks known not to exist.
-    sizes: HashMap<RelTag, Option<u32>>,
+    sizes: HashMap<RelTag, Option<u32>, foldhash::fast::RandomState>,
     /// Forks that the current record created, resized or dropped; true if the entry changes too.
     changed: HashMap<RelTag, bool>,
 }
@@ -42,11 +42,21 @@ pub(super) struct Relations {
 impl Relations {
     pub(super) async fn load<S: PageStore>(listing: &Listing<'_, S>) -> Result<Self, StorageError> {
         let databases = listing.databases().await?;
-        Ok(Self { databases, databases_changed: false, sizes: HashMap::new(), changed: HashMap::new() })
+        Ok(Self { databases, databases_changed: false, sizes: HashMap::default(), changed: HashMap::new() })
     }
 
     pub(super) fn databases(&self) -> &DbDir {
         &self.databases
+    }
+
+    /// The size of a fork in blocks, if it is known and the fork exists.
+    pub(super) fn known_size(&self, rel: RelTag) -> Option<u32> {
+        self.sizes.get(&rel).copied().flatten()
+    }
+
+    /// Whether the current record changed anything here.
+    pub(super) fn has_changes(&self) -> bool {
+        self.databases_changed || !self.changed.is_empty()
     }
 
     /// Adds a database directory; `has_relmap` stays true once it is.
@@ -83,9 +93,6 @@ impl Relations {
 
     /// Keys and values that the record's changes amount to, in a fixed order.
     pub(super) fn take_changes(&mut self) -> Vec<(Key, Bytes)> {
-        if self.changed.is_empty() && !self.databases_changed {
-            return Vec::new();
-        }
         let mut values = Vec::with_capacity(2 * self.changed.len() + 1);
         for (rel, entry_changed) in self.changed.drain() {
             let size = self.sizes.get(&rel).copied().flatten();
@@ -138,7 +145,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(size.unwrap_or(0))
     }
 
-    /// Stores a record's change of a block. A block beyond the end extends the fork; it and those skipped start as
+    /// Stores the change of a block by `rec`, which is `bytes`. A block beyond the end extends the fork; it and those skipped start as
     /// zeros, whatever they were before a truncation.
     ///
     /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right
@@ -146,6 +153,7 @@ impl<S: PageStore> WalIngest<S> {
     pub(super) async fn put_block(
         &mut self,
         rec: &DecodedRecord<'_>,
+        bytes: &[u8],
         mut change: BlockChange,
     ) -> Result<(), IngestError> {
         let (rel, blkno) = (change.rel, change.blkno);
@@ -159,7 +167,7 @@ impl<S: PageStore> WalIngest<S> {
             self.relations.resize(rel, blkno + 1);
             change.will_init = true;
         }
-        change.put(rec, self.lsn, &mut self.batch).map_err(|error| self.inconsistent(error))
+        change.put(rec, bytes, self.lsn, &mut self.batch).map_err(|error| self.inconsistent(error))
     }
 
     async fn put_zero_pages(&mut self, rel: RelTag, from: BlockNumber, to: BlockNumber) -> Result<(), IngestError> {

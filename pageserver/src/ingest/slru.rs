@@ -65,6 +65,11 @@ impl Slrus {
         }
     }
 
+    /// Whether the current record changed anything here.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changed_sizes.is_empty() || !self.changed_dirs.is_empty()
+    }
+
     /// Keys and values that the record's changes amount to.
     pub(super) fn take_changes(&mut self) -> Vec<(Key, Bytes)> {
         let mut values = Vec::new();

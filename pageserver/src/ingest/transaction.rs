@@ -10,6 +10,7 @@ use postgres_formats::slru::{CLOG_XACTS_PER_PAGE, COMMIT_TS_PER_PAGE};
 use postgres_formats::twophase::parse_prepare;
 use postgres_formats::version::PgVersion;
 use postgres_formats::xact::XactEnd;
+use smallvec::SmallVec;
 use utils::lsn::Lsn;
 
 use super::{IngestError, WalIngest};
@@ -19,28 +20,31 @@ use crate::pgdata::timestamps::{PgTimestamp, encode_mark, leaves_mark};
 
 impl<S: PageStore> WalIngest<S> {
     pub(super) async fn apply_commit(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
-        let xids = self.ended_xids(rec, end);
-        self.mark_commit_time(end.time);
-        for (page, xids) in by_page(&xids, CLOG_XACTS_PER_PAGE) {
-            let change = WalRecord::ClogSetCommitted { xids, timestamp: end.time };
-            self.change_slru_page(SlruKind::Clog, page, change);
-        }
-        let origin = rec.origin.unwrap_or(0);
-        if self.counters.tracks_commit_ts() {
-            for (page, xids) in by_page(&xids, COMMIT_TS_PER_PAGE) {
-                let change = WalRecord::CommitTs { xids, timestamp: end.commit_time(), origin };
-                self.change_slru_page(SlruKind::CommitTs, page, change);
-            }
-        }
-        if let (Some(progress), true) = (end.origin, origin != 0) {
+        self.put_commit(rec, end);
+        if let (Some(progress), Some(origin)) = (end.origin, rec.origin.filter(|origin| *origin != 0)) {
             self.advance_origin(origin, progress.lsn, false).await?;
         }
         self.end_prepared(end);
         self.drop_relations(end).await
     }
 
+    /// Marks the transaction as committed.
+    pub(super) fn put_commit(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) {
+        let xids = self.ended_xids(rec, end);
+        self.mark_commit_time(end.time);
+        let for_times = if self.counters.tracks_commit_ts() { xids.clone() } else { Vec::new() };
+        for (page, xids) in by_page(xids, CLOG_XACTS_PER_PAGE) {
+            let change = WalRecord::ClogSetCommitted { xids, timestamp: end.time };
+            self.change_slru_page(SlruKind::Clog, page, change);
+        }
+        let (timestamp, origin) = (end.commit_time(), rec.origin.unwrap_or(0));
+        for (page, xids) in by_page(for_times, COMMIT_TS_PER_PAGE) {
+            self.change_slru_page(SlruKind::CommitTs, page, WalRecord::CommitTs { xids, timestamp, origin });
+        }
+    }
+
     pub(super) async fn apply_abort(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
-        for (page, xids) in by_page(&self.ended_xids(rec, end), CLOG_XACTS_PER_PAGE) {
+        for (page, xids) in by_page(self.ended_xids(rec, end), CLOG_XACTS_PER_PAGE) {
             self.change_slru_page(SlruKind::Clog, page, WalRecord::ClogSetAborted { xids });
         }
         if let (Some(progress), Some(origin)) = (end.origin, rec.origin.filter(|origin| *origin != 0)) {
@@ -143,14 +147,19 @@ impl<S: PageStore> WalIngest<S> {
 }
 
 /// Ids grouped by the page of a log that has them, in order of pages.
-fn by_page(xids: &[u32], per_page: u32) -> Vec<(u32, Vec<u32>)> {
-    let mut pages: Vec<(u32, Vec<u32>)> = Vec::with_capacity(1);
-    for xid in xids {
-        let page = xid / per_page;
-        match pages.iter_mut().find(|(known, _)| *known == page) {
-            Some((_, list)) => list.push(*xid),
-            None => pages.push((page, vec![*xid])),
-        }
+fn by_page(xids: Vec<u32>, per_page: u32) -> SmallVec<[(u32, Vec<u32>); 1]> {
+    let mut pages = SmallVec::new();
+    match xids.first().map(|xid| xid / per_page) {
+        None => {}
+        Some(page) if xids.iter().all(|xid| xid / per_page == page) => pages.push((page, xids)),
+        Some(_) => xids.iter().for_each(|xid| add_to_page(&mut pages, xid / per_page, *xid)),
     }
     pages
+}
+
+fn add_to_page(pages: &mut SmallVec<[(u32, Vec<u32>); 1]>, page: u32, xid: u32) {
+    match pages.iter_mut().find(|(known, _)| *known == page) {
+        Some((_, list)) => list.push(xid),
+        None => pages.push((page, vec![xid])),
+    }
 }

@@ -1,16 +1,20 @@
 //! Page-aligned buffers, recycled through a small pool so that a hot writer faults in no fresh memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::Deref;
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
+use rustix::mm::{Advice, madvise};
 use tokio_epoll_uring::{IoBuf, IoBufMut};
 
 use super::alignment::MEMORY_ALIGN;
 
 /// Bytes that the pool keeps at most.
 const POOL_BYTES_MAX: usize = 16 << 20;
+
+/// Buffers of at least this size are made of pages of this size, if the kernel has any.
+const HUGE_PAGE: usize = 2 << 20;
 
 static POOL: Mutex<Vec<AlignedBuf>> = Mutex::new(Vec::new());
 
@@ -39,15 +43,33 @@ impl AlignedBuf {
     }
 
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, MEMORY_ALIGN).expect("capacity is far below the address space")
+        let align = if capacity >= HUGE_PAGE { HUGE_PAGE } else { MEMORY_ALIGN };
+        Layout::from_size_align(capacity, align).expect("capacity is far below the address space")
     }
 
     fn allocate(capacity: usize) -> Self {
         let layout = Self::layout(capacity);
+        if capacity >= HUGE_PAGE {
+            return Self::allocate_huge(layout);
+        }
         // SAFETY: the layout's size is not zero: it is at least `MEMORY_ALIGN`.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         Self { memory, capacity, len: 0 }
+    }
+
+    /// The kernel gives large pages only if asked before the memory is touched.
+    fn allocate_huge(layout: Layout) -> Self {
+        // SAFETY: the layout's size is not zero.
+        let memory = unsafe { alloc(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let whole_pages = layout.size() / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: the pages are within the allocation, and the advice changes nothing about their contents. That it
+        // is not taken is no error.
+        let _ = unsafe { madvise(memory.as_ptr().cast(), whole_pages, Advice::LinuxHugepage) };
+        // SAFETY: the allocation has so many bytes.
+        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, layout.size()) };
+        Self { memory, capacity: layout.size(), len: 0 }
     }
 
     /// Gives the memory back for reuse.
@@ -118,6 +140,13 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: the first `len` bytes are allocated and initialized.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the first `len` bytes are allocated and initialized, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 }
 

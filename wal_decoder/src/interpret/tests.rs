@@ -52,7 +52,7 @@ fn values(bytes: &[u8]) -> Vec<(RelTag, u32, Value)> {
     let interpreted = interpret(&rec, &TablespaceTable::default()).unwrap();
     let mut batch = SerializedValueBatch::default();
     for change in &interpreted.changes {
-        change.put(&rec, END, &mut batch).unwrap();
+        change.put(&rec, bytes, END, &mut batch).unwrap();
     }
     let stored = |meta: &crate::serialized_batch::ValueMeta| {
         let bytes = &batch.raw()[meta.offset as usize..][..meta.len as usize];
@@ -102,6 +102,20 @@ fn whole_images_are_stored_as_pages() {
     // The same image in another record is replayed: the record may change the page further.
     let found = values(&record(14, 0x00, &blocks[..1], &[0; 4]));
     assert!(matches!(&found[0].2, Value::WalRecord(WalRecord::Postgres { will_init: true, block_id: 0, .. })));
+}
+
+#[test]
+fn a_record_of_one_block_is_stored_as_it_is() {
+    let image = [3; BLCKSZ];
+    for (image, data) in [(None, &b"data"[..]), (Some(&image), b""), (Some(&image), b"and data")] {
+        let blocks = [Block { id: 0, flags: 0, blkno: 9, image, data }];
+        for main in [&[][..], &[1; 10]] {
+            let bytes = record(10, 0x00, &blocks, main);
+            let mut reduced = Vec::new();
+            reduce_to_block(&decode(PgVersion::V15, &bytes).unwrap(), 0, &mut reduced);
+            assert_eq!(reduced, bytes);
+        }
+    }
 }
 
 #[test]
@@ -155,9 +169,10 @@ proptest! {
                 let Ok(interpreted) = interpret(&rec, &TablespaceTable::default()) else { continue };
                 let mut batch = SerializedValueBatch::default();
                 for change in &interpreted.changes {
-                    change.put(&rec, END, &mut batch).unwrap();
+                    change.put(&rec, &bytes, END, &mut batch).unwrap();
                 }
                 prop_assert_eq!(batch.len(), interpreted.changes.len());
+                prop_assert!(!changes_only_pages(&rec) || interpreted.metadata.is_none());
             }
         }
     }

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use utils::lsn::Lsn;
 
 /// Bytes that were fed and not used yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Input {
     /// None is empty.
     pieces: VecDeque<Bytes>,
@@ -34,6 +34,11 @@ impl Input {
     /// LSN behind the last byte.
     pub(super) fn end(&self) -> Lsn {
         Lsn(self.lsn.0 + self.len as u64)
+    }
+
+    /// The piece that begins at [`lsn`](Self::lsn).
+    pub(super) fn front(&self) -> Option<&Bytes> {
+        self.pieces.front()
     }
 
     /// Fills `out` with the next bytes without using them; false if there are not enough.

@@ -119,15 +119,24 @@ fn decoder(writer: &Writer) -> WalStreamDecoder {
     WalStreamDecoder::new(&config(writer.base, WalStart::Record { lsn: first, previous })).unwrap()
 }
 
+/// All records that are complete, one by one; in a batch they must be the same.
 fn drain(decoder: &mut WalStreamDecoder) -> (Vec<WalRecord>, Option<WalError>) {
+    let (mut other, mut batch) = (decoder.clone(), RecordBatch::default());
+    let batch_error = other.take_records(&mut batch).err();
     let mut records = vec![];
-    loop {
+    let error = loop {
         match decoder.next() {
             Ok(Some(record)) => records.push(record),
-            Ok(None) => return (records, None),
-            Err(error) => return (records, Some(error)),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
         }
-    }
+    };
+    let one_by_one: Vec<_> =
+        records.iter().map(|r| RecordRef { start: r.start, end: r.end, bytes: &r.bytes }).collect();
+    assert_eq!((batch.iter().collect::<Vec<_>>(), batch_error), (one_by_one, error.clone()));
+    let standing = |d: &WalStreamDecoder| (d.decoded_lsn(), d.previous_record(), d.feed_lsn(), d.timeline());
+    assert_eq!((batch.len(), standing(&other)), (records.len(), standing(decoder)));
+    (records, error)
 }
 
 fn decode_all(writer: &Writer) -> (Vec<WalRecord>, Option<WalError>) {

@@ -123,49 +123,62 @@ impl ImageFlags {
     }
 }
 
-/// Where a block's payload will be, once its place is known.
-struct BlockHeader<'a> {
-    block: BlockRef<'a>,
-    image_len: usize,
-    data_len: usize,
-}
-
-/// Everything that the fragment headers say.
-#[derive(Default)]
-struct Fragments<'a> {
-    blocks: SmallVec<[BlockHeader<'a>; 4]>,
-    origin: Option<u16>,
-    top_xid: Option<u32>,
-    main_len: usize,
-    announced: usize,
+/// Lengths of a block's image and data, whose place is known only behind the last fragment header.
+#[derive(Clone, Copy)]
+struct PayloadLens {
+    image: u16,
+    data: u16,
 }
 
 /// Decodes one whole record of `version`. The CRC is not looked at: see [`check_crc`](super::check_crc).
 ///
 /// `bytes` must be exactly the record, without alignment padding behind it.
 pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<DecodedRecord<'_>, RecordError> {
-    let header = RecordHeader::parse(version, bytes)?;
-    if header.total_len as usize != bytes.len() {
-        return Err(RecordError::Length { total_len: header.total_len, len: bytes.len() });
+    let mut rec = DecodedRecord::nothing(version);
+    decode_into(&mut rec, bytes)?;
+    Ok(rec)
+}
+
+impl<'a> DecodedRecord<'a> {
+    /// A place for a record of `version`.
+    #[inline]
+    pub fn nothing(version: PgVersion) -> Self {
+        let header = RecordHeader { total_len: 0, xid: 0, prev: 0, info: 0, rmid: 0, crc: 0 };
+        Self { version, header, blocks: SmallVec::new(), origin: None, top_xid: None, main_data: &[] }
+    }
+}
+
+/// [`decode`] to a place made by [`DecodedRecord::nothing`], so that the decoded record, which is large, need not be
+/// moved.
+pub fn decode_into<'a>(rec: &mut DecodedRecord<'a>, bytes: &'a [u8]) -> Result<(), RecordError> {
+    rec.header = RecordHeader::parse(rec.version, bytes)?;
+    if rec.header.total_len as usize != bytes.len() {
+        return Err(RecordError::Length { total_len: rec.header.total_len, len: bytes.len() });
     }
     let mut cursor = Cursor::new(bytes);
     cursor.skip(super::HEADER_SIZE)?;
-    let fragments = read_fragments(version, &mut cursor)?;
-    let mut blocks = SmallVec::with_capacity(fragments.blocks.len());
-    for BlockHeader { mut block, image_len, data_len } in fragments.blocks {
+    let mut fragments = Fragments { rec, lens: SmallVec::new(), main_len: 0, announced: 0 };
+    read_fragments(&mut cursor, &mut fragments)?;
+    for (block, lens) in fragments.rec.blocks.iter_mut().zip(&fragments.lens) {
         if let Some(image) = &mut block.image {
-            image.bytes = cursor.take(image_len)?;
+            image.bytes = cursor.take(lens.image.into())?;
         }
-        block.data = cursor.take(data_len)?;
-        blocks.push(block);
+        block.data = cursor.take(lens.data.into())?;
     }
-    let main_data = cursor.take(fragments.main_len)?;
-    Ok(DecodedRecord { version, header, blocks, origin: fragments.origin, top_xid: fragments.top_xid, main_data })
+    fragments.rec.main_data = cursor.take(fragments.main_len)?;
+    Ok(())
+}
+
+/// What the fragment headers say: the record without its payload, and how long the payload's parts are.
+struct Fragments<'r, 'a> {
+    rec: &'r mut DecodedRecord<'a>,
+    lens: SmallVec<[PayloadLens; 4]>,
+    main_len: usize,
+    announced: usize,
 }
 
 /// Reads fragment headers until the rest of the record is exactly the payload that they announced.
-fn read_fragments<'a>(version: PgVersion, cursor: &mut Cursor<'a>) -> Result<Fragments<'a>, RecordError> {
-    let mut fragments = Fragments::default();
+fn read_fragments<'a>(cursor: &mut Cursor<'a>, fragments: &mut Fragments<'_, 'a>) -> Result<(), RecordError> {
     while cursor.remaining() > fragments.announced {
         match cursor.u8()? {
             ID_SHORT_MAIN => {
@@ -178,24 +191,24 @@ fn read_fragments<'a>(version: PgVersion, cursor: &mut Cursor<'a>) -> Result<Fra
                 fragments.announced = fragments.announced.saturating_add(fragments.main_len);
                 break;
             }
-            ID_ORIGIN => fragments.origin = Some(cursor.u16()?),
-            ID_TOP_XID => fragments.top_xid = Some(cursor.u32()?),
-            id @ 0..=MAX_BLOCK_ID => read_block_header(version, id, cursor, &mut fragments)?,
+            ID_ORIGIN => fragments.rec.origin = Some(cursor.u16()?),
+            ID_TOP_XID => fragments.rec.top_xid = Some(cursor.u32()?),
+            id @ 0..=MAX_BLOCK_ID => read_block_header(id, cursor, fragments)?,
             id => return Err(RecordError::FragmentId(id)),
         }
     }
     let (announced, left) = (fragments.announced, cursor.remaining());
-    if announced == left { Ok(fragments) } else { Err(RecordError::PayloadLength { announced, left }) }
+    if announced == left { Ok(()) } else { Err(RecordError::PayloadLength { announced, left }) }
 }
 
 fn read_block_header<'a>(
-    version: PgVersion,
     id: u8,
     cursor: &mut Cursor<'a>,
-    fragments: &mut Fragments<'a>,
+    fragments: &mut Fragments<'_, 'a>,
 ) -> Result<(), RecordError> {
-    let previous = fragments.blocks.last().map(|b| b.block);
-    if previous.is_some_and(|p| id <= p.id) {
+    let version = fragments.rec.version;
+    let previous = fragments.rec.blocks.last().map(|block| (block.id, block.rel));
+    if previous.is_some_and(|(previous, _)| id <= previous) {
         return Err(RecordError::BlockOrder(id));
     }
     let (flags, data_len) = (cursor.u8()?, cursor.u16()?);
@@ -207,17 +220,17 @@ fn read_block_header<'a>(
         return Err(RecordError::DataFlag { id, data_len });
     }
     let (image, image_len) = match flags & HAS_IMAGE != 0 {
-        true => read_image_header(version, id, cursor).map(|(image, len)| (Some(image), usize::from(len)))?,
+        true => read_image_header(version, id, cursor).map(|(image, len)| (Some(image), len))?,
         false => (None, 0),
     };
     let rel = match flags & SAME_REL != 0 {
-        true => previous.ok_or(RecordError::NoPreviousRel(id))?.rel,
+        true => previous.ok_or(RecordError::NoPreviousRel(id))?.1,
         false => RelFile { spc: cursor.u32()?, db: cursor.u32()?, rel: cursor.u32()? },
     };
-    let (blkno, will_init, data_len) = (cursor.u32()?, flags & WILL_INIT != 0, usize::from(data_len));
-    let block = BlockRef { id, rel, fork, blkno, will_init, image, data: &[] };
-    fragments.announced += image_len + data_len;
-    fragments.blocks.push(BlockHeader { block, image_len, data_len });
+    let (blkno, will_init) = (cursor.u32()?, flags & WILL_INIT != 0);
+    fragments.announced += usize::from(image_len) + usize::from(data_len);
+    fragments.lens.push(PayloadLens { image: image_len, data: data_len });
+    fragments.rec.blocks.push(BlockRef { id, rel, fork, blkno, will_init, image, data: &[] });
     Ok(())
 }
 

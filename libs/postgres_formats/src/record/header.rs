@@ -28,6 +28,7 @@ pub enum HeaderError {
 
 impl RecordHeader {
     /// Parses the first [`HEADER_SIZE`] bytes and checks what can be checked in them alone.
+    #[inline]
     pub fn parse(version: PgVersion, bytes: &[u8]) -> Result<Self, HeaderError> {
         let header = Self::parse_unchecked(bytes)?;
         if (header.total_len as usize) < HEADER_SIZE {
@@ -39,6 +40,7 @@ impl RecordHeader {
         Ok(header)
     }
 
+    #[inline]
     fn parse_unchecked(bytes: &[u8]) -> Result<Self, Truncated> {
         let mut cursor = Cursor::new(bytes);
         let (total_len, xid, prev) = (cursor.u32()?, cursor.u32()?, cursor.u64()?);
@@ -49,13 +51,13 @@ impl RecordHeader {
 
     /// The header's bytes, padding zero.
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
-        let mut bytes = Vec::with_capacity(HEADER_SIZE);
-        bytes.extend_from_slice(&self.total_len.to_le_bytes());
-        bytes.extend_from_slice(&self.xid.to_le_bytes());
-        bytes.extend_from_slice(&self.prev.to_le_bytes());
-        bytes.extend_from_slice(&[self.info, self.rmid, 0, 0]);
-        bytes.extend_from_slice(&self.crc.to_le_bytes());
-        bytes.try_into().expect("the fields add up to the header's size")
+        let mut bytes = [0; HEADER_SIZE];
+        let (head, tail) = bytes.split_at_mut(16);
+        let head_words = u128::from(self.total_len) | u128::from(self.xid) << 32 | u128::from(self.prev) << 64;
+        head.copy_from_slice(&head_words.to_le_bytes());
+        let tail_words = u64::from(self.info) | u64::from(self.rmid) << 8 | u64::from(self.crc) << 32;
+        tail.copy_from_slice(&tail_words.to_le_bytes());
+        bytes
     }
 }
 

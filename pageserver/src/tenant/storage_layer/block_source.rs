@@ -57,6 +57,17 @@ enum RunBytes {
     Memory(Vec<u8>),
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        let bytes = std::mem::replace(&mut self.bytes, RunBytes::Memory(Vec::new()));
+        if let RunBytes::Disk(buf) = bytes
+            && buf.capacity() == READ_BLOCKS_MAX as usize * BLOCK_SIZE
+        {
+            buf.recycle();
+        }
+    }
+}
+
 impl Run {
     fn bytes(&self) -> &[u8] {
         match &self.bytes {
@@ -156,7 +167,13 @@ impl BlockSource {
             let first = extent.first_block() / unit * unit;
             let end = (extent.last_block() + 1).next_multiple_of(unit);
             match ranges.last_mut() {
-                Some(last) if first < last.1 => last.1 = last.1.max(end),
+                Some(last) if end <= last.1 => {}
+                // Reads are cut at one size, so that their buffers can be used again.
+                Some(last) if first < last.1 && end - last.0 > READ_BLOCKS_MAX => {
+                    let start = last.1;
+                    ranges.push((start, end));
+                }
+                Some(last) if first < last.1 => last.1 = end,
                 Some(last) if first <= last.1 + GAP_BLOCKS_MAX && end - last.0 <= READ_BLOCKS_MAX => last.1 = end,
                 _ => ranges.push((first, end)),
             }

@@ -20,9 +20,9 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use super::block_writer::BlockWriter;
 use super::delta_writer::DeltaLayerWriter;
 use super::ephemeral_file::EphemeralFile;
-use super::gather::{Moves, gather_chains, plan_moves};
+use super::gather::Moves;
 use super::layer_writer::{IndexBuilder, Owner};
-use super::value_index::{Order, POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
+use super::value_index::{POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
 use super::visit::{KeyVersions, collect_versions, compact_bounds};
 use super::{PersistentLayerDesc, ReconstructState};
 use crate::config::PageServerConf;
@@ -195,24 +195,18 @@ impl InMemoryLayer {
         index: &mut IndexBuilder,
     ) -> Result<(), StorageError> {
         // The layer is frozen: what is read of the index in several goes fits together.
-        let order = self.index.read().order();
-        let moves = self.plan_moves(&order);
-        let moved = gather_chains(self.file.source(), writer, moves).await?;
-        let versions = self.index.read();
-        let mut moved = moved.into_iter().peekable();
-        for (at, version) in versions.in_order(&order).enumerate() {
-            let position = match moved.next_if(|(number, _)| *number == at) {
-                Some((_, position)) => position,
-                None => version.extent.position,
-            };
-            index.push(entry(&version, position));
+        let (mut sorted, only_images) = {
+            let index = self.index.read();
+            (index.sorted(), index.only_images())
+        };
+        if !only_images {
+            let moves = Moves::plan(&mut sorted, writer.position());
+            moves.make(&self.index, self.file.source(), writer).await?;
+        }
+        for version in sorted.iter() {
+            index.push(entry(&version, version.extent.position));
         }
         Ok(())
-    }
-
-    fn plan_moves(&self, order: &Order) -> Moves {
-        let index = self.index.read();
-        if index.only_images() { Moves::new() } else { plan_moves(index.in_order(order)) }
     }
 
     async fn copy_out(
@@ -269,7 +263,7 @@ impl InMemoryLayer {
     /// All versions of the layer as (key, LSN, needs no earlier version), in order.
     pub fn versions(&self) -> Vec<(CompactKey, Lsn, bool)> {
         let index = self.index.read();
-        index.in_order(&index.order()).map(|version| (version.key, version.lsn, version.will_init)).collect()
+        index.sorted().iter().map(|version| (version.key, version.lsn, version.will_init)).collect()
     }
 }
 

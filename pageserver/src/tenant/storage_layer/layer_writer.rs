@@ -20,6 +20,9 @@ use crate::config::PageServerConf;
 use crate::errors::StorageError;
 use crate::virtual_file::fs::TEMP_SUFFIX;
 
+/// Bytes of index pages that lie together in memory before they are written.
+const PAGES_PIECE: usize = 1 << 20;
+
 /// Whose layer is written, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
@@ -58,7 +61,8 @@ impl Owner {
 pub(super) struct IndexBuilder {
     page: IndexPageBuilder,
     fences: Fences,
-    pages: Vec<u8>,
+    /// Pages in pieces of about [`PAGES_PIECE`] bytes, so that they need not move as they become more.
+    pages: Vec<Vec<u8>>,
     entries: u64,
     value_bytes: u64,
 }
@@ -77,8 +81,13 @@ impl IndexBuilder {
     fn end_page(&mut self) {
         if let Some(first) = self.page.first() {
             self.fences.push(first.key, first.lsn);
-            self.page.finish_into(&mut self.pages);
-            self.pages.resize(self.fences.len() * INDEX_PAGE_SIZE, 0);
+            if self.pages.last().is_none_or(|piece| piece.len() >= PAGES_PIECE) {
+                self.pages.push(Vec::new());
+            }
+            if let Some(piece) = self.pages.last_mut() {
+                self.page.finish_into(piece);
+                piece.resize(piece.len().next_multiple_of(INDEX_PAGE_SIZE), 0);
+            }
         }
     }
 
@@ -107,7 +116,9 @@ impl IndexBuilder {
         self.end_page();
         writer.pad_block().await?;
         let index_block = writer.block();
-        writer.append(&self.pages).await?;
+        for piece in &self.pages {
+            writer.append(piece).await?;
+        }
         let fences_block = writer.block();
         debug_assert_eq!(fences_block, index_block + self.fences.len() as u64 * INDEX_PAGE_BLOCKS);
         let fences = self.fences.encode();

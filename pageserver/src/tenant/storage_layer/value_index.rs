@@ -6,14 +6,15 @@
 
 mod radix;
 mod runs;
+mod sorted;
 
 use std::collections::HashMap;
 
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
 
-pub(super) use self::radix::Order;
 use super::block_source::Extent;
+pub(super) use sorted::Sorted;
 
 /// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once a layer.
 const LOW_BITS: u32 = 32;
@@ -24,6 +25,12 @@ pub(super) const VALUE_LEN_MAX: usize = (1 << LEN_BITS) - 1;
 /// Largest position of a value: 2^35 bytes.
 pub(super) const POSITION_MAX: u64 = (1 << (63 - LEN_BITS)) - 1;
 
+/// See [`kept::release_unused`](super::kept::release_unused).
+pub(super) fn release_unused() {
+    radix::ITEMS.release_unused();
+    sorted::ENTRIES.release_unused();
+}
+
 /// One value: 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -32,6 +39,24 @@ struct Entry {
     lsn: u64,
     /// Position, length and `will_init`, packed.
     place: u64,
+}
+
+impl Entry {
+    fn place_of(position: u64, len: u32, will_init: bool) -> u64 {
+        position << (LEN_BITS + 1) | u64::from(len) << 1 | u64::from(will_init)
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { position: self.place >> (LEN_BITS + 1), len: (self.place >> 1) as u32 & ((1 << LEN_BITS) - 1) }
+    }
+
+    fn will_init(&self) -> bool {
+        self.place & INIT_BIT == 1
+    }
+
+    fn version(&self, key: CompactKey) -> Version {
+        Version { key, lsn: Lsn(self.lsn), extent: self.extent(), will_init: self.will_init() }
+    }
 }
 
 /// One version of one key, as the index knows it.
@@ -55,7 +80,7 @@ pub(super) struct ValueIndex {
 #[derive(Debug, Default)]
 struct Prefixes {
     list: Vec<i128>,
-    numbers: HashMap<i128, u32>,
+    numbers: HashMap<i128, u32, foldhash::fast::RandomState>,
     last: Option<(i128, u32)>,
 }
 
@@ -79,9 +104,14 @@ impl Prefixes {
     }
 
     fn key_of(&self, packed: u64) -> CompactKey {
-        let prefix = self.list.get((packed >> LOW_BITS) as usize).copied().unwrap_or_default();
-        CompactKey::from(prefix << LOW_BITS | i128::from(packed as u32))
+        key_of(&self.list, packed)
     }
+}
+
+/// The key that is `packed` with the number of its prefix in `prefixes`.
+fn key_of(prefixes: &[i128], packed: u64) -> CompactKey {
+    let prefix = prefixes.get((packed >> LOW_BITS) as usize).copied().unwrap_or_default();
+    CompactKey::from(prefix << LOW_BITS | i128::from(packed as u32))
 }
 
 impl ValueIndex {
@@ -92,7 +122,7 @@ impl ValueIndex {
         self.has_changes |= !will_init;
         let bits = key.to_i128();
         let number = self.prefixes.number_of(bits >> LOW_BITS);
-        let place = position << (LEN_BITS + 1) | u64::from(len) << 1 | u64::from(will_init);
+        let place = Entry::place_of(position, len, will_init);
         self.runs.push(Entry { key: u64::from(number) << LOW_BITS | u64::from(bits as u32), lsn: lsn.0, place });
     }
 
@@ -107,15 +137,7 @@ impl ValueIndex {
     }
 
     fn version(&self, entry: &Entry) -> Version {
-        Version {
-            key: self.prefixes.key_of(entry.key),
-            lsn: Lsn(entry.lsn),
-            extent: Extent {
-                position: entry.place >> (LEN_BITS + 1),
-                len: (entry.place >> 1) as u32 & ((1 << LEN_BITS) - 1),
-            },
-            will_init: entry.place & INIT_BIT == 1,
-        }
+        entry.version(self.prefixes.key_of(entry.key))
     }
 
     /// All versions with keys in `first..=last`, in order of (key, LSN).
@@ -159,21 +181,14 @@ impl ValueIndex {
         !self.has_changes
     }
 
-    /// The order of all versions by (key, LSN), for [`ValueIndex::in_order`].
-    pub(super) fn order(&self) -> Order {
-        self.runs.sorted(&self.prefix_ranks())
+    /// All versions by (key, LSN).
+    pub(super) fn sorted(&self) -> Sorted {
+        Sorted::new(self.runs.sorted(&self.prefix_ranks()), &self.runs, self.prefixes.list.clone())
     }
 
-    /// All versions in `order`, which must be this index's. Of versions with equal key and LSN the last pushed counts.
-    pub(super) fn in_order<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Version> + 'a {
-        let mut rest = self.runs.entries(order).peekable();
-        std::iter::from_fn(move || {
-            let mut entry = rest.next()?;
-            while let Some(equal) = rest.next_if(|next| next.key == entry.key && next.lsn == entry.lsn) {
-                entry = if fault::planted(fault::Bug::ForgetNewerOfEquals) { entry } else { equal };
-            }
-            Some(self.version(&entry))
-        })
+    /// Where the version that arrived as number `number` is.
+    pub(super) fn extent(&self, number: usize) -> Extent {
+        self.runs.entry(number as u32).extent()
     }
 
     /// For each prefix number its place in key order.

@@ -10,7 +10,7 @@ use super::flush;
 use super::state::{TimelineState, Writer, layer_error};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
-use crate::tenant::storage_layer::InMemoryLayer;
+use crate::tenant::storage_layer::{self, InMemoryLayer};
 
 /// When the open layer is frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,7 @@ pub(super) async fn put_batch(
 pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError> {
     let _guard = state.enter()?;
     state.check_writable()?;
+    storage_layer::release_unused();
     // Whoever holds it takes in values, and rolls by itself.
     let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {

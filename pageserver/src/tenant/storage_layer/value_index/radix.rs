@@ -1,12 +1,14 @@
 //! Stable order of entries by key: least significant digit first, skipping digits that are all equal.
 
+use super::super::kept::{Kept, make_room};
+
 /// 256 places to write to at a time stay within the processor's address cache, which matters more than fewer passes.
 const DIGIT_BITS: u32 = 8;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 
 /// A permutation of entries.
 #[derive(Debug)]
-pub(in super::super) enum Order {
+pub(super) enum Order {
     /// They are in order already.
     Identity(u32),
     /// Numbers of the entries, in order.
@@ -22,24 +24,49 @@ impl Order {
         };
         (0..identity).chain(permuted.iter().copied())
     }
+
+    /// Number of the entry at place `at`.
+    pub(super) fn number(&self, at: usize) -> u32 {
+        match self {
+            Order::Identity(_) => at as u32,
+            Order::Permuted(order) => order[at],
+        }
+    }
 }
 
-/// The stable order of `keys`.
-pub(super) fn order(keys: impl ExactSizeIterator<Item = u64> + Clone) -> Order {
-    let len = u32::try_from(keys.len()).expect("fewer than 2^32 values in a layer");
+/// The stable order of `keys`, which are `len`.
+pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Order {
+    let count = u32::try_from(len).expect("fewer than 2^32 values in a layer");
     if keys.clone().is_sorted() {
-        return Order::Identity(len);
+        return Order::Identity(count);
     }
     let differing = differing_bits(keys.clone());
-    // Keys of one relation differ in 32 bits only: half the memory to move.
-    if differing <= u64::from(u32::MAX) {
-        sort(keys.zip(0..).map(|(key, at)| (key as u32, at)).collect(), differing)
+    let low_bits = u32::BITS - (differing as u32).leading_zeros();
+    let high_bits = u32::BITS - ((differing >> 32) as u32).leading_zeros();
+    // Relations are few and keys of one relation differ in its blocks only: mostly both fit into half the memory.
+    if high_bits + low_bits <= u32::BITS {
+        let packed = |key: u64| ((key & differing) >> 32 << low_bits | (key & differing & u64::from(u32::MAX))) as u32;
+        let [items, other] = ITEMS.take();
+        let mut pair = [numbered(items, len, keys.map(packed)), other];
+        let order = sort(&mut pair, u64::from(packed(differing)));
+        ITEMS.give(pair);
+        order
     } else {
-        sort(keys.zip(0..).collect(), differing)
+        sort(&mut [numbered(Vec::new(), len, keys), Vec::new()], differing)
     }
 }
 
-fn differing_bits(keys: impl Iterator<Item = u64> + Clone) -> u64 {
+/// Numbered items, two times: sorting moves them to and fro.
+pub(super) static ITEMS: Kept<[Vec<(u32, u32)>; 2]> = Kept::new();
+
+fn numbered<K>(mut items: Vec<(K, u32)>, len: usize, keys: impl Iterator<Item = K>) -> Vec<(K, u32)> {
+    make_room(&mut items, len);
+    // By `for_each`, which goes through each chunk in a tight loop.
+    keys.for_each(|key| items.push((key, items.len() as u32)));
+    items
+}
+
+fn differing_bits(keys: impl Iterator<Item = u64>) -> u64 {
     let (all, any) = keys.fold((u64::MAX, 0), |(all, any), key| (all & key, any | key));
     all ^ any
 }
@@ -60,17 +87,22 @@ impl SortKey for u64 {
     }
 }
 
-fn sort<K: SortKey>(mut items: Vec<(K, u32)>, differing: u64) -> Order {
-    let mut other = vec![(K::default(), 0); items.len()];
+/// The order of the first of `items`, whose keys differ in some bits of `differing`. The second is for the sorting.
+fn sort<K: SortKey>(items: &mut [Vec<(K, u32)>; 2], differing: u64) -> Order {
+    let [items, other] = items;
+    if other.len() < items.len() {
+        make_room(other, items.len());
+    }
+    other.resize(items.len(), (K::default(), 0));
     let mut shift = differing.trailing_zeros();
     while differing.checked_shr(shift).is_some_and(|rest| rest != 0) {
-        pass(&items, &mut other, shift);
-        std::mem::swap(&mut items, &mut other);
+        pass(items, other, shift);
+        std::mem::swap(items, other);
         shift += DIGIT_BITS;
         // Skip bits in which no keys differ.
         shift += differing.checked_shr(shift).map_or(0, |rest| if rest == 0 { 0 } else { rest.trailing_zeros() });
     }
-    Order::Permuted(items.into_iter().map(|(_, at)| at).collect())
+    Order::Permuted(items.iter().map(|(_, at)| *at).collect())
 }
 
 fn pass<K: SortKey>(from: &[(K, u32)], to: &mut [(K, u32)], shift: u32) {
@@ -100,7 +132,7 @@ mod tests {
             keys.iter_mut().for_each(|key| *key &= mask);
             let mut expected: Vec<u32> = (0..keys.len() as u32).collect();
             expected.sort_by_key(|at| keys[*at as usize]);
-            prop_assert_eq!(order(keys.iter().copied()).iter().collect::<Vec<_>>(), expected);
+            prop_assert_eq!(order(keys.len(), keys.iter().copied()).iter().collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -66,25 +66,6 @@ impl Runs {
         }
     }
 
-    /// The entries in `order`, fetched in groups: loads that do not wait for each other hide the memory's latency.
-    pub(super) fn entries<'a>(&'a self, order: &'a radix::Order) -> impl Iterator<Item = Entry> + 'a {
-        const GROUP: usize = 64;
-        let mut numbers = order.iter();
-        let mut group = [Entry::default(); GROUP];
-        let (mut at, mut len) = (0, 0);
-        std::iter::from_fn(move || {
-            if at == len {
-                (at, len) = (0, 0);
-                for (slot, number) in group.iter_mut().zip(numbers.by_ref()) {
-                    *slot = *self.entry(number);
-                    len += 1;
-                }
-            }
-            at += 1;
-            group[..len].get(at - 1).copied()
-        })
-    }
-
     /// Calls `visit` with all entries whose key is in `low..=high`: for each key in order of arrival, keys mixed.
     pub(super) fn for_each_in(&self, low: u64, high: u64, mut visit: impl FnMut(&Entry)) {
         for run in self.caught_up() {
@@ -130,7 +111,7 @@ impl Runs {
         while let Some(chunk) = self.full.get(sorted.chunks) {
             let base = (sorted.chunks << CHUNK_BITS) as u32;
             let mut run: Vec<u32> =
-                radix::order(chunk.iter().map(|entry| entry.key)).iter().map(|at| base + at).collect();
+                radix::order(CHUNK, chunk.iter().map(|entry| entry.key)).iter().map(|at| base + at).collect();
             sorted.chunks += 1;
             // Like carries of a binary counter: equally long runs are merged, so that few remain.
             while sorted.runs.last().is_some_and(|last| last.len() <= run.len()) {
@@ -158,34 +139,12 @@ impl Runs {
     pub(super) fn sorted(&self, ranks: &[u32]) -> radix::Order {
         let rank = |key: u64| u64::from(ranks[(key >> LOW_BITS) as usize]) << LOW_BITS | key & u64::from(u32::MAX);
         let identity = ranks.iter().enumerate().all(|(number, rank)| number == *rank as usize);
-        let keys = Keys { runs: self, at: 0 };
-        if identity { radix::order(keys) } else { radix::order(keys.map(rank)) }
-    }
-}
-
-/// The keys of all entries in order of arrival.
-#[derive(Clone)]
-struct Keys<'a> {
-    runs: &'a Runs,
-    at: usize,
-}
-
-impl Iterator for Keys<'_> {
-    type Item = u64;
-
-    #[inline]
-    fn next(&mut self) -> Option<u64> {
-        if self.at == self.runs.len() {
-            return None;
-        }
-        self.at += 1;
-        Some(self.runs.entry(self.at as u32 - 1).key)
+        let keys = self.iter().map(|entry| entry.key);
+        if identity { radix::order(self.len(), keys) } else { radix::order(self.len(), keys.map(rank)) }
     }
 
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.runs.len() - self.at;
-        (left, Some(left))
+    /// All entries in order of arrival.
+    fn iter(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.full.iter().flat_map(|chunk| chunk.iter()).chain(&self.last)
     }
 }
-
-impl ExactSizeIterator for Keys<'_> {}

@@ -39,7 +39,7 @@ proptest! {
     fn sorted_and_ranges_agree_with_a_map(values in values(300), first in 0i128..50, len in 0i128..50) {
         let index = push_all(&values);
         let expected = model(&values);
-        prop_assert_eq!(index.in_order(&index.order()).map(|v| flat(&v)).collect::<Vec<_>>(), expected.clone());
+        prop_assert_eq!(index.sorted().iter().map(|v| flat(&v)).collect::<Vec<_>>(), expected.clone());
         let found = index.range(CompactKey::from(first), CompactKey::from(first + len));
         let wanted: Vec<_> = expected.into_iter().filter(|(key, ..)| (first..=first + len).contains(key)).collect();
         prop_assert_eq!(found.iter().map(flat).collect::<Vec<_>>(), wanted);
@@ -75,7 +75,7 @@ fn runs_over_many_chunks() {
         let below = expected.iter().rev().find(|lsn| **lsn < 500);
         below.into_iter().copied().collect::<Vec<_>>()
     });
-    assert_eq!(index.in_order(&index.order()).filter(|v| v.key == key).map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
+    assert_eq!(index.sorted().iter().filter(|v| v.key == key).map(|v| v.lsn.0).collect::<Vec<_>>(), expected);
     assert_eq!(index.len(), count as usize);
     assert!(index.memory() <= 40 * count as usize, "{} bytes for {count} values", index.memory());
 }
