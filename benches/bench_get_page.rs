@@ -2,7 +2,7 @@
 //!
 //! Client and server run in this process and share its cores. Cases: pages as images in the open layer, images in an
 //! image layer, each with rebuilt pages cached; and pages that need ten records to be applied for every request, as
-//! the cache is too small to hold any. Every page that comes back is compared with what was stored. Writes
+//! rebuilt pages are not kept. Values of the open layer are in memory. Every page that comes back is compared with what was stored. Writes
 //! `get_page.json` where `BENCH_RESULTS` says.
 
 use std::collections::VecDeque;
@@ -126,6 +126,9 @@ async fn write_wal(timeline: &Timeline) -> anyhow::Result<()> {
     for block in 0..PAGES {
         values.push((rel_block_key(IN_MEMORY, block), Value::Image(image(block ^ 0x5555).into())));
     }
+    for block in 0..PAGES {
+        values.push((rel_block_key(WITH_RECORDS, block), Value::Image(empty_page().into())));
+    }
     for offset in 1..=RECORDS {
         for block in 0..PAGES {
             let record = heap_insert(WITH_RECORDS, block, offset);
@@ -212,7 +215,8 @@ async fn ask(
 
 async fn run() -> anyhow::Result<()> {
     let dir = camino_tempfile::tempdir_in(std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()))?;
-    let conf = Box::leak(Box::new(PageServerConf::dummy_conf(dir.path().to_owned())));
+    let conf = PageServerConf { ephemeral_keep_bytes: 128 << 20, ..PageServerConf::dummy_conf(dir.path().to_owned()) };
+    let conf = Box::leak(Box::new(conf));
     let (manager, timeline) = make(conf).await?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -250,8 +254,8 @@ fn main() -> anyhow::Result<()> {
     if let Ok(pages) = std::env::var("BENCH_CACHE") {
         let engine = virtual_file::io_engine_for_bench();
         virtual_file::init(1024, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
-        // Index pages of the layers fit, rebuilt pages do not.
-        page_cache::init(if pages == "none" { 64 } else { 65536 });
+        page_cache::init(65536);
+        page_cache::set_keep_rebuilt(pages != "none");
         return tokio::runtime::Runtime::new()?.block_on(run());
     }
     let mut lines = Vec::new();

@@ -25,6 +25,8 @@ pub struct PageServerConf {
     pub checkpoint_timeout: Duration,
     /// How many frozen layers may be written to disk at once.
     pub l0_flush_max_concurrency: NonZeroUsize,
+    /// Bytes of an in-memory layer's newest values that stay in memory although they are on disk already.
+    pub ephemeral_keep_bytes: u64,
     /// How long a read waits for WAL that has not arrived.
     pub wait_lsn_timeout: Duration,
     /// How long a lease keeps an LSN readable.
@@ -46,6 +48,7 @@ impl PageServerConf {
             checkpoint_distance: 256 << 20,
             checkpoint_timeout: Duration::from_secs(600),
             l0_flush_max_concurrency: NonZeroUsize::MIN,
+            ephemeral_keep_bytes: 0,
             wait_lsn_timeout: Duration::from_secs(300),
             lsn_lease_length: Duration::from_secs(600),
             max_get_vectored_keys: NonZeroUsize::new(32).expect("not zero"),

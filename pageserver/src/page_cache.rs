@@ -4,7 +4,7 @@
 //! version in an index knows that the page is the one it would rebuild; so nothing has to be invalidated.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use pageserver_api::key::{CompactKey, Key};
@@ -32,6 +32,13 @@ pub(crate) struct CachedFile(u64);
 /// Names an open timeline in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CachedTimeline(u64);
+
+static KEEP_REBUILT: AtomicBool = AtomicBool::new(true);
+
+/// Whether rebuilt pages are kept. Benchmarks of rebuilding switch it off.
+pub fn set_keep_rebuilt(keep: bool) {
+    KEEP_REBUILT.store(keep, Ordering::Relaxed);
+}
 
 /// Sets the budget, in pages of 8 KiB.
 ///
@@ -78,7 +85,7 @@ impl CachedTimeline {
 
     /// Keeps the value of `key` whose newest version is at `lsn`.
     pub(crate) fn insert(self, key: &Key, lsn: Lsn, value: Bytes) {
-        if value.len() <= PAGE_SIZE {
+        if value.len() <= PAGE_SIZE && KEEP_REBUILT.load(Ordering::Relaxed) {
             cache().insert(self.name(key, lsn), value);
         }
     }

@@ -44,6 +44,7 @@ impl Settings {
         conf.virtual_file_io_engine = self.virtual_file_io_engine.0;
         conf.checkpoint_distance = self.checkpoint_distance;
         conf.checkpoint_timeout = self.checkpoint_timeout;
+        conf.ephemeral_keep_bytes = self.ephemeral_keep_bytes;
         conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
         conf.wait_lsn_timeout = self.wait_lsn_timeout;
         conf.lsn_lease_length = self.lsn_lease_length;

@@ -33,11 +33,13 @@ pub enum Shutdown {
     PadThenTruncate,
 }
 
-/// The bytes of a file that are only in memory.
+/// The bytes of a file that are in memory: those that are only there, and before them what was written last.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    /// Full buffers that are not known to be on disk, ascending by offset.
-    frozen: VecDeque<(u64, Arc<AlignedBuf>)>,
+    /// Full buffers, ascending by offset.
+    full: VecDeque<(u64, Arc<AlignedBuf>)>,
+    /// How many of them, at the front, are on disk and stay for readers.
+    kept: usize,
     mutable: AlignedBuf,
     mutable_offset: u64,
 }
@@ -48,7 +50,24 @@ impl Tail {
         if fault::planted(fault::Bug::ReadBehindWrite) {
             return self.mutable_offset;
         }
-        self.frozen.front().map_or(self.mutable_offset, |(offset, _)| *offset)
+        self.full.front().map_or(self.mutable_offset, |(offset, _)| *offset)
+    }
+
+    /// Where what is only in memory begins.
+    fn unwritten(&self) -> u64 {
+        self.full.get(self.kept).map_or(self.mutable_offset, |(offset, _)| *offset)
+    }
+
+    /// The oldest write has ended. Returns a buffer that is no longer needed, if there are more than `keep` bytes of
+    /// written ones.
+    fn retire(&mut self, keep: u64) -> Option<Arc<AlignedBuf>> {
+        self.kept += 1;
+        let first = self.full.front().map(|(offset, _)| *offset)?;
+        if self.unwritten() - first <= keep {
+            return None;
+        }
+        self.kept -= 1;
+        self.full.pop_front().map(|(_, buf)| buf)
     }
 
     /// Up to `len` bytes at `offset`, which must not be below [`Tail::start`]: those that lie in one buffer.
@@ -56,8 +75,8 @@ impl Tail {
         let (start, buf) = if offset >= self.mutable_offset {
             (self.mutable_offset, &self.mutable)
         } else {
-            let at = self.frozen.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
-            self.frozen.get(at).map_or((self.mutable_offset, &self.mutable), |(start, buf)| (*start, buf.as_ref()))
+            let at = self.full.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
+            self.full.get(at).map_or((self.mutable_offset, &self.mutable), |(start, buf)| (*start, buf.as_ref()))
         };
         let from = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(buf.len());
         &buf[from..from.saturating_add(len).min(buf.len())]
@@ -73,11 +92,13 @@ enum WriteState {
 pub struct BufferedWriter {
     file: Arc<VirtualFile>,
     tail: Arc<RwLock<Tail>>,
-    /// States of `tail.frozen`, in the same order.
+    /// States of the writes of the full buffers that are not kept, in the same order.
     writes: VecDeque<WriteState>,
     /// Buffers taken by [`BufferedWriter::reserve`], the next to be used last.
     spare: Vec<AlignedBuf>,
     start: u64,
+    /// Written bytes that stay in memory.
+    keep: u64,
 }
 
 impl BufferedWriter {
@@ -85,8 +106,13 @@ impl BufferedWriter {
     pub fn new(file: Arc<VirtualFile>, start: u64) -> Self {
         debug_assert!(start.is_multiple_of(file.align()));
         let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
-        let tail = Tail { frozen: VecDeque::new(), mutable, mutable_offset: start };
-        Self { file, tail: Arc::new(RwLock::new(tail)), writes: VecDeque::new(), spare: Vec::new(), start }
+        let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start };
+        Self { file, tail: Arc::new(RwLock::new(tail)), writes: VecDeque::new(), spare: Vec::new(), start, keep: 0 }
+    }
+
+    /// Keeps about this many bytes of what was written last in memory, for readers.
+    pub fn keep_written(&mut self, bytes: u64) {
+        self.keep = bytes;
     }
 
     /// The file.
@@ -148,7 +174,7 @@ impl BufferedWriter {
 
     /// Has the kernel start writing what it caches of the file, so that the sync to come finds less to do.
     pub(crate) fn start_writeback(&self) {
-        let written = self.tail.read().start();
+        let written = self.tail.read().unwritten();
         // Nobody waits for it: the sync does.
         drop(self.file.start_writeback(self.start, written - self.start));
     }
@@ -200,8 +226,8 @@ impl BufferedWriter {
         match result.or_else(|error| if fault::planted(fault::Bug::SwallowWriteError) { Ok(()) } else { Err(error) }) {
             Ok(()) => {
                 self.writes.pop_front();
-                let done = self.tail.write().frozen.pop_front();
-                if let Some(buf) = done.and_then(|(_, buf)| Arc::into_inner(buf)) {
+                let done = self.tail.write().retire(self.keep);
+                if let Some(buf) = done.and_then(Arc::into_inner) {
                     buf.recycle();
                 }
                 Ok(())
@@ -214,12 +240,12 @@ impl BufferedWriter {
         if let Some(front) = self.writes.front_mut() {
             *front = WriteState::Failed;
         }
-        self.file.error("write", self.tail.read().start(), source)
+        self.file.error("write", self.tail.read().unwritten(), source)
     }
 
     fn restart_failed(&mut self) {
         let tail = self.tail.read();
-        for (state, (offset, buf)) in self.writes.iter_mut().zip(&tail.frozen) {
+        for (state, (offset, buf)) in self.writes.iter_mut().zip(tail.full.iter().skip(tail.kept)) {
             if matches!(state, WriteState::Failed) {
                 *state = WriteState::Running(self.file.start_write(*offset, Arc::clone(buf), buf.len()));
             }
@@ -233,7 +259,7 @@ fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail
     let offset = tail.mutable_offset;
     tail.mutable_offset += full.len() as u64;
     writes.push_back(WriteState::Running(file.start_write(offset, Arc::clone(&full), full.len())));
-    tail.frozen.push_back((offset, full));
+    tail.full.push_back((offset, full));
 }
 
 impl std::fmt::Debug for BufferedWriter {

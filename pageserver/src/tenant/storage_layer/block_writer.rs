@@ -57,6 +57,11 @@ impl BlockWriter {
         self.block
     }
 
+    /// See [`BufferedWriter::keep_written`].
+    pub(super) fn keep_written(&mut self, bytes: u64) {
+        self.writer.keep_written(bytes);
+    }
+
     /// Makes room for `len` payload bytes; see [`BufferedWriter::reserve`].
     pub(super) async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let blocks = len / BLOCK_PAYLOAD + 2;

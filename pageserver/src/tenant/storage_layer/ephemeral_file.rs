@@ -29,7 +29,8 @@ impl EphemeralFile {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = owner.timeline_path().join(format!("{EPHEMERAL_PREFIX}{}-{number}", std::process::id()));
         let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
-        let writer = BlockWriter::new(Arc::clone(&file), new_file_id());
+        let mut writer = BlockWriter::new(Arc::clone(&file), new_file_id());
+        writer.keep_written(owner.conf.ephemeral_keep_bytes);
         let source = writer.source();
         Ok(Self { file, writer: tokio::sync::Mutex::new(writer), source, kept: AtomicBool::new(false) })
     }

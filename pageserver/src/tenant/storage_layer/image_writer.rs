@@ -1,5 +1,6 @@
 //! Writes image layer files from pages that come in order of key.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use pageserver_api::key::Key;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
+use zstd::bulk::Decompressor;
 
 use super::block_writer::BlockWriter;
 use super::layer_writer::{IndexBuilder, Owner, new_file_id};
@@ -131,6 +133,11 @@ impl std::fmt::Debug for ImageLayerWriter {
     }
 }
 
+thread_local! {
+    /// Making one costs more than a page.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+}
+
 /// The raw form of a stored image; `compressed` as in its index entry. `None` if it does not decompress.
 pub(super) fn decompress(stored: bytes::Bytes, compressed: bool) -> Option<bytes::Bytes> {
     if !compressed {
@@ -140,6 +147,6 @@ pub(super) fn decompress(stored: bytes::Bytes, compressed: bool) -> Option<bytes
     let len = u32::from_le_bytes(*len) as usize;
     // A value cannot be longer than that: bounds what damaged input makes us allocate.
     let len = Some(len).filter(|len| *len <= super::value_index::VALUE_LEN_MAX)?;
-    let raw = zstd::bulk::decompress(body, len).ok()?;
+    let raw = DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.as_mut()?.decompress(body, len).ok())?;
     (raw.len() == len).then(|| raw.into())
 }
