@@ -115,6 +115,24 @@ impl Metrics {
     }
 }
 
+/// Adds the seconds from now until it is dropped to `histogram`.
+pub fn timer(histogram: &Histogram) -> Timer<'_> {
+    Timer { histogram, start: env::clock::now() }
+}
+
+/// See [`timer`].
+#[derive(Debug)]
+pub struct Timer<'a> {
+    histogram: &'a Histogram,
+    start: Instant,
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.histogram.observe(seconds_since(self.start));
+    }
+}
+
 /// Seconds since `start`, which [`env::clock::now`] gave.
 pub fn seconds_since(start: Instant) -> f64 {
     env::clock::now().saturating_duration_since(start).as_secs_f64()

@@ -11,6 +11,8 @@ use pageserver_api::key::{CompactKey, Key};
 use quick_cache::sync::Cache;
 use utils::lsn::Lsn;
 
+use crate::metrics::METRICS;
+
 /// Pages kept when [`init`] was not called.
 const DEFAULT_PAGES: usize = 8192;
 /// What is longer is not kept, so that the budget holds in bytes too.
@@ -69,7 +71,10 @@ pub(crate) fn register_timeline() -> CachedTimeline {
 
 /// Page `page` of `file`, if it is cached.
 pub(crate) fn get(file: CachedFile, page: u32) -> Option<Bytes> {
-    cache().get(&Name::Index { file: file.0, page })
+    METRICS.page_cache_read_accesses.inc();
+    let found = cache().get(&Name::Index { file: file.0, page });
+    METRICS.page_cache_read_hits.inc_by(u64::from(found.is_some()));
+    found
 }
 
 /// Keeps page `page` of `file`.

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use crate::metrics::METRICS;
 use crate::tenant::manager::TenantManager;
 use crate::tenant::timeline::Timeline;
 use backoff::Backoff;
@@ -130,6 +131,7 @@ async fn run(receiver: Arc<Receiver>) {
     let mut last_error = String::new();
     loop {
         let before = receiver.timeline.last_record_lsn();
+        METRICS.walreceiver_started_connections.inc();
         let ended = session::run(&receiver).await;
         if receiver.timeline.last_record_lsn() > before {
             backoff.reset();

@@ -16,6 +16,7 @@ use super::status::{AttachPhase, StatusCell};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::StorageError;
 use crate::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
+use crate::metrics::{self, METRICS, StorageOperation};
 use crate::task_mgr::TaskKind;
 use crate::tenant::manager::{ManageError, TenantManager};
 use crate::tenant::timeline::Timeline;
@@ -56,6 +57,7 @@ pub(super) struct Job {
 pub(super) async fn run(job: Arc<Job>) {
     let (id, host) = (job.timeline, job.source.host());
     tracing::info!(timeline = %id, "attaching the server at {host}");
+    let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::Import));
     let tenant_is_new = !job.manager.tenants().contains(&job.tenant);
     match job.attach().await {
         Ok(()) => tracing::info!(timeline = %id, "attached the server at {host}"),

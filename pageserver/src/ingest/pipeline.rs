@@ -8,6 +8,7 @@ use utils::lsn::Lsn;
 use wal_decoder::stream::{RecordBatch, WalError, WalStreamDecoder};
 
 use super::{IngestError, WalIngest};
+use crate::metrics::METRICS;
 use crate::pgdata::PageStore;
 
 /// Pieces that may wait to be decoded.
@@ -120,6 +121,7 @@ async fn decode_all(
         while !bytes.is_empty() {
             let part = bytes.split_to(bytes.len().min(PART_BYTES));
             let len = part.len() as u64;
+            METRICS.wal_ingest_bytes_received.inc_by(len);
             let mut batch = RecordBatch::default();
             let decoded = decoder.feed_at(start, part).and_then(|()| decoder.take_records(&mut batch));
             if !batch.is_empty() && batches.send(batch).await.is_err() {
@@ -145,6 +147,7 @@ async fn ingest_all<S: PageStore>(
             ingested = ingest.commit().await;
         }
         ingested.map_err(|source| IntakeError::Ingest { lsn: ingest.current_record(), source })?;
+        METRICS.wal_ingest_records_received.inc_by(batch.len() as u64);
         progress.send_modify(|progress| {
             progress.records += batch.len() as u64;
             progress.last_record = ingest.last_record();

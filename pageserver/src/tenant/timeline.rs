@@ -34,6 +34,7 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use crate::context::RequestContext;
 use crate::errors::StorageError;
+use crate::metrics::{self, METRICS};
 
 pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
@@ -58,6 +59,7 @@ impl Timeline {
     /// # Errors
     /// [`StorageError::MissingKey`] if the key has no version at or below `lsn`.
     pub async fn get(&self, key: Key, lsn: Lsn, ctx: &RequestContext) -> Result<Bytes, StorageError> {
+        let _timer = metrics::timer(&METRICS.get_vectored_seconds);
         read::get(&self.state, key, lsn, ctx).await
     }
 
@@ -69,6 +71,7 @@ impl Timeline {
         lsn: Lsn,
         ctx: &RequestContext,
     ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
+        let _timer = metrics::timer(&METRICS.get_vectored_seconds);
         read::get_vectored(&self.state, keyspace, lsn, ctx).await
     }
 

@@ -13,6 +13,7 @@ use tokio_epoll_uring::{Slice, thread_local_system};
 
 use super::buffer::AlignedBuf;
 use super::simulated::SimulatedFile;
+use crate::metrics::{IoOperation, METRICS};
 
 /// A started or startable operation.
 pub(crate) type IoFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
@@ -48,6 +49,7 @@ fn as_file(fd: &Arc<OwnedFd>) -> io::Result<std::fs::File> {
 impl Handle {
     /// Writes `buf[range]` at `offset`, all of it. Starts at once.
     pub(super) fn write_at(&self, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
+        METRICS.io_operations_bytes.of(IoOperation::Write).inc_by(range.len() as u64);
         match self {
             Handle::Os(fd) if uring() => uring_write(Arc::clone(fd), offset, buf, range),
             Handle::Os(fd) => {
@@ -63,6 +65,7 @@ impl Handle {
 
     /// Reads up to `len` bytes at `offset` into a fresh buffer. A shorter buffer means the end of the file.
     pub(super) fn read_at(&self, offset: u64, len: usize) -> IoFuture<AlignedBuf> {
+        METRICS.io_operations_bytes.of(IoOperation::Read).inc_by(len as u64);
         let buf = AlignedBuf::with_capacity(len);
         match self {
             Handle::Os(fd) if uring() => uring_read(Arc::clone(fd), offset, buf, len),

@@ -7,6 +7,7 @@ use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, off
 use parking_lot::RwLock;
 
 use crate::errors::StorageError;
+use crate::metrics::METRICS;
 use crate::virtual_file::buffered_writer::Tail;
 use crate::virtual_file::{AlignedBuf, VirtualFile};
 
@@ -197,6 +198,7 @@ impl BlockSource {
     }
 
     pub(super) fn corrupt(&self, block: u64, reason: impl Into<String>) -> StorageError {
+        METRICS.corrupt_blocks.inc();
         StorageError::Corrupt { path: self.file.path(), offset: block * BLOCK_SIZE as u64, reason: reason.into() }
     }
 

@@ -18,6 +18,7 @@ use super::PersistentLayerDesc;
 use super::block_source::{BlockSource, Extent};
 use super::visit::compact_bounds;
 use crate::errors::StorageError;
+use crate::metrics::METRICS;
 use crate::page_cache::{self, CachedFile};
 use crate::virtual_file::{OpenMode, VirtualFile};
 
@@ -33,6 +34,7 @@ pub(super) struct LayerFile {
 }
 
 fn corrupt(file: &VirtualFile, offset: u64, error: FormatError) -> StorageError {
+    METRICS.corrupt_blocks.inc();
     StorageError::Corrupt { path: file.path(), offset, reason: error.0 }
 }
 

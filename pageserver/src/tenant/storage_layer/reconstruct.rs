@@ -50,6 +50,8 @@ pub struct ReconstructState {
     keys: BTreeMap<Key, KeyHistory>,
     /// Data reads issued so far (not counting index pages).
     pub data_reads: u64,
+    /// Layers looked into so far.
+    pub(crate) layers_visited: u32,
     /// Where rebuilt pages may be found.
     cache: Option<CachedTimeline>,
 }

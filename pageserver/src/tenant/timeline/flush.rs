@@ -12,6 +12,7 @@ use super::manifest::{LayerEntry, Manifest};
 use super::state::{FlushProgress, Frozen, RecordLsn, TimelineState, Writer, layer_error};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::StorageError;
+use crate::metrics::{self, METRICS, StorageOperation};
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::{Layer, LayerMap};
 use crate::virtual_file::fs;
@@ -89,6 +90,7 @@ fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> 
         let result = write_frozen(&state, target).await;
         if let Err(error) = &result {
             state.note_error(error);
+            METRICS.storage_operations_errors.of(StorageOperation::LayerFlush).inc();
             tracing::warn!(timeline = %state.timeline_id, "flush failed, will be tried again: {error}");
         }
         result
@@ -105,6 +107,7 @@ async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Resul
     let mut progress = state.flusher.lock().await;
     while let Some(frozen) = state.layers().frozen.first().cloned() {
         state.check_writable()?;
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LayerFlush));
         let layer = place(state, &mut progress, &frozen, &ctx).await?;
         let map = state.layers().map.with_l0(layer).map_err(|error| StorageError::Internal(error.to_string()))?;
         publish(state, map, frozen.end).await?;

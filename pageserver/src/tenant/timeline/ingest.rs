@@ -10,6 +10,7 @@ use super::flush;
 use super::state::{TimelineState, Writer, layer_error};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
+use crate::metrics::METRICS;
 use crate::tenant::storage_layer::{self, InMemoryLayer};
 
 /// When the open layer is frozen.
@@ -77,12 +78,13 @@ pub(super) async fn put_batch(
         flush::roll(state, &mut writer).await?;
     }
     let layer = open_layer(state, &writer, ctx).await?;
-    let max_lsn = batch.max_lsn();
+    let (max_lsn, values) = (batch.max_lsn(), batch.metadata().len());
     state.size_changes.note(batch.metadata());
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
     // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
     // between, as the writer is locked.
     writer.max_lsn = writer.max_lsn.max(max_lsn);
+    METRICS.wal_ingest_values_committed.inc_by(values as u64);
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
+use crate::metrics::{self, METRICS, StorageOperation};
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::storage_layer::PersistentLayerDesc;
 use crate::virtual_file::fs;
@@ -103,6 +104,7 @@ impl Timeline {
     /// [`StorageError::Invalid`] if `lsn` lies before what is readable or after the last record, or if the timeline
     /// exists.
     pub async fn branch(&self, timeline_id: TimelineId, lsn: Lsn) -> Result<Timeline, StorageError> {
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::CreateBranch));
         let (conf, record) = (self.state.conf, self.record_lsn());
         self.check_readable(lsn)?;
         if lsn > record.last {
@@ -163,6 +165,7 @@ impl Timeline {
         ancestor: Option<&Timeline>,
         ctx: &RequestContext,
     ) -> Result<Timeline, StorageError> {
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LoadLayerMap));
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         let lock = DirLock::take(&dir)?;
         let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;

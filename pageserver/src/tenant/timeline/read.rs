@@ -13,6 +13,7 @@ use super::rebuild::{rebuild, rebuild_all};
 use super::state::{Layers, TimelineState};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
+use crate::metrics::METRICS;
 use crate::page_cache::CachedTimeline;
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
@@ -90,7 +91,10 @@ async fn collect(
     loop {
         let _guard = state.enter()?;
         let rest = collect_own(&state.layers(), wanted, lsn, &mut found, ctx).await?;
-        let Some(ancestor) = state.ancestor.as_ref().filter(|_| !rest.is_empty()) else { return Ok(found) };
+        let Some(ancestor) = state.ancestor.as_ref().filter(|_| !rest.is_empty()) else {
+            METRICS.layers_per_read_global.observe(f64::from(found.layers_visited));
+            return Ok(found);
+        };
         (state, wanted, lsn) = (&ancestor.state, rest, lsn.min(ancestor.lsn));
         // After a crash the ancestor's last WAL comes again.
         if state.record_lsn().last < lsn {
@@ -114,6 +118,7 @@ async fn collect_own(
         if wanted.is_empty() {
             return Ok(wanted);
         }
+        found.layers_visited += 1;
         layer.get_values_reconstruct_data(&wanted, layer.start_lsn()..end, found, ctx).await?;
         wanted.subtract(&found.completed());
         end = layer.start_lsn();
@@ -122,6 +127,7 @@ async fn collect_own(
     fringe.extend(layers, &wanted, end);
     while let Some(Visit { layer, lsns, keys }) = fringe.pop() {
         let mut keys = keys.build();
+        found.layers_visited += 1;
         layer.collect(&keys, lsns.clone(), found, ctx).await?;
         // Below an image layer is nothing: a key that it covers but does not have did not exist then.
         if layer.desc().is_delta {

@@ -14,6 +14,7 @@ use utils::lsn::Lsn;
 
 use super::redo_settings::RedoSettings;
 use crate::errors::StorageError;
+use crate::metrics::{self, METRICS};
 use crate::tenant::storage_layer::KeyHistory;
 
 /// A page's bytes.
@@ -38,10 +39,15 @@ enum Effect {
 /// the oldest record makes the page itself, and then the records, oldest first.
 pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettings) -> Result<Bytes, StorageError> {
     let KeyHistory { image, records, .. } = history;
-    let failed = |at: Lsn, reason: String| StorageError::Redo { key, lsn, reason: format!("at LSN {at}: {reason}") };
+    let failed = |at: Lsn, reason: String| {
+        METRICS.wal_redo_errors.inc();
+        StorageError::Redo { key, lsn, reason: format!("at LSN {at}: {reason}") }
+    };
     let Some((oldest, first)) = records.last() else {
         return image.map(|(_, image)| image).ok_or(StorageError::MissingKey { key, lsn });
     };
+    let _timer = metrics::timer(&METRICS.wal_redo_seconds);
+    METRICS.deltas_per_read_global.observe(records.len() as f64);
     let has_image = image.is_some();
     let mut value = match image {
         Some((_, image)) => image.to_vec(),
