@@ -17,7 +17,7 @@ setup:  ## install what is missing: Debian packages, Rust toolchain, Python envi
 build:  ## build the release binaries
 	$(CARGO) build --locked --release --bin pagectl --bin pageserver
 
-demo: setup build  ## import a real cluster, ingest its WAL, verify every page
+demo: setup build  ## a pageserver behind a live Postgres, a branch of an earlier moment, every page verified
 	scripts/demo.sh
 
 test: setup lint layers tidy deny test-rust test-py  ## all checks and all tests

@@ -26,10 +26,10 @@ def attached(make_postgres, make_pageserver):
 
 @pytest.fixture(autouse=True)
 def still_well(attached):
-    """After every test the server is the same process, serves, and has let go of what the clients had."""
-    files, process = attached.pageserver.open_files(), attached.pageserver.process.pid
+    """After every test the server serves, and has let go of what the clients had."""
+    files = attached.pageserver.open_files()
     yield
-    assert attached.pageserver.process.pid == process and attached.pageserver.is_running()
+    assert attached.pageserver.is_running()
     with attached.timeline.stream() as stream:
         assert any(stream.ask(get_page(DATABASES, 0)))
     attached.timeline.info()

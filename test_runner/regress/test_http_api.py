@@ -10,7 +10,7 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures.attached import SMALL_LAYERS, attach_new, rel_of
-from fixtures.libpq import Closed, Socket
+from fixtures.libpq import Socket
 from fixtures.pageserver import new_id
 from fixtures.pagestream import get_page
 
@@ -30,7 +30,7 @@ def test_timeline_info_has_the_fields_that_clients_know(attached):
     assert info["tenant_id"] == attached.timeline.tenant and info["timeline_id"] == attached.timeline.id
     assert info["ancestor_timeline_id"] is None and info["state"] == "Active"
     assert info["pg_version"] in (15, 150000) or info["pg_version"] // 10000 == 15
-    assert info["current_physical_size"] > 20_000_000 and info["layer_count"] >= 2
+    assert info["current_physical_size"] > 10_000_000 and info["layer_count"] >= 2
     status = info["walreceiver_status"]
     assert status["state"] in ("streaming", "catching_up") and status["slot"] == f"pageserver_{info['timeline_id']}"
     assert str(attached.postgres.sockets) in status["host"]
@@ -196,8 +196,8 @@ def test_what_is_no_http_is_refused(attached, data):
             said = bytearray()
             while got := sock.sock.recv(65536):
                 said += got
-        except (ConnectionResetError, BrokenPipeError, Closed):
-            said = b""
+        except OSError:
+            said = b""  # refused before it was read to its end
     assert not said.startswith(b"HTTP/1.1 2"), said[:200]
     assert attached.timeline.info()
 

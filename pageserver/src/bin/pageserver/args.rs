@@ -12,8 +12,9 @@ use pageserver::settings::Overrides;
 #[derive(Debug, Parser)]
 #[command(name = "pageserver", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    /// There unless there is a sub-command, which has its own.
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: Option<Place>,
     /// Print all settings as they hold, as a file that could be used, and exit.
     #[arg(long)]
     pub(crate) print_config: bool,

@@ -36,7 +36,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(Command::Init { place }) = args.command {
         return init::run(&place).map(|()| ExitCode::SUCCESS);
     }
-    let place = args.place;
+    let place = args.place.context("--workdir is missing")?;
     let workdir = place.absolute_workdir()?;
     let (settings, remarks) = Settings::load(&workdir, &place.overrides())?;
     if args.print_config {
