@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::virtual_file::buffered_writer::Tail;
-use crate::virtual_file::{AlignedBuf, VirtualFile};
+use crate::virtual_file::{AlignedBuf, IoFuture, VirtualFile};
 
 /// Blocks between two wanted ones that are rather read along than skipped.
 const GAP_BLOCKS_MAX: u64 = 4;
@@ -129,6 +129,11 @@ impl BlockSource {
 
     /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them and the number of reads.
     pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, u64), StorageError> {
+        self.start_reading(extents).finish().await
+    }
+
+    /// Starts what [`read`](Self::read) does.
+    pub(super) fn start_reading(&self, extents: &[Extent]) -> Reading<'_> {
         let ranges = self.plan(extents);
         let mut blocks = Blocks { runs: Vec::with_capacity(ranges.len()) };
         let mut on_disk = Vec::with_capacity(ranges.len());
@@ -146,17 +151,9 @@ impl BlockSource {
         } else {
             on_disk = ranges;
         }
-        let reads = on_disk.len() as u64;
-        for group in on_disk.chunks(READS_IN_FLIGHT_MAX) {
-            let started: Vec<_> =
-                group.iter().map(|(first, end)| (*first, *end, self.start_read(*first, *end))).collect();
-            for (first, end, (offset, read)) in started {
-                let buf = read.await.map_err(|source| self.file.error("read", offset, source))?;
-                blocks.runs.push(self.verify(first, end, buf)?);
-            }
-        }
-        blocks.runs.sort_unstable_by_key(|run| run.first);
-        Ok((blocks, reads))
+        let mut reading = Reading { source: self, blocks, started: Vec::new(), later: on_disk };
+        reading.start_more();
+        reading
     }
 
     /// Ranges of blocks to read, coalesced.
@@ -182,7 +179,7 @@ impl BlockSource {
         ranges
     }
 
-    fn start_read(&self, first: u64, end: u64) -> (u64, crate::virtual_file::IoFuture<AlignedBuf>) {
+    fn start_read(&self, first: u64, end: u64) -> (u64, IoFuture<AlignedBuf>) {
         let offset = first * BLOCK_SIZE as u64;
         (offset, self.file.start_read(offset, (end - first) as usize * BLOCK_SIZE))
     }
@@ -224,6 +221,40 @@ impl BlockSource {
             values.iter().for_each(|value| out.extend_from_slice(value));
         }
         Ok(out)
+    }
+}
+
+/// Blocks that are being read.
+pub(super) struct Reading<'a> {
+    source: &'a BlockSource,
+    blocks: Blocks,
+    /// First block, end, offset in the file, the read.
+    started: Vec<(u64, u64, u64, IoFuture<AlignedBuf>)>,
+    /// Ranges whose reads are not started yet.
+    later: Vec<(u64, u64)>,
+}
+
+impl Reading<'_> {
+    fn start_more(&mut self) {
+        let rest = self.later.split_off(self.later.len().min(READS_IN_FLIGHT_MAX));
+        for (first, end) in std::mem::replace(&mut self.later, rest) {
+            let (offset, read) = self.source.start_read(first, end);
+            self.started.push((first, end, offset, read));
+        }
+    }
+
+    /// Waits for the blocks and verifies them. Returns them and the number of reads.
+    pub(super) async fn finish(mut self) -> Result<(Blocks, u64), StorageError> {
+        let reads = (self.started.len() + self.later.len()) as u64;
+        while !self.started.is_empty() {
+            for (first, end, offset, read) in std::mem::take(&mut self.started) {
+                let buf = read.await.map_err(|source| self.source.file.error("read", offset, source))?;
+                self.blocks.runs.push(self.source.verify(first, end, buf)?);
+            }
+            self.start_more();
+        }
+        self.blocks.runs.sort_unstable_by_key(|run| run.first);
+        Ok((self.blocks, reads))
     }
 }
 

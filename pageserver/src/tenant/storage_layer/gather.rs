@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use parking_lot::RwLock;
 
-use super::block_source::{BlockSource, Blocks, Extent};
+use super::block_source::{BlockSource, Blocks, Extent, Reading};
 use super::block_writer::BlockWriter;
 use super::kept::Kept;
 use super::value_index::{Sorted, ValueIndex};
@@ -117,15 +117,13 @@ impl Moves {
         source: &BlockSource,
     ) -> Result<Vec<AlignedBuf>, StorageError> {
         let mut out = Chunks::new((round.end - round.start) as usize);
-        let mut next = 0;
-        let (mut extents, mut targets) = (Vec::new(), Vec::new());
-        while next < self.places.len() {
-            extents.clear();
-            targets.clear();
-            next = self.next_group(next, &round, &index.read(), &mut extents, &mut targets);
-            let (blocks, _) = source.read(&extents).await?;
-            for (extent, to) in extents.iter().zip(&targets) {
-                if !out.put(*to, *extent, &blocks) {
+        let mut started = self.start_group(0, &round, index, source);
+        while let Some(Group { extents, targets, next, reading }) = started {
+            let (blocks, _) = reading.finish().await?;
+            // The disk has work while values are copied.
+            started = self.start_group(next, &round, index, source);
+            for (extent, to) in extents.iter().zip(targets) {
+                if !out.put(to, *extent, &blocks) {
                     return Err(source.corrupt(layer_format::block::block_of(extent.position), "the file ends early"));
                 }
             }
@@ -133,28 +131,43 @@ impl Moves {
         Ok(out.bufs)
     }
 
-    /// Values of the round from number `first` on that are read together. Returns the number that comes after them.
-    fn next_group(
+    /// Starts to read values of the round from number `first` on, as many as are read together; `None` if there are
+    /// no more.
+    fn start_group<'a>(
         &self,
         first: usize,
         round: &Range<u64>,
-        index: &ValueIndex,
-        extents: &mut Vec<Extent>,
-        targets: &mut Vec<usize>,
-    ) -> usize {
+        index: &RwLock<ValueIndex>,
+        source: &'a BlockSource,
+    ) -> Option<Group<'a>> {
+        let index = index.read();
+        let (mut extents, mut targets): (Vec<Extent>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut next = self.places.len();
         for (number, place) in self.places.iter().enumerate().skip(first) {
             if *place == STAYS || !round.contains(&u64::from(*place)) {
                 continue;
             }
             let extent = index.extent(number);
-            if extents.first().is_some_and(|group: &Extent| extent.position >= group.position + READ_BYTES_MAX) {
-                return number;
+            if extents.first().is_some_and(|group| extent.position >= group.position + READ_BYTES_MAX) {
+                next = number;
+                break;
             }
             extents.push(extent);
             targets.push((u64::from(*place) - round.start) as usize);
         }
-        self.places.len()
+        let reading = source.start_reading(&extents);
+        (!extents.is_empty()).then_some(Group { extents, targets, next, reading })
     }
+}
+
+/// Values that are being read together.
+struct Group<'a> {
+    extents: Vec<Extent>,
+    /// Where in the round's moved bytes each belongs.
+    targets: Vec<usize>,
+    /// The number of arrival at which the next group begins.
+    next: usize,
+    reading: Reading<'a>,
 }
 
 /// A run of bytes in buffers of a size that is used again and again.

@@ -82,7 +82,7 @@ impl IndexBuilder {
         if let Some(first) = self.page.first() {
             self.fences.push(first.key, first.lsn);
             if self.pages.last().is_none_or(|piece| piece.len() >= PAGES_PIECE) {
-                self.pages.push(Vec::new());
+                self.pages.push(Vec::with_capacity(PAGES_PIECE + 2 * INDEX_PAGE_SIZE));
             }
             if let Some(piece) = self.pages.last_mut() {
                 self.page.finish_into(piece);
