@@ -4,10 +4,16 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use bytes::{Bytes, BytesMut};
+use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::page_service::PageServiceSettings;
+use pageserver::task_mgr::TaskKind;
+use pageserver_api::key::rel_block_key;
+use pageserver_api::reltag::RelTag;
+use pageserver_api::value::Value;
 use pageserver_client::{BackupOptions, BackupStream};
+use wal_decoder::serialized_batch::SerializedValueBatch;
 
-use crate::fixture::{HBA, serve, sql};
+use crate::fixture::{Fixture, HBA, rel, serve, sql};
 use crate::server::{Server, run};
 
 const WORKLOAD: &str = "
@@ -117,4 +123,35 @@ async fn a_base_backup_has_all_but_relations() {
     let refused = fixture.client.basebackup(tenant, timeline, early).await.err().unwrap();
     assert!(refused.to_string().contains("invalid basebackup lsn"), "{refused}");
     fixture.stop().await;
+}
+
+/// Redo changes pages without their checksums: a backup has to set them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_a_full_backup_have_their_checksums() {
+    let mut original = Server::start("", HBA);
+    sql(&original, "CREATE TABLE t AS SELECT i FROM generate_series(1, 5000) i").await;
+    let rel = rel(&sql(&original, "SELECT pg_relation_filepath('t')").await);
+    original.stop();
+    original.offline("pg_checksums", &["--enable"]);
+    let fixture = serve(original.data(), PageServiceSettings::default()).await;
+    change_without_checksum(&fixture, rel).await;
+    let stream = fixture.client.fullbackup(fixture.tenant, fixture.timeline_id(), None).await.unwrap();
+    let mut copy = restore(&collect(stream).await);
+    assert_eq!(sql(&copy, "SELECT count(*) FROM t").await, "5000");
+    copy.stop();
+    copy.offline("pg_checksums", &["--check"]);
+    fixture.stop().await;
+}
+
+/// Writes a page as redo leaves it: with the checksum that it had before.
+async fn change_without_checksum(fixture: &Fixture, rel: RelTag) {
+    let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
+    let (timeline, key) = (&fixture.timeline, rel_block_key(rel, 3));
+    let lsn = timeline.last_record_lsn() + 8;
+    let mut page = timeline.get(key, lsn - 8, &ctx).await.unwrap().to_vec();
+    page[..8].copy_from_slice(&[0; 8]);
+    let mut batch = SerializedValueBatch::default();
+    batch.put(key.to_compact(), lsn, &Value::Image(page.into())).unwrap();
+    timeline.put_batch(batch, &ctx).await.unwrap();
+    timeline.finish_write(lsn, lsn - 8);
 }

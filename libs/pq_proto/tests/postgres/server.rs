@@ -86,6 +86,11 @@ impl Server {
         self.running = false;
     }
 
+    /// Runs a program of the installation that is about the stopped server's data.
+    pub fn offline(&self, program: &str, arguments: &[&str]) {
+        run(self.command(program).args(arguments).arg("-D").arg(self.data()));
+    }
+
     /// Settings for the unix socket, with `more` in libpq's key=value form.
     pub fn by_socket(&self, more: &str) -> Config {
         format!("host={} port={} {more}", self.dir.path(), self.port).parse().unwrap()
