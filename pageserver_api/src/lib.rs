@@ -1,4 +1,5 @@
-//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models, messages of the page service.
+//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models, messages of the
+//! page service.
 #![forbid(unsafe_code)]
 
 pub mod key;

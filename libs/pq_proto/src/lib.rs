@@ -2,8 +2,8 @@
 //! physical replication needs it.
 //!
 //! Formats: `src/include/libpq/pqcomm.h`, `protocol.h` and the chapter "Frontend/Backend Protocol" of Postgres. All
-//! integers are big-endian. Decoding is total: whatever bytes come, the answer is a value or a [`error::ProtocolError`],
-//! and no message makes the receiver allocate more than its declared limit.
+//! integers are big-endian. Decoding is total: whatever bytes come, the answer is a value or an
+//! [`error::ProtocolError`], and no message makes the receiver allocate more than its declared limit.
 #![forbid(unsafe_code)]
 
 pub mod backend;
