@@ -6,6 +6,7 @@ use wal_decoder::stream::WalError;
 
 use crate::errors::{ErrorKind, StorageError};
 use crate::ingest::IngestError;
+use crate::ingest::pipeline::IntakeError;
 
 /// What to do after a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,16 @@ pub(super) enum Failure {
     /// The store.
     #[error("{0}")]
     Storage(#[from] StorageError),
+}
+
+impl From<IntakeError> for Failure {
+    fn from(error: IntakeError) -> Self {
+        match error {
+            IntakeError::Wal(error) => Self::Wal(error),
+            IntakeError::Ingest { source, .. } => Self::Ingest(source),
+            IntakeError::BrokeOff(_) => Self::Transient(error.to_string()),
+        }
+    }
 }
 
 impl Failure {

@@ -12,10 +12,11 @@ use utils::lsn::Lsn;
 
 use super::failure::Failure;
 use super::history::History;
-use super::intake::{Intake, MAX_PIECES, Piece};
+use super::intake::Beginning;
 use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState};
 use crate::context::{DownloadBehavior, RequestContext};
+use crate::ingest::pipeline::{WalIntake, WalPiece};
 use crate::task_mgr::TaskKind;
 use crate::tenant::timeline::{RecordLsn, Timeline};
 
@@ -53,11 +54,9 @@ pub(super) enum Ended {
 
 /// Receives WAL until the receiver is stopped or something fails.
 pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
-    let intake = Intake::load(&receiver.timeline).await?;
-    let stored = intake.last_record();
-    let (stream, slot_is_new) = connect(receiver, &intake).await?;
-    let (sender, pieces) = mpsc::channel(MAX_PIECES);
-    let taken_in = env::spawn::task("WAL intake", intake.run(pieces));
+    let beginning = Beginning::load(&receiver.timeline).await?;
+    let stored = beginning.last_record();
+    let (stream, slot_is_new) = connect(receiver, &beginning).await?;
     let session = Session {
         receiver,
         stream,
@@ -68,7 +67,7 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         asked: None,
         flushing: None,
     };
-    let ended = session.run(sender, taken_in).await;
+    let ended = session.run(beginning.start()).await;
     match ended {
         Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slot_is_new, stored, failure).await),
         ended => ended,
@@ -76,11 +75,11 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
 }
 
 /// The WAL behind the last record, from a server that passed all checks; and whether the slot had to be made.
-async fn connect(receiver: &Receiver, intake: &Intake) -> Result<(PhysicalStream, bool), Failure> {
-    let (source, stored) = (&receiver.source, intake.last_record());
+async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
+    let (source, stored) = (&receiver.source, beginning.last_record());
     let connected = async {
         let mut client = ReplicationClient::connect(&source.config()?).await?;
-        let timeline = check_server(receiver, intake, &mut client).await?;
+        let timeline = check_server(receiver, beginning, &mut client).await?;
         let slot_is_new = match client.create_physical_slot(source.slot(), true).await {
             Ok(()) => true,
             Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => false,
@@ -93,7 +92,7 @@ async fn connect(receiver: &Receiver, intake: &Intake) -> Result<(PhysicalStream
                 source.host()
             );
         }
-        let stream = client.start_physical(Some(source.slot()), intake.feed_lsn(), timeline).await?;
+        let stream = client.start_physical(Some(source.slot()), beginning.feed_lsn(), timeline).await?;
         receiver.status.update(|status| {
             status.postgres_timeline = Some(timeline);
             status.received_lsn = stored;
@@ -108,8 +107,12 @@ async fn connect(receiver: &Receiver, intake: &Intake) -> Result<(PhysicalStream
 }
 
 /// The server must be the one, at least as far, and not gone another way. Returns its timeline with the next record.
-async fn check_server(receiver: &Receiver, intake: &Intake, client: &mut ReplicationClient) -> Result<u32, Failure> {
-    let (origin, stored) = (receiver.timeline.origin(), intake.last_record());
+async fn check_server(
+    receiver: &Receiver,
+    beginning: &Beginning,
+    client: &mut ReplicationClient,
+) -> Result<u32, Failure> {
+    let (origin, stored) = (receiver.timeline.origin(), beginning.last_record());
     let (major, expected) = (client.server_major(), origin.pg_version.major());
     if major != expected {
         return Err(Failure::Wrong(format!("the server is PostgreSQL {major}, the stored cluster is of {expected}")));
@@ -129,7 +132,7 @@ async fn check_server(receiver: &Receiver, intake: &Intake, client: &mut Replica
             parsed.map_err(|reason| Failure::Wrong(format!("history file {}: {reason}", file.filename)))?
         }
     };
-    let timeline = history.locate(intake.postgres_timeline(), stored).map_err(|diverged| {
+    let timeline = history.locate(beginning.postgres_timeline(), stored).map_err(|diverged| {
         Failure::Wrong(format!("{diverged}: the two have diverged. Attach the server anew, as another timeline"))
     })?;
     if identity.flush_lsn < stored {
@@ -177,14 +180,11 @@ struct Session<'a> {
     flushing: Option<JoinHandle<()>>,
 }
 
-type TakenIn = JoinHandle<Result<(), Failure>>;
-
 impl Session<'_> {
-    async fn run(mut self, sender: mpsc::Sender<Piece>, taken_in: TakenIn) -> Result<Ended, Failure> {
-        let ended = self.pump(&sender).await;
+    async fn run(mut self, intake: WalIntake) -> Result<Ended, Failure> {
+        let ended = self.pump(&intake).await;
         // The intake goes through what it has, and makes it visible.
-        drop(sender);
-        let taken_in = taken_in.await.unwrap_or_else(|error| Err(Failure::Transient(format!("intake: {error}"))));
+        let (_, taken_in) = intake.finish().await;
         taken_in?;
         let ended = ended?;
         if ended == Ended::Stopped {
@@ -194,7 +194,8 @@ impl Session<'_> {
     }
 
     /// Hands pieces on and answers, until the end. If the intake ends first, its failure is what counts.
-    async fn pump(&mut self, sender: &mpsc::Sender<Piece>) -> Result<Ended, Failure> {
+    async fn pump(&mut self, intake: &WalIntake) -> Result<Ended, Failure> {
+        let sender = intake.pieces();
         let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -204,7 +205,7 @@ impl Session<'_> {
                     Some((permit, PhysicalEvent::XLogData { start, server_end, bytes })) => {
                         self.received = self.received.max(start + bytes.len() as u64);
                         self.heard(server_end);
-                        permit.send(Piece { start, bytes });
+                        permit.send(WalPiece { start, bytes });
                     }
                     Some((_, PhysicalEvent::KeepAlive { server_end, reply_requested })) => {
                         self.heard(server_end);
@@ -302,9 +303,9 @@ async fn done(task: &mut Option<JoinHandle<()>>) {
 
 /// Waits for room first: a full intake stops the reading of the socket. `None` if the intake has ended.
 async fn next<'a>(
-    sender: &'a mpsc::Sender<Piece>,
+    sender: &'a mpsc::Sender<WalPiece>,
     stream: &mut PhysicalStream,
-) -> Result<Option<(mpsc::Permit<'a, Piece>, PhysicalEvent)>, Failure> {
+) -> Result<Option<(mpsc::Permit<'a, WalPiece>, PhysicalEvent)>, Failure> {
     let Ok(permit) = sender.reserve().await else { return Ok(None) };
     tokio::select! {
         event = stream.next() => Ok(Some((permit, event?))),
