@@ -4,12 +4,13 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from fixtures import lsn as lsns
-from fixtures.attached import Attached, attach_new
+from fixtures.attached import Attached, attach_new, rel_of
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string
 from fixtures.pagestream import Rel, nblocks
 from fixtures.postgres import Postgres
@@ -160,6 +161,55 @@ def test_a_promoted_standby_is_followed(followed_before, make_postgres, make_pag
     promoted.catch_up()
     assert timeline.info()["walreceiver_status"]["postgres_timeline"] == 2
     promoted.stop_and_verify(pagectl_binary)
+
+
+def test_wal_that_the_server_has_removed_is_missed_and_said(make_postgres, make_pageserver):
+    attached = attach_new(make_postgres, make_pageserver, "forgetful", wal_keep_size=0, max_wal_size="64MB")
+    pg, server, timeline = attached.postgres, attached.pageserver, attached.timeline
+    attached.catch_up()
+    before = timeline.last_record_lsn()
+    server.stop()
+    pg.sql(f"SELECT pg_drop_replication_slot('{attached.slot()[0]}')")
+    for _ in range(4):
+        pg.sql("CREATE TABLE IF NOT EXISTS much (v text); INSERT INTO much SELECT repeat('m', 1000) "
+               "FROM generate_series(1, 20000); SELECT pg_switch_wal(); CHECKPOINT")
+    server.allow(POSTGRES_IS_GONE, r"WARN.*slot .* was missing", r"ERROR.*no longer has the WAL")
+    server.start()
+    status = attached.wait_for_receiver("failed")
+    assert "no longer has the WAL" in status["last_error"] and "attach it anew" in status["last_error"], status
+    # What is here can be read, and nothing came that does not fit; the server keeps no WAL in vain.
+    assert timeline.last_record_lsn() == before
+    with timeline.stream() as stream:
+        assert stream.ask(nblocks(Rel(1664, 0, 1262))) > 0
+    wait_until(lambda: pg.sql("SELECT count(*) FROM pg_replication_slots") == "0", 10, what="the slot dropped")
+
+
+def test_a_commit_may_wait_until_it_can_be_read_here(make_postgres, make_pageserver):
+    """The pageserver as synchronous standby, with remote_apply: what has been committed is visible."""
+    attached = attach_new(make_postgres, make_pageserver, "waiting")
+    pg, timeline = attached.postgres, attached.timeline
+    pg.sql("CREATE TABLE seen (id int)")
+    attached.catch_up()
+    pg.configure(synchronous_standby_names="'pageserver'", synchronous_commit="remote_apply")
+    pg.sql("SELECT pg_reload_conf()")
+    wait_until(lambda: pg.sql("SELECT sync_state FROM pg_stat_replication") == "sync", 10, what="a synchronous standby")
+    with timeline.stream() as stream:
+        for _ in range(10):
+            began = time.monotonic()
+            pg.sql("INSERT INTO seen SELECT generate_series(1, 300)")
+            assert time.monotonic() - began < 5
+            assert stream.ask(nblocks(rel_of(pg, "seen"))) * 8192 == int(pg.sql("SELECT pg_relation_size('seen')"))
+    # While it is away a commit waits, and is there when it is back.
+    attached.pageserver.stop()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pg.sql, "INSERT INTO seen VALUES (0)")
+        time.sleep(1)
+        assert not waiting.done()
+        attached.pageserver.start()
+        waiting.result(30)
+    pg.configure(synchronous_standby_names="''")
+    pg.sql("SELECT pg_reload_conf()")
+    attached.stop_and_compare()
 
 
 def test_a_server_that_went_another_way_is_not_followed(make_postgres, make_pageserver):

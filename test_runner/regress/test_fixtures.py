@@ -1,0 +1,109 @@
+"""The tools of the other tests find what they are there to find."""
+
+import struct
+
+import pytest
+
+from fixtures import masks
+from fixtures.pageserver import Pageserver
+from fixtures.pagestream import Refused, Rel, exists, get_page, parse, slru_segment
+
+
+def heap_page(tuples=20) -> bytearray:
+    """A page of a table: line pointers, and tuples of 32 bytes from its end."""
+    page = bytearray(8192)
+    lower, upper = 24 + 4 * tuples, 8192 - 32 * tuples
+    struct.pack_into("<IIHHHHHH", page, 0, 0, 0x1234, 77, 0, lower, upper, 8192, 8196)
+    for number in range(tuples):
+        offset = 8192 - 32 * (number + 1)
+        struct.pack_into("<I", page, 24 + 4 * number, offset | 1 << 15 | 32 << 17)
+        struct.pack_into("<IIIIHHHB", page, offset, 700, 0, 3, 0, number + 1, 2, 0x0100, 24)
+        page[offset + 24 : offset + 32] = b"rowrowro"
+    return page
+
+
+def test_a_page_differs_by_any_byte_that_is_logged():
+    page = bytes(heap_page())
+    found = set()
+    for at in range(8192):
+        other = bytearray(page)
+        other[at] ^= 0x40 if at != 8190 else 1
+        where = masks.differs(masks.MAIN, page, bytes(other))
+        if where is not None:
+            found.add(at)
+    hole = set(range(24 + 80, 8192 - 640))
+    # Checksum, pd_prune_xid, the hole, and of each tuple its command id.
+    ignored = {8, 9, 20, 21, 22, 23} | hole
+    for number in range(20):
+        offset = 8192 - 32 * (number + 1)
+        ignored |= set(range(offset + 8, offset + 12))
+    # Without what makes it a page the rest cannot be told apart: no byte of the header is passed over then.
+    assert set(range(8192)) - found == ignored
+
+
+# Bits that are turned, and whether that may pass. The tuples have xmin committed: with 0x0200 it is frozen, and logged.
+HINTS = {0x0100: True, 0x0400: True, 0x0800: True, 0x0020: True, 0x0200: False, 0x0001: False, 0x2000: False}
+
+
+@pytest.mark.parametrize("bits, hidden", HINTS.items())
+def test_of_a_tuples_bits_only_hints_are_passed_over(bits, hidden):
+    page, other = heap_page(), heap_page()
+    at = 8192 - 32 + 20
+    struct.pack_into("<H", other, at, masks.u16(page, at) ^ bits)
+    assert (masks.differs(masks.MAIN, bytes(page), bytes(other)) is None) == hidden
+
+
+def test_only_pages_that_were_never_used_are_taken_for_zeros():
+    zeros = bytes(8192)
+    empty = bytearray(8192)
+    struct.pack_into("<HHHHH", empty, 10, 0, 24, 8192, 8192, 8196)
+    assert masks.differs(masks.MAIN, zeros, bytes(empty)) is None
+    masks.set_lsn(empty, 8)
+    assert masks.differs(masks.MAIN, zeros, bytes(empty)) is not None
+    assert masks.differs(masks.VM, zeros, bytes(heap_page())) is not None
+
+
+def test_a_map_may_lack_bits_and_have_no_others():
+    few, many = bytearray(8192), bytearray(8192)
+    few[30], many[30] = 0x01, 0x05
+    assert masks.lacks_bits_only(few, many) and not masks.lacks_bits_only(many, few)
+
+
+def test_answers_are_read_to_the_last_byte():
+    request = exists(Rel(1663, 5, 9), 7, 3, reqid=11)
+    head = struct.pack(">BQQQ", 100, 11, 7, 3) + request.body
+    assert parse(head + b"\1", request, 3) is True
+    assert parse(b"\x64\0", request, 2) is False
+    other = exists(Rel(1663, 5, 10), 7, 3, reqid=11)
+    for bad in (head, head + b"\2", head + b"\1\0", head.replace(b"\x0b", b"\x0c", 1) + b"\1"):
+        with pytest.raises(AssertionError):
+            parse(bad, request, 3)
+    with pytest.raises(AssertionError):
+        parse(head + b"\1", other, 3)
+    with pytest.raises(AssertionError):
+        parse(b"\x66" + bytes(8191), get_page(Rel(1, 2, 3), 0), 2)
+    with pytest.raises(AssertionError):
+        parse(b"\x69" + struct.pack(">I", 2) + bytes(8192), slru_segment("pg_xact", 0), 2)
+    with pytest.raises(Refused, match="why"):
+        parse(b"\x67why\0", request, 2)
+
+
+def test_lines_of_the_log_that_nobody_expects_are_found(work_dir):
+    server = Pageserver(work_dir / "none", work_dir / "store")
+    server.log.write_text("2026-11-21T17:00:00.000000Z  INFO pageserver: a WARN in the text\n")
+    server.check_log()
+    with open(server.log, "a") as log:
+        log.write("2026-11-21T17:00:01.000000Z  WARN pageserver: expected\n")
+    server.allow("WARN.*expected")
+    server.check_log()
+    for line in ("2026-11-21T17:00:02.000000Z ERROR pageserver: no", "thread 'main' panicked at x.rs", "x  WARN y"):
+        with open(server.log, "a") as log:
+            log.write(line + "\n")
+        with pytest.raises(AssertionError, match="unexpected lines"):
+            server.check_log()
+        server.check_log()
+    server.secret("hunter2")
+    with open(server.log, "a") as log:
+        log.write("2026-11-21T17:00:03.000000Z  INFO pageserver: password=hunter2\n")
+    with pytest.raises(AssertionError, match="secrets"):
+        server.check_log()
