@@ -324,7 +324,8 @@ pub(crate) struct KeySpaceAnswer {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachBody {
-    /// How to reach the server: `postgres://user:password@host:port` or `host=... user=...`. The user needs REPLICATION.
+    /// How to reach the server: `postgres://user:password@host:port` or `host=... user=...`. The user needs
+    /// REPLICATION.
     pub(crate) connstr: String,
     /// The tenant to make; drawn if not given.
     #[schema(value_type = Option<String>)]

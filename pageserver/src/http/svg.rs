@@ -112,7 +112,8 @@ fn draw_box(svg: &mut String, layer: &LayerInfo, keys: &Axis<Key>, rows: &Axis<L
     let _ = writeln!(
         svg,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\" \
-         stroke=\"#333\" stroke-width=\"{stroke}\"><title>{name}, {}\n{lsns}\nkeys {} ({})\n  to {} ({})\n{}</title></rect>",
+         stroke=\"#333\" stroke-width=\"{stroke}\"><title>{name}, {}\n{lsns}\nkeys {} ({})\n  to {} ({})\n{}\
+         </title></rect>",
         size(layer.size),
         layer.keys.start,
         describe(&layer.keys.start),

@@ -124,8 +124,8 @@ settings! {
         checkpoint_distance: u64 = 268_435_456, "bytes";
         /// An in-memory layer of this age is frozen.
         checkpoint_timeout: Duration = "10m", "duration";
-        /// Newest values of each in-memory layer that stay in memory although they are on disk already, for reads of what
-        /// has just changed.
+        /// Newest values of each in-memory layer that stay in memory although they are on disk already, for reads of
+        /// what has just changed.
         ephemeral_keep_bytes: u64 = 16_777_216, "bytes";
         /// Frozen layers that are written to disk at once.
         l0_flush_max_concurrency: NonZeroUsize = 2, "layers";
