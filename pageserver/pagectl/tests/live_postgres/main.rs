@@ -1,12 +1,17 @@
 //! Attaches live Postgres 15 servers and follows them through what happens to servers. Skipped where there is none.
 
 mod server;
+mod small_disk;
 mod world;
 
 use std::path::Path;
 use std::time::Duration;
 
 use pageserver::attach::AttachRequest;
+use pageserver::context::{DownloadBehavior, RequestContext};
+use pageserver::task_mgr::TaskKind;
+use pageserver::walreceiver::WalReceiverState;
+use pageserver_api::key::CHECKPOINT_KEY;
 use server::{Place, Server};
 use world::{World, until};
 
@@ -222,4 +227,33 @@ async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
     assert!(again.contains("exists already"), "{again}");
     assert!(world.receiver_state().is_some());
     world.verify(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_the_intake_but_not_the_reads_until_there_is_room() {
+    if no_postgres() {
+        return;
+    }
+    let work = camino_tempfile::tempdir().unwrap();
+    let Some(disk) = small_disk::SmallDisk::mount(&work.path().join("disk"), 150) else {
+        println!("skipped: no file system can be mounted here");
+        return;
+    };
+    let place = Place::new();
+    let server = Server::create(&place, "data", "");
+    assert!(server.pgbench(&["-i", "-s", "2", "-q"]).wait().unwrap().success());
+    let world = World::within(work, "disk").await;
+    world.attach(world.request(server.connstr())).await.unwrap();
+    server.sql("create table filler as select a, md5(a::text) b from generate_series(1, 1500000) a");
+    until("the disk to be full", || world.receiver_error().is_some_and(|error| error.contains("No space left"))).await;
+    assert_eq!(world.receiver_state(), Some(WalReceiverState::Retrying));
+    let timeline = world.timeline();
+    let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
+    let value = timeline.get(CHECKPOINT_KEY, timeline.last_record_lsn(), &ctx).await.unwrap();
+    assert!(!value.is_empty());
+    drop(timeline);
+    disk.resize(1500);
+    world.wait_for(server.current_lsn()).await;
+    world.verify(&server).await;
+    drop((world, disk));
 }

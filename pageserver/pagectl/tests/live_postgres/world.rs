@@ -18,7 +18,7 @@ use crate::server::Server;
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub struct World {
-    work: Utf8TempDir,
+    _work: Utf8TempDir,
     conf: &'static PageServerConf,
     pub manager: TenantManager,
     pub receivers: WalReceivers,
@@ -28,13 +28,17 @@ pub struct World {
 
 impl World {
     pub async fn new() -> Self {
-        let work = camino_tempfile::tempdir().unwrap();
-        let mut conf = PageServerConf::dummy_conf(work.path().to_owned());
+        Self::within(camino_tempfile::tempdir().unwrap(), ".").await
+    }
+
+    /// With its files in a directory below `work`.
+    pub async fn within(work: Utf8TempDir, dir: &str) -> Self {
+        let mut conf = PageServerConf::dummy_conf(work.path().join(dir));
         conf.checkpoint_distance = 32 << 20;
         let conf: &'static PageServerConf = Box::leak(Box::new(conf));
         let (manager, receivers, attacher) = load(conf).await;
         let id = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
-        Self { work, conf, manager, receivers, attacher, id }
+        Self { _work: work, conf, manager, receivers, attacher, id }
     }
 
     pub fn request(&self, connstr: String) -> AttachRequest {
@@ -89,7 +93,7 @@ impl World {
         // The server waits until its last record, the checkpoint, is received; it need not be taken in yet.
         tokio::time::sleep(Duration::from_secs(1)).await;
         self.stop().await;
-        let args = ["--workdir", self.work.path().as_str(), "--json", "verify", "--pgdata", server.data.as_str()];
+        let args = ["--workdir", self.conf.workdir.as_str(), "--json", "verify", "--pgdata", server.data.as_str()];
         let out = std::process::Command::new(env!("CARGO_BIN_EXE_pagectl")).args(args).output().unwrap();
         let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success(), "{text}{errors}");
@@ -101,6 +105,10 @@ impl World {
 
     pub fn has_directory(&self) -> bool {
         self.conf.timeline_path(&self.id.0, &self.id.1).exists()
+    }
+
+    pub fn receiver_error(&self) -> Option<String> {
+        self.receivers.status(self.id.0, self.id.1)?.last_error
     }
 
     pub fn receiver_state(&self) -> Option<WalReceiverState> {

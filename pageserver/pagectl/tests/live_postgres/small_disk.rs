@@ -1,0 +1,31 @@
+//! A file system that is soon full.
+
+use std::process::Command;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+/// In memory; unmounted when dropped.
+pub struct SmallDisk {
+    at: Utf8PathBuf,
+}
+
+impl SmallDisk {
+    /// One of `mib` MiB at `dir`, which is made. `None` where this is not allowed.
+    pub fn mount(dir: &Utf8Path, mib: u32) -> Option<Self> {
+        std::fs::create_dir(dir).ok()?;
+        let size = format!("size={mib}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", dir.as_str()]).status().ok()?;
+        mounted.success().then(|| Self { at: dir.to_owned() })
+    }
+
+    pub fn resize(&self, mib: u32) {
+        let options = format!("remount,size={mib}m");
+        assert!(Command::new("mount").args(["-o", &options, self.at.as_str()]).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", self.at.as_str()]).status();
+    }
+}
