@@ -85,7 +85,7 @@ def test_metrics_move_with_what_happens(attached):
     records = total("pageserver_wal_ingest_records")
     attached.postgres.bench(500)
     attached.catch_up()
-    assert total("pageserver_wal_ingest_records") > records + 500
+    assert total("pageserver_wal_ingest_records") > records + 500, http.text("/metrics")
     last = [value for name, value in http.metrics().items() if name.startswith("pageserver_last_record_lsn")]
     assert last and lsns.parse(attached.timeline.last_record_lsn()) in [int(value) for value in last]
     assert http.text("/metrics").rstrip().endswith("# EOF")
