@@ -146,10 +146,11 @@ fn lsn_labels(svg: &mut String, rows: &Axis<Lsn>) {
 fn key_labels(svg: &mut String, keys: &Axis<Key>, y: f64) {
     for (key, at) in keys.ticks(KEY_STEP) {
         let x = LEFT + at;
+        let anchor = if at + KEY_STEP > WIDTH { "end" } else { "start" };
         let _ = writeln!(
             svg,
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"#333\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\"><title>{key}</title>{}</text>",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\"><title>{key}</title>{}</text>",
             y + 6.0,
             y + 20.0,
             escape(&describe(&key))
