@@ -6,9 +6,8 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures import workload
-from fixtures.attached import attach_new
+from fixtures.attached import Attached, attach_new
 from fixtures.compare import compare_files
-from fixtures.lsn import after_shutdown
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string, new_id
 from fixtures.pagestream import Rel, get_page
 from fixtures.wait import wait_until
@@ -20,9 +19,10 @@ def test_pages_of_a_server_attached_under_load_equal_its_files_at_every_moment(
     pg = make_postgres("busy", max_replication_slots=10).start()
     pg.bench_init(2)
     workload.tablespace(pg)
-    server = make_pageserver("busy", checkpoint_distance=2 * 1024 * 1024).start().allow(POSTGRES_IS_GONE)
+    server = make_pageserver("busy", checkpoint_distance=2 * 1024 * 1024).start()
     bench = pg.start_bench(seconds=6)
     timeline = server.attach(pg)
+    attached = Attached(pg, server, timeline)
     info = timeline.info()
     assert bench.poll() is None, "the attach outlasted the load"
     first = info["min_readable_lsn"]
@@ -33,12 +33,10 @@ def test_pages_of_a_server_attached_under_load_equal_its_files_at_every_moment(
     for number, work in enumerate([workload.ddl, workload.vacuum, workload.truncate]):
         work(pg)
         pg.bench(2000)
-        pg.stop()
-        moments.append((after_shutdown(pg.checkpoint_lsn()), pg.copy_stopped(module_dir / f"moment-{number}")))
+        moments.append((attached.stop_postgres(), pg.copy_stopped(module_dir / f"moment-{number}")))
         pg.start()
     pg.bench(2000)
-    pg.stop()
-    last = after_shutdown(pg.checkpoint_lsn())
+    last = attached.stop_postgres()
     timeline.wait_for_lsn(last)
     for lsn, data in [*moments, (last, pg.data)]:
         with timeline.stream() as stream:
@@ -164,8 +162,7 @@ def test_an_attach_that_is_killed_can_be_made_again(make_postgres, make_pageserv
         "connstr": connection_string(pg), "tenant_id": tenant, "timeline_id": timeline_id,
     }, status=409)
     pg.bench(500)
-    pg.stop()
-    timeline.wait_for_lsn(after_shutdown(pg.checkpoint_lsn()))
+    timeline.wait_for_lsn(Attached(pg, server, timeline).stop_postgres())
     server.stop()
     timeline.store(pagectl_binary).verify(pg.data)
 

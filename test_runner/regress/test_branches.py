@@ -9,7 +9,6 @@ from fixtures import lsn as lsns
 from fixtures import workload
 from fixtures.attached import SMALL_LAYERS, Attached, rel_of
 from fixtures.copies import boot, checksums, fetch
-from fixtures.lsn import after_shutdown
 from fixtures.pageserver import POSTGRES_IS_GONE, new_id
 from fixtures.pagestream import get_page
 
@@ -29,9 +28,8 @@ def history(make_postgres, make_pageserver, module_dir):
         attached.sums.append(checksums(pg))
         attached.times.append(time.time())
         time.sleep(1.5)
-        pg.stop()
-        data = pg.copy_stopped(module_dir / f"history-{number}")
-        attached.moments.append((after_shutdown(pg.checkpoint_lsn()), data))
+        lsn = attached.stop_postgres()
+        attached.moments.append((lsn, pg.copy_stopped(module_dir / f"history-{number}")))
         pg.start()
     attached.catch_up()
     return attached
