@@ -201,13 +201,26 @@ impl BlockSource {
 
     /// The values of `extents`, in their order. Returns the number of reads, too.
     pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, u64), StorageError> {
-        let mut sorted = extents.to_vec();
+        let in_memory = self.in_memory(extents);
+        let missing = extents.iter().zip(&in_memory).filter(|(_, value)| value.is_none()).map(|(extent, _)| *extent);
+        let mut sorted: Vec<Extent> = missing.collect();
         sorted.sort_unstable();
-        let (blocks, reads) = self.read(&sorted).await?;
-        let extract = |extent: &Extent| {
-            blocks.extract(*extent).ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
+        let (blocks, reads) = if sorted.is_empty() { Default::default() } else { self.read(&sorted).await? };
+        let extract = |(extent, value): (&Extent, Option<Bytes>)| {
+            let value = value.or_else(|| blocks.extract(*extent));
+            value.ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
         };
-        Ok((extents.iter().map(extract).collect::<Result<_, _>>()?, reads))
+        Ok((extents.iter().zip(in_memory).map(extract).collect::<Result<_, _>>()?, reads))
+    }
+
+    /// Those of `extents` that the writer still has in memory as a whole.
+    fn in_memory(&self, extents: &[Extent]) -> Vec<Option<Bytes>> {
+        let Some(tail) = &self.tail else { return vec![None; extents.len()] };
+        let tail = tail.read();
+        let first_in_memory = tail.start().div_ceil(BLOCK_SIZE as u64);
+        let copy =
+            |extent: &Extent| (extent.first_block() >= first_in_memory).then(|| copy_value(&tail, *extent)).flatten();
+        extents.iter().map(copy).collect()
     }
 
     /// The payload of blocks `first..end`, verified, back to back.
@@ -256,6 +269,22 @@ impl Reading<'_> {
         self.blocks.runs.sort_unstable_by_key(|run| run.first);
         Ok((self.blocks, reads))
     }
+}
+
+fn copy_value(tail: &Tail, extent: Extent) -> Option<Bytes> {
+    let len = extent.len as usize;
+    let mut out = Vec::with_capacity(len);
+    let (mut number, mut offset) = (extent.first_block(), offset_in_block(extent.position));
+    while out.len() < len {
+        let wanted = (len - out.len()).min(BLOCK_PAYLOAD - offset);
+        let piece = tail.bytes_at(number * BLOCK_SIZE as u64 + offset as u64, wanted);
+        if piece.len() < wanted {
+            return None;
+        }
+        out.extend_from_slice(piece);
+        (number, offset) = (number + 1, 0);
+    }
+    Some(out.into())
 }
 
 fn copy_from_memory(tail: &Tail, first: u64, end: u64) -> Run {
