@@ -1,6 +1,7 @@
 //! Ingest against a store in memory: sizes and directories follow a simple model, and pages are what they should be.
 
 mod model;
+mod pipeline;
 mod records;
 
 use bytes::Bytes;
