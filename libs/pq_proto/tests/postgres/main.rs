@@ -2,4 +2,5 @@
 
 mod login;
 mod replicate;
+#[allow(dead_code, reason = "shared with other tests")]
 mod server;
