@@ -3,9 +3,9 @@
 //! In the background: checks, a physical slot that keeps the WAL from now on, a base backup straight into image layers,
 //! the timeline, its WAL receiver. If any of it fails or is cancelled, the slot and all that was written are removed.
 //!
-//! If the process ends in the middle, its next start removes the files. The slot stays, and keeps WAL on the server: the
-//! same attach again (with the same timeline id, if the slot's name was not given) drops it and begins anew. A slot with
-//! a name that somebody gave is never taken over: drop it by hand.
+//! If the process ends in the middle, its next start removes the files. The slot stays, and keeps WAL on the server:
+//! the same attach again (with the same timeline id, if the slot's name was not given) drops it and begins anew. A slot
+//! with a name that somebody gave is never taken over: drop it by hand.
 
 mod checks;
 mod job;

@@ -5,7 +5,7 @@
 //! later, which replay of the WAL from there passes over by their LSNs, as the server's own recovery does. **Such a
 //! timeline gives right pages only at LSNs from the backup's end on.**
 //!
-//! The same is made of a base backup that a server sends ([`BackupImport`]), without its files ever being on disk whole.
+//! The same is made of a base backup that a server sends ([`BackupImport`]); its large files are never on disk.
 //!
 //! Memory is bounded by a chunk of pages and the names of all files.
 

@@ -3,8 +3,8 @@
 //! A session connects, checks that the server's history is the one stored, and asks for the WAL behind the last record.
 //! Reading the socket and taking in what came are separate tasks with a bounded queue between them: while the intake is
 //! slow the socket is not read, and TCP holds the server back. The server is told `write` (received), `apply` (readers
-//! see it) and `flush` (durable here: its slot keeps what is above). When a session fails, the next one starts anew from
-//! the last record that is stored.
+//! see it) and `flush` (durable here: its slot keeps what is above). When a session fails, the next one starts anew
+//! from the last record that is stored.
 
 mod backoff;
 mod failure;

@@ -74,7 +74,7 @@ pub(super) async fn run(job: Arc<Job>) {
 
 impl Job {
     async fn attach(&self) -> Result<(), AttachError> {
-        let mut client = self.or_cancelled(async { Ok(self.connect().await?) }).await?;
+        let mut client = self.or_cancelled(self.connect()).await?;
         self.or_cancelled(checks::check_server(&mut client)).await?;
         self.manager.create_tenant(self.tenant).await?;
         Timeline::prepare(self.manager.conf(), self.tenant, self.timeline).await?;
@@ -177,7 +177,8 @@ impl Job {
             Err(_) => "timed out".to_owned(),
         };
         AttachError::Refused(format!(
-            "{error}; and the replication slot {slot} could not be dropped ({left}): drop it on the server, it keeps WAL"
+            "{error}; and the replication slot {slot} could not be dropped ({left}): drop it on the server, it \
+             keeps WAL"
         ))
     }
 
