@@ -21,7 +21,6 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
@@ -112,11 +111,6 @@ impl Server {
     /// The path of the timeline, and below it.
     pub fn base(&self, below: &str) -> String {
         format!("/v1/tenant/{}/timeline/{}{below}", self.tenant, self.timeline)
-    }
-
-    pub fn open_timeline(&self) -> Timeline {
-        let timeline: TimelineId = self.timeline.parse().unwrap();
-        self.manager.get(self.tenant.parse().unwrap(), timeline).unwrap()
     }
 
     pub async fn stop(self) {
