@@ -37,13 +37,14 @@ impl Server {
     fn start(dir: &Utf8Path, more: &[&str]) -> Self {
         let mut command = Command::new(EXE);
         command.args(["--workdir", dir.as_str()]).args(more).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let mut server = Self { child: command.spawn().unwrap(), http: SocketAddr::from(([0, 0, 0, 0], 0)) };
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             if let Ok(text) = std::fs::read(dir.join("pageserver.addr")) {
                 let addresses: serde_json::Value = serde_json::from_slice(&text).unwrap();
-                assert_eq!(addresses["pid"], child.id());
-                return Self { child, http: addresses["listen_http_addr"].as_str().unwrap().parse().unwrap() };
+                assert_eq!(addresses["pid"], server.child.id());
+                server.http = addresses["listen_http_addr"].as_str().unwrap().parse().unwrap();
+                return server;
             }
             assert!(Instant::now() < deadline, "the server does not come up");
             std::thread::sleep(Duration::from_millis(10));
@@ -68,6 +69,14 @@ impl Server {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
         (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
