@@ -2,8 +2,8 @@
 //!
 //! Client and server run in this process and share its cores. Cases: pages as images in the open layer, images in an
 //! image layer, each with rebuilt pages cached; and pages that need ten records to be applied for every request, as
-//! rebuilt pages are not kept. Values of the open layer are in memory. Every page that comes back is compared with what was stored. Writes
-//! `get_page.json` where `BENCH_RESULTS` says.
+//! rebuilt pages are not kept. Values of the open layer are in memory. Every page that comes back is compared with what
+//! was stored. Writes `get_page.json` where `BENCH_RESULTS` says.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -139,7 +139,7 @@ async fn write_wal(timeline: &Timeline) -> anyhow::Result<()> {
     for chunk in values.chunks(500) {
         let mut batch = SerializedValueBatch::default();
         for (key, value) in chunk {
-            lsn = lsn + 128;
+            lsn += 128;
             batch.put_key(key, lsn, value)?;
         }
         timeline.put_batch(batch, &context()).await?;

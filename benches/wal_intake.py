@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How fast a pageserver takes in WAL from a live Postgres, against a stock standby that replays the same WAL.
 
-A primary keeps its WAL. A pageserver attaches, a standby is made by pg_basebackup, both are stopped, pgbench writes WAL.
-Then, in turn and several times, a copy of each is started and has to catch up from the same walsender. What counts is
-the time from a tenth of the way to the end: starting up is left out for both.
+A primary keeps its WAL. A pageserver attaches, a standby is made by pg_basebackup, both are stopped, pgbench writes
+WAL. Then, in turn and several times, a copy of each is started and has to catch up from the same walsender. What
+counts is the time from a tenth of the way to the end: starting up is left out for both.
 """
 
 import argparse
@@ -165,7 +165,8 @@ class Bench:
     def load(self):
         start = lsn(self.psql("select pg_current_wal_lsn()"))
         while (end := lsn(self.psql("select pg_current_wal_lsn()"))) - start < self.args.gib * 2**30:
-            run(self.bin / "pgbench", "-h", self.primary, "-U", "postgres", "-n", "-c", 4, "-j", 2, "-T", 20, "postgres")
+            run(self.bin / "pgbench", "-h", self.primary, "-U", "postgres", "-n", "-c", 4, "-j", 2, "-T", 20,
+                "postgres")
             print(f"  {(end - start) / 2**20:.0f} MiB of WAL", file=sys.stderr)
         self.psql("checkpoint")
         return start, lsn(self.psql("select pg_current_wal_flush_lsn()"))

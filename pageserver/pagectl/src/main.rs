@@ -1,5 +1,5 @@
-//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers; and asks a running
-//! pageserver to do things.
+//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers; and asks a
+//! running pageserver to do things.
 #![forbid(unsafe_code)]
 
 mod cli;

@@ -145,8 +145,8 @@ impl<S: PageStore> WalIngest<S> {
         Ok(size.unwrap_or(0))
     }
 
-    /// Stores the change of a block by `rec`, which is `bytes`. A block beyond the end extends the fork; it and those skipped start as
-    /// zeros, whatever they were before a truncation.
+    /// Stores the change of a block by `rec`, which is `bytes`. A block beyond the end extends the fork; it and those
+    /// skipped start as zeros, whatever they were before a truncation.
     ///
     /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right
     /// only if the page goes away later: it happens when replay begins with a base backup.

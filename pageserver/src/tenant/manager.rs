@@ -196,8 +196,8 @@ impl TenantManager {
     /// Makes a branch. Costs the same whatever is stored.
     ///
     /// # Errors
-    /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists and is
-    /// not this branch.
+    /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists and
+    /// is not this branch.
     pub async fn branch(&self, id: TenantShardId, new: NewBranch) -> Result<(Timeline, Created), ManageError> {
         let _changing = self.change().await?;
         let ancestor = self.get(id, new.ancestor_id)?;

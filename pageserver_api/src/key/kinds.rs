@@ -31,8 +31,8 @@ pub const CHECKPOINT_KEY: Key = Key { field1: KIND_FILE, field6: 1, ..Key::MIN }
 pub const TABLESPACES_KEY: Key = Key { field1: KIND_FILE, field6: 3, ..Key::MIN };
 /// Settings that replay depends on (`wal_log_hints`, checksums...), as the control file or a record gave them last.
 pub const PARAMETERS_KEY: Key = Key { field1: KIND_FILE, field6: 4, ..Key::MIN };
-/// The newest commit time so far: microseconds since 2000-01-01 00:00 UTC, as a big-endian `i64`. Absent before the first
-/// commit.
+/// The newest commit time so far: microseconds since 2000-01-01 00:00 UTC, as a big-endian `i64`. Absent before the
+/// first commit.
 pub const COMMIT_TIME_KEY: Key = Key { field1: KIND_FILE, field6: 5, ..Key::MIN };
 
 /// The entry that says whether a relation fork exists: one byte, or nothing once it was dropped.

@@ -82,7 +82,8 @@ impl ReplicationClient {
     ///
     /// # Errors
     /// Those of the server: no such slot, a timeline that is not of its history. That `lsn` is ahead of its WAL, or
-    /// that the WAL was removed ([`crate::sqlstate::SqlState::UNDEFINED_FILE`]), comes out only at [`PhysicalStream::next`].
+    /// that the WAL was removed ([`crate::sqlstate::SqlState::UNDEFINED_FILE`]), comes out only at
+    /// [`PhysicalStream::next`].
     pub async fn start_physical(
         mut self,
         slot: Option<&str>,

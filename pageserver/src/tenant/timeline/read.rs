@@ -35,8 +35,8 @@ pub(super) async fn get(
     Ok(value)
 }
 
-/// Only the requests of computes come again soon: what scans the whole key space would drive out what they need. What is
-/// above the last record may not be all of its LSN yet.
+/// Only the requests of computes come again soon: what scans the whole key space would drive out what they need. What
+/// is above the last record may not be all of its LSN yet.
 fn cache_for(state: &TimelineState, lsn: Lsn, ctx: &RequestContext) -> Option<CachedTimeline> {
     let is_final = lsn <= state.record_lsn().last;
     (is_final && ctx.task_kind() == TaskKind::PageRequestHandler).then_some(state.cached)

@@ -81,7 +81,8 @@ impl Runs {
         self.last.iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
     }
 
-    /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it says that it has enough.
+    /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it says that it has
+    /// enough.
     pub(super) fn newest_first(&self, key: u64, end: u64, mut visit: impl FnMut(&Entry) -> bool) {
         for entry in self.last.iter().rev().filter(|entry| entry.key == key && entry.lsn < end) {
             if !visit(entry) {
