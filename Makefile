@@ -6,7 +6,7 @@ PYTEST = $(VENV)/bin/python -m pytest
 RESULTS = benches/results
 SOAK_MINUTES ?= 30
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills bench-ingest bench demo clean
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills bench-ingest bench-server bench demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -54,7 +54,10 @@ tidy:  ## sizes against docs/ratchet.toml
 bench-ingest:  ## write path and layer reads against the device's limit; writes benches/results
 	benches/run_ingest.sh $(RESULTS)
 
-bench: bench-ingest  ## all benchmarks
+bench-server:  ## pages over TCP, opening of many layers, WAL intake against a standby; writes benches/results
+	benches/run_server.sh $(RESULTS)
+
+bench: bench-ingest bench-server  ## all benchmarks
 
 clean:  ## remove what was built
 	$(CARGO) clean
