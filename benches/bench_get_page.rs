@@ -1,9 +1,10 @@
 //! Pages over TCP on loopback: latency with one request under way, throughput with sixteen.
 //!
-//! Client and server run in this process and share its cores. Cases: pages as images in the open layer, images in an
-//! image layer, each with rebuilt pages cached; and pages that need ten records to be applied for every request, as
-//! rebuilt pages are not kept. Values of the open layer are in memory. Every page that comes back is compared with what
-//! was stored. Writes `get_page.json` where `BENCH_RESULTS` says.
+//! Client and server run in this process and share its cores; the client has a thread and an event loop of its own.
+//! Cases: pages as images in the open layer, images in an image layer, each with rebuilt pages cached; and pages that
+//! need ten records to be applied for every request, as rebuilt pages are not kept. Values of the open layer are in
+//! memory. Every page that comes back is compared with what was stored. Writes `get_page.json` where `BENCH_RESULTS`
+//! says.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -155,20 +156,15 @@ struct Case {
 
 /// Asks for pages at random with `depth` requests under way.
 async fn ask(
-    server: &PageServer,
-    timeline: &Timeline,
+    server: PageServer,
+    (tenant, timeline): (TenantId, TimelineId),
     rel: RelTag,
+    expected: &[Bytes],
+    last: Lsn,
     depth: usize,
 ) -> anyhow::Result<(f64, Histogram<u64>)> {
-    let tenant = timeline.tenant_shard_id().tenant_id;
-    let stream = server.pagestream(ProtocolVersion::V3, tenant, timeline.timeline_id()).await?;
+    let stream = server.pagestream(ProtocolVersion::V3, tenant, timeline).await?;
     let (mut sender, mut receiver) = stream.split();
-    let ctx = context();
-    let last = timeline.last_record_lsn();
-    let mut expected = Vec::new();
-    for block in 0..PAGES {
-        expected.push(timeline.get(rel_block_key(rel, block), last, &ctx).await?);
-    }
     let mut times = Histogram::<u64>::new(3)?;
     let mut under_way: VecDeque<(u32, Instant)> = VecDeque::new();
     let mut seed = 88_172_645_463_325_252_u64;
@@ -232,9 +228,20 @@ async fn run() -> anyhow::Result<()> {
         ],
         false => &[Case { name: "10 records to apply", rel: WITH_RECORDS }],
     };
+    let ids = (timeline.tenant_shard_id().tenant_id, timeline.timeline_id());
+    let last = timeline.last_record_lsn();
     for Case { name, rel } in cases {
+        let mut expected = Vec::new();
+        for block in 0..PAGES {
+            expected.push(timeline.get(rel_block_key(*rel, block), last, &context()).await?);
+        }
         for depth in [1, 16] {
-            let (rate, times) = ask(&server, &timeline, *rel, depth).await?;
+            let (server, rel, expected) = (server.clone(), *rel, expected.clone());
+            let client = tokio::task::spawn_blocking(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(ask(server, ids, rel, &expected, last, depth))
+            });
+            let (rate, times) = client.await??;
             let us = |quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
             let result = serde_json::json!({
                 "case": name, "in_flight": depth, "pages_per_s": rate.round(),

@@ -24,6 +24,8 @@ use crate::walreceiver::{WalReceivers, WalSource};
 
 /// For the removal of a slot after a failure.
 const DROP_SLOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the WAL that makes the copy consistent.
+const FIRST_WAL: Duration = Duration::from_secs(60);
 
 /// Why a server was not attached.
 #[derive(Debug, thiserror::Error)]
@@ -124,9 +126,19 @@ impl Job {
             remove(timeline).await?;
             return Err(error.into());
         }
-        self.receivers.start(timeline, self.source.clone()).await;
+        self.receivers.start(timeline.clone(), self.source.clone()).await;
+        self.first_wal(&timeline).await;
         self.status.update(|status| status.phase = AttachPhase::Streaming);
         Ok(())
+    }
+
+    /// Waits a while for the WAL up to the backup's end, so that pages can be read when the attach is done. Why it does
+    /// not come is told by the receiver's status.
+    async fn first_wal(&self, timeline: &Timeline) {
+        tokio::select! {
+            _ = timeline.wait_for_lsn_timeout(timeline.min_readable_lsn(), FIRST_WAL) => {}
+            () = self.cancel.cancelled() => {}
+        }
     }
 
     async fn import(&self, mut backup: BaseBackup) -> Result<Timeline, AttachError> {

@@ -24,6 +24,8 @@ use crate::tenant::timeline::{RecordLsn, Timeline};
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// ... and this often while there is any.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+/// What readers see may be what a commit waits for (`remote_apply`): the server hears of it at once, but not more often.
+const APPLY_PERIOD: Duration = Duration::from_millis(5);
 /// A server that has been silent for so long is asked for an answer...
 const SILENCE_ASK: Duration = Duration::from_secs(30);
 /// ... and after so long it is taken for dead.
@@ -62,6 +64,7 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         stream,
         received: stored,
         durable: receiver.timeline.watch_disk_consistent(),
+        applied: receiver.timeline.watch_record_lsn(),
         last_message: env::clock::now(),
         sent: (env::clock::now(), StandbyStatus::default()),
         asked: None,
@@ -171,6 +174,7 @@ struct Session<'a> {
     stream: PhysicalStream,
     received: Lsn,
     durable: watch::Receiver<RecordLsn>,
+    applied: watch::Receiver<RecordLsn>,
     last_message: Instant,
     /// The last status that was sent, and when.
     sent: (Instant, StandbyStatus),
@@ -218,6 +222,7 @@ impl Session<'_> {
                     }
                 },
                 Ok(()) = self.durable.changed() => self.report(false).await?,
+                () = more_applied(&mut self.applied, self.sent) => self.report(false).await?,
                 () = done(&mut self.flushing) => self.report(false).await?,
                 _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
                 () = self.receiver.cancel.cancelled() => return Ok(Ended::Stopped),
@@ -282,6 +287,16 @@ impl Session<'_> {
         // Whether it still listens does not matter.
         let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
     }
+}
+
+/// Waits until more is applied than the server was told. Forgets nothing if it is dropped.
+async fn more_applied(applied: &mut watch::Receiver<RecordLsn>, (at, sent): (Instant, StandbyStatus)) {
+    if applied.wait_for(|record| record.last > sent.apply).await.is_err() {
+        // The timeline is gone, and the session will be.
+        return std::future::pending().await;
+    }
+    let passed = env::clock::now().saturating_duration_since(at);
+    tokio::time::sleep(APPLY_PERIOD.saturating_sub(passed)).await;
 }
 
 /// What fails was logged where it failed, and is tried again when the server asks again.
