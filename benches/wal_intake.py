@@ -120,7 +120,7 @@ class Bench:
             return json.loads(answer.read() or b"null")
 
     def start_pageserver(self, store):
-        config = [f"-clisten_http_addr='127.0.0.1:{HTTP}'", f"-clisten_pg_addr='127.0.0.1:{PG}'"]
+        config = [f"-clisten_http_addr=127.0.0.1:{HTTP}", f"-clisten_pg_addr=127.0.0.1:{PG}"]
         log = open(self.root / "pageserver.log", "a")
         process = subprocess.Popen([self.args.pageserver, "--workdir", store, *config], stdout=log, stderr=log)
         for _ in range(500):
@@ -129,7 +129,7 @@ class Bench:
                 return process
             except OSError:
                 time.sleep(0.02)
-        raise SystemExit("the pageserver does not answer: see " + str(self.root / "pageserver.log"))
+        raise SystemExit("the pageserver does not answer: " + (self.root / "pageserver.log").read_text()[-1000:])
 
     def stop(self, process):
         process.send_signal(signal.SIGTERM)
@@ -157,7 +157,6 @@ class Bench:
         return lsn(self.call("GET", self.timeline)["last_record_lsn"])
 
     def make_standby(self):
-        shutil.rmtree(self.standby)
         run(self.bin / "pg_basebackup", "-h", self.primary, "-U", "postgres", "-D", self.standby, "-R", "-c", "fast",
             "-X", "none")
         self.configure(self.standby, unix_socket_directories=f"'{self.standby}'", fsync="on", hot_standby="on")
