@@ -31,7 +31,10 @@ def as_postgres(*command):
 
 
 def run(*command, **kwargs):
-    return subprocess.run(as_postgres(*command), check=True, cwd="/", capture_output=True, text=True, **kwargs).stdout
+    done = subprocess.run(as_postgres(*command), cwd="/", capture_output=True, text=True, **kwargs)
+    if done.returncode != 0:
+        raise SystemExit(f"{command} failed: {done.stderr}{done.stdout}")
+    return done.stdout
 
 
 def lsn(text):
@@ -159,6 +162,8 @@ class Bench:
     def make_standby(self):
         run(self.bin / "pg_basebackup", "-h", self.primary, "-U", "postgres", "-D", self.standby, "-R", "-c", "fast",
             "-X", "none")
+        # The primary's socket lies in its data directory, and so does the lock of it.
+        (self.standby / ".s.PGSQL.5432.lock").unlink()
         self.configure(self.standby, unix_socket_directories=f"'{self.standby}'", fsync="on", hot_standby="on")
 
     def load(self):
