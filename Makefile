@@ -6,7 +6,8 @@ PYTEST = $(VENV)/bin/python -m pytest
 RESULTS = benches/results
 SOAK_MINUTES ?= 30
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills bench-ingest bench-server bench demo clean
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills
+.PHONY: bench-ingest bench-server bench demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-14s %s\n", $$1, $$2 }'

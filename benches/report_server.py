@@ -11,7 +11,8 @@ from pathlib import Path
 
 
 def machine():
-    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    names = (line for line in open("/proc/cpuinfo") if line.startswith("model name"))
+    model = next((line.split(":", 1)[1].strip() for line in names), "?")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     yield from (f"* date: {date.today()}", f"* commit: {commit}", f"* machine: {os.cpu_count()} cores, {model}",
                 f"* kernel: {platform.release()}", "* command: `make bench-server`", "")
@@ -42,15 +43,15 @@ def restart(results):
 def intake(results):
     found = json.loads((results / "wal_intake.json").read_text())
     yield from ("## WAL from a live server", "",
-                f"pgbench, scale {found['scale']}; pageserver and stock standby catch up from the same walsender in turn "
-                "(medians). Asked: at least 3 times.", "",
-                "| full_page_writes | WAL MiB | pageserver MiB/s | standby MiB/s | ratio | CPU s: pageserver, standby | "
-                "peak memory MiB |", "|---|---|---|---|---|---|---|")
+                f"pgbench, scale {found['scale']}; pageserver and stock standby catch up from the same walsender in "
+                "turn (medians). Asked: at least 3 times.", "",
+                "| full_page_writes | WAL MiB | pageserver MiB/s | standby MiB/s | ratio | "
+                "CPU s: pageserver, standby | peak memory MiB |", "|---|---|---|---|---|---|---|")
     for case in found["results"]:
         first = case["rounds"][0]
         peak = max(one["pageserver"]["peak_rss_mib"] for one in case["rounds"])
-        yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | {case['pageserver_mib_per_s']} | "
-               f"{case['standby_mib_per_s']} | {case['ratio']}x | {first['pageserver']['cpu_seconds']:.1f}, "
+        yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | "
+               f"{case['pageserver_mib_per_s']} | {case['standby_mib_per_s']} | {case['ratio']}x | {first['pageserver']['cpu_seconds']:.1f}, "
                f"{first['standby']['cpu_seconds']:.1f} | {peak} |")
     yield ""
 

@@ -24,7 +24,8 @@ use crate::tenant::timeline::{RecordLsn, Timeline};
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// ... and this often while there is any.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
-/// What readers see may be what a commit waits for (`remote_apply`): the server hears of it at once, but not more often.
+/// What readers see may be what a commit waits for (`remote_apply`): the server hears of it at once, but not more often
+/// than this.
 const APPLY_PERIOD: Duration = Duration::from_millis(5);
 /// A server that has been silent for so long is asked for an answer...
 const SILENCE_ASK: Duration = Duration::from_secs(30);
