@@ -51,8 +51,8 @@ def intake(results):
         first = case["rounds"][0]
         peak = max(one["pageserver"]["peak_rss_mib"] for one in case["rounds"])
         yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | "
-               f"{case['pageserver_mib_per_s']} | {case['standby_mib_per_s']} | {case['ratio']}x | {first['pageserver']['cpu_seconds']:.1f}, "
-               f"{first['standby']['cpu_seconds']:.1f} | {peak} |")
+               f"{case['pageserver_mib_per_s']} | {case['standby_mib_per_s']} | {case['ratio']}x | "
+               f"{first['pageserver']['cpu_seconds']:.1f}, {first['standby']['cpu_seconds']:.1f} | {peak} |")
     yield ""
 
 
