@@ -5,35 +5,63 @@ VENV ?= .venv
 PYTEST = $(VENV)/bin/python -m pytest
 RESULTS = benches/results
 SOAK_MINUTES ?= 30
+REDO_RESULTS = test_output/redo
+FUZZ_SECONDS ?= 60
+# One build for all tests: also the programs that tests in Python run.
+TESTED = --locked --workspace --profile tested
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills
-.PHONY: bench-ingest bench-server bench demo clean
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills test-stores
+.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
+.PHONY: bench-ingest bench-server bench-tiered bench-redo bench demo demo-s3 clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 setup:  ## install what is missing: Debian packages, Rust toolchain, Python environment
 	scripts/setup.sh
 
 build:  ## build the release binaries
-	$(CARGO) build --locked --release --bin pagectl --bin pageserver
+	$(CARGO) build --locked --release --bin pagectl --bin pageserver --bin compute-fs
 
 demo: setup build  ## a pageserver behind a live Postgres, a branch of an earlier moment, every page verified
 	scripts/demo.sh
 
+demo-s3: setup build  ## the same with an S3 server on loopback as object storage
+	DEMO_STORE=weed scripts/demo.sh
+
 test: setup lint layers tidy deny test-rust test-py  ## all checks and all tests
 
 test-rust:  ## unit and property tests
-	$(CARGO) test --locked --workspace --no-fail-fast
+	$(CARGO) test $(TESTED) --no-fail-fast
 
-test-py: build  ## tests against a real Postgres
-	$(PYTEST) test_runner
+test-py:  ## tests against a real Postgres
+	$(CARGO) test $(TESTED) --no-run
+	TEST_PROFILE=tested $(PYTEST) test_runner
+
+test-all-versions: build  ## redo, files and attach with servers of all versions; a missing one is a failure
+	scripts/postgres_servers.sh
+	scripts/postgres_regress.sh
+	$(PYTEST) test_runner/regress -k "pg14 or pg15 or pg16 or pg17 or pg18" --pg-versions all \
+		--redo-results $(abspath $(REDO_RESULTS))
+
+redo-coverage: test-all-versions  ## docs/redo-coverage.md from what test-all-versions found
+	$(VENV)/bin/python scripts/redo_coverage.py $(REDO_RESULTS) docs/redo-coverage.md
 
 soak: build  ## mixed load on an attached server for SOAK_MINUTES, then every page is compared
 	$(PYTEST) test_runner/regress/test_soak.py --soak-minutes $(SOAK_MINUTES)
 
+test-stores: build  ## faults of object storage in full: 100 kills of each kind, a bucket away for ten minutes, real S3
+	$(PYTEST) test_runner/regress/test_object_storage.py test_runner/regress/test_disk_budget.py --both-stores \
+		--store-operations 40 --store-kills 100 --store-outage-seconds 600
+
 kills: build  ## 200 ends of the pageserver at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
+
+fuzz:  ## every fuzz target for FUZZ_SECONDS, with the seeds that there are (nightly toolchain, cargo-fuzz)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
+
+fuzz-seeds:  ## seeds for decoder and redo from the WAL of a Postgres 15
+	scripts/fuzz_seeds.sh
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) fmt --all --check
@@ -58,7 +86,13 @@ bench-ingest:  ## write path and layer reads against the device's limit; writes 
 bench-server:  ## pages over TCP, opening of many layers, WAL intake against a standby; writes benches/results
 	benches/run_server.sh $(RESULTS)
 
-bench: bench-ingest bench-server  ## all benchmarks
+bench-tiered:  ## pages of layers in a bucket, scans, a start on an empty disk, uploads; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_tiered.sh $(RESULTS)
+
+bench-redo:  ## redo of recorded WAL by record type, chain and core, against a stock server; writes benches/results
+	benches/run_redo.sh $(RESULTS)
+
+bench: bench-ingest bench-server bench-tiered bench-redo  ## all benchmarks
 
 clean:  ## remove what was built
 	$(CARGO) clean

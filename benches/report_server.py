@@ -2,20 +2,10 @@
 """Makes server.md of the results of run_server.sh, with what the project asks for beside each figure."""
 
 import json
-import os
-import platform
-import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 
-
-def machine():
-    names = (line for line in open("/proc/cpuinfo") if line.startswith("model name"))
-    model = next((line.split(":", 1)[1].strip() for line in names), "?")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    yield from (f"* date: {date.today()}", f"* commit: {commit}", f"* machine: {os.cpu_count()} cores, {model}",
-                f"* kernel: {platform.release()}", "* command: `make bench-server`", "")
+from machine import machine
 
 
 def pages(results):
@@ -58,7 +48,7 @@ def intake(results):
 
 def main():
     results = Path(sys.argv[1])
-    lines = ["# The server", "", *machine()]
+    lines = ["# The server", "", *machine("`make bench-server`")]
     for part, source in ((pages, "get_page.json"), (restart, "restart.json"), (intake, "wal_intake.json")):
         if (results / source).exists():
             lines += part(results)

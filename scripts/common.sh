@@ -1,6 +1,15 @@
 # Shared by the scripts here: where Postgres is, and how to run as a user that it accepts. Sourced, not run.
 
 PG_MAJOR=15
+# Tests by version run with this one, too.
+PG_NEWEST=18
+
+# Servers of the other major versions, one directory each. Root's are run by another user, who cannot look into /root.
+if [ "$(id -u)" = 0 ]; then
+    PG_SERVERS_DIR=${PG_SERVERS_DIR:-/var/cache/pageserver-postgres}
+else
+    PG_SERVERS_DIR=${PG_SERVERS_DIR:-$HOME/.cache/pageserver-postgres}
+fi
 
 # Prints the directory of the Postgres programs, or nothing. PG_BIN overrides it.
 find_postgres() {

@@ -2,13 +2,17 @@
 # The main job on a small real cluster: a pageserver behind a live Postgres, its history as it grows, a branch of an
 # earlier moment, and in the end every page compared. Needs nothing but what scripts/setup.sh installs, and leaves
 # nothing behind but the picture of the layers.
+#
+# In the end the pageserver's disk is lost, and everything read back from object storage: a directory, or with
+# DEMO_STORE=weed (or moto) a bucket of an S3 server on loopback.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-TARGET=${CARGO_TARGET_DIR:-target}/release
+TARGET=${CARGO_TARGET_DIR:-target}/${TEST_PROFILE:-release}
 PAGECTL=${PAGECTL:-$TARGET/pagectl}
 PAGESERVER=${PAGESERVER:-$TARGET/pageserver}
+PYTHON=${VENV:-.venv}/bin/python
 PICTURE=${DEMO_PICTURE:-test_output/demo-layers.svg}
 BIN=$(find_postgres)
 [ -n "$BIN" ] || { echo "demo: no Postgres $PG_MAJOR found; run make setup" >&2; exit 1; }
@@ -22,10 +26,16 @@ STORE=$WORK/store
 # A socket's path is limited to 107 bytes, so it does not lie below a long TMPDIR.
 SOCKETS=$(mktemp -d /tmp/pgdemo.XXXXXX)
 SERVER_PID=
+BUCKET_PID=
 
 cleanup() {
     local dir
     [ -z "$SERVER_PID" ] || kill -KILL "$SERVER_PID" 2>/dev/null || true
+    if [ -n "$BUCKET_PID" ]; then
+        # It ends with its standard input, and takes the S3 server along.
+        exec {BUCKET_IN}>&-
+        wait "$BUCKET_PID" 2>/dev/null || true
+    fi
     for dir in "$DATA" "$WORK/branch"; do
         if [ -e "$dir/postmaster.pid" ]; then
             as_postgres "$BIN/pg_ctl" -D "$dir" -m immediate stop >/dev/null 2>&1 || true
@@ -91,6 +101,37 @@ start_pageserver() {
     PAGES=$(member listen_pg_addr <"$STORE/pageserver.addr")
 }
 
+stop_pageserver() {
+    kill -TERM "$SERVER_PID"
+    wait "$SERVER_PID" || fail "the pageserver ended with exit code $?"
+    SERVER_PID=
+}
+
+# Sets STORE_FLAGS to where the pageserver is to keep everything.
+open_store() {
+    local line
+    if [ "${DEMO_STORE:-directory}" = directory ]; then
+        STORE_FLAGS=(-c "remote_storage=file://$WORK/objects")
+        return
+    fi
+    STORE_FLAGS=()
+    mkfifo "$WORK/bucket-in" "$WORK/bucket-out"
+    "$PYTHON" test_runner/s3_server.py "$DEMO_STORE" "$WORK/s3" <"$WORK/bucket-in" >"$WORK/bucket-out" &
+    BUCKET_PID=$!
+    exec {BUCKET_IN}>"$WORK/bucket-in" {BUCKET_OUT}<"$WORK/bucket-out"
+    while read -r line <&"$BUCKET_OUT" && [ -n "$line" ]; do
+        STORE_FLAGS+=(-c "$line")
+    done
+    [ ${#STORE_FLAGS[@]} -gt 0 ] || fail "the S3 server did not start"
+}
+
+# Whether object storage has everything up to the end of the timeline.
+stored() {
+    local info
+    info=$(api GET "/v1/tenant/$TENANT/timeline/$MAIN")
+    [ "$(member remote_consistent_lsn <<<"$info")" = "$(member last_record_lsn <<<"$info")" ]
+}
+
 # has LSN: whether the pageserver has taken in all WAL up to there.
 has() {
     api POST "/v1/tenant/$TENANT/wait_lsn" "{\"timelines\": {\"$MAIN\": \"$1\"}, \"timeout\": \"60s\"}"
@@ -111,7 +152,9 @@ chmod 755 "$WORK" "$SOCKETS"
 mkdir -p "$(dirname "$PICTURE")"
 
 say "a pageserver"
-"$PAGESERVER" init --workdir "$STORE" -c listen_pg_addr=127.0.0.1:0 -c listen_http_addr=127.0.0.1:0 >/dev/null
+open_store
+"$PAGESERVER" init --workdir "$STORE" -c listen_pg_addr=127.0.0.1:0 -c listen_http_addr=127.0.0.1:0 \
+    "${STORE_FLAGS[@]}" >/dev/null
 start_pageserver
 echo "pages on $PAGES, management on $HTTP"
 
@@ -179,10 +222,18 @@ postgres "$WORK/branch" stop -m fast
 say "the picture of all layers"
 ctl --tenant "$TENANT" --timeline "$MAIN" checkpoint
 ctl --tenant "$TENANT" --timeline "$MAIN" layers --svg "$PICTURE"
-say "stop both, compare every page"
+say "stop both, and lose the pageserver's disk"
+END=$(sql 5432 'SELECT pg_current_wal_flush_lsn()')
 postgres "$DATA" stop -m fast
-kill -TERM "$SERVER_PID"
-wait "$SERVER_PID" || fail "the pageserver ended with exit code $?"
-SERVER_PID=
+has "$END"
+ctl --tenant "$TENANT" --timeline "$MAIN" checkpoint
+until_true 60 stored
+stop_pageserver
+find "$STORE" -mindepth 1 -maxdepth 1 ! -name pageserver.toml -exec rm -rf {} +
+echo "left of $(basename "$STORE"): $(ls "$STORE")"
+say "start on the empty disk, compare every page with what object storage has"
+start_pageserver
+page "$MAIN" "$WORK/page-back"
+stop_pageserver
 "$PAGECTL" --workdir "$STORE" --tenant "$TENANT" --timeline "$MAIN" verify --pgdata "$DATA"
 say "done: every page rebuilt from WAL is what Postgres itself has"

@@ -53,8 +53,10 @@ install_python() {
 
 say "packages"
 install_packages
+say "servers"
+scripts/postgres_servers.sh "$PG_NEWEST"
 say "Rust"
 install_rust
 say "Python"
 install_python
-say "ready: Postgres $PG_MAJOR in $(find_postgres)"
+say "ready: Postgres $PG_MAJOR in $(find_postgres), $PG_NEWEST in $PG_SERVERS_DIR"

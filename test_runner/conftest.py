@@ -1,9 +1,26 @@
 """Makes the fixtures of fixtures/ known to every test, and how much of the open-ended ones is wanted."""
 
-pytest_plugins = ["fixtures.workdir", "fixtures.postgres", "fixtures.pagectl", "fixtures.pageserver"]
+from fixtures import servers
+
+pytest_plugins = [
+    "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
+    "fixtures.pageserver", "fixtures.s3", "fixtures.computes",
+]
 
 
 def pytest_addoption(parser):
+    parser.addoption("--pg-versions", default=servers.QUICK, help="of tests by version: 14,15,... or all; missing ones "
+                     "are skipped, but fail if all are wanted")
+    parser.addoption("--redo-results", help="directory for what pagectl verify-redo found, one file per run")
     parser.addoption("--kills", type=int, default=30, help="SIGKILLs of the pageserver under load")
     parser.addoption("--soak-minutes", type=float, default=0.3, help="mixed load before all pages are compared")
     parser.addoption("--garbage", type=int, default=10_000, help="connections that send garbage")
+    parser.addoption("--store-kills", type=int, default=10, help="SIGKILLs during uploads, deletions, downloads, each")
+    parser.addoption("--both-stores", action="store_true", help="what a directory shows is shown on an S3 server, too")
+    parser.addoption("--store-operations", type=int, default=0, help="length of each run of faults over a real server")
+    parser.addoption("--store-outage-seconds", type=float, default=20, help="how long it is away while the disk fills")
+    parser.addoption("--store-away-seconds", type=float, default=8, help="how long object storage is away under load")
+
+
+def pytest_generate_tests(metafunc):
+    servers.parametrize(metafunc)

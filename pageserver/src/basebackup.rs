@@ -6,8 +6,10 @@
 //!
 //! * [`server_files`]: control file and WAL, generated.
 //! * [`contents`]: all other files, from the timeline.
+//! * [`catalog`]: blocks that come along in a boot image.
 //! * [`tar`], [`gzip`]: on their way out. Memory is bounded: a [`Sink`] takes one piece after the other.
 
+mod catalog;
 mod contents;
 mod gzip;
 mod relations;
@@ -32,6 +34,9 @@ pub enum Extent {
     WithoutRelations,
     /// All.
     Full,
+    /// All but relations, laid out as the directory of a compute, with a manifest of the relations: see
+    /// [`pageserver_api::boot_image`].
+    BootImage,
 }
 
 /// What is wanted.
@@ -39,6 +44,8 @@ pub enum Extent {
 pub struct BackupRequest {
     /// As of when: an LSN that can be read.
     pub lsn: Lsn,
+    /// Start of the record that ends there; 0/0 if it is not known.
+    pub prev: Lsn,
     /// Which files.
     pub extent: Extent,
     /// Whether the archive is compressed.
@@ -64,10 +71,14 @@ pub trait Sink: Send {
 
 /// Writes the archive to `sink`.
 pub async fn write<S: PageStore, W: Sink>(store: &S, request: BackupRequest, sink: &mut W) -> Result<(), BackupError> {
+    let layout = match request.extent {
+        Extent::BootImage => tar::Layout::Compute,
+        Extent::WithoutRelations | Extent::Full => tar::Layout::DataDirectory,
+    };
     if !request.gzip {
-        return contents::write(store, request, &mut tar::Tar::new(sink)).await;
+        return contents::write(store, request, &mut tar::Tar::new(sink, layout)).await;
     }
     let mut gzip = gzip::Gzip::new(sink);
-    contents::write(store, request, &mut tar::Tar::new(&mut gzip)).await?;
+    contents::write(store, request, &mut tar::Tar::new(&mut gzip, layout)).await?;
     Ok(gzip.finish().await?)
 }

@@ -8,6 +8,18 @@ use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
+use crate::disk_budget::DiskBudget;
+use crate::remote_storage::RemoteStorage;
+
+/// Which tenants a start attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachOnStart {
+    /// All that object storage has, and those that this disk has.
+    All,
+    /// Those that this disk has.
+    Local,
+}
+
 /// All settings of one process.
 #[derive(Clone, Debug)]
 pub struct PageServerConf {
@@ -35,6 +47,26 @@ pub struct PageServerConf {
     pub max_get_vectored_keys: NonZeroUsize,
     /// Most page requests of one connection that are served by one read.
     pub page_service_max_batch_size: NonZeroUsize,
+    /// Where everything stored is kept in the end; `None` if this disk is all there is.
+    pub remote_storage: Option<RemoteStorage>,
+    /// How long a start waits for object storage that does not answer.
+    pub remote_storage_start_timeout: Duration,
+    /// Which tenants a start attaches.
+    pub attach_on_start: AttachOnStart,
+    /// Memory for blocks of layers that are not on this disk, in bytes.
+    pub block_cache_memory: u64,
+    /// Local disk for blocks of layers that are not there as a whole, in bytes.
+    pub block_cache_disk: u64,
+    /// Most bytes that one request fetches ahead of a sequential read.
+    pub read_ahead_max: u64,
+    /// Percent of a layer which, once read, make it be fetched as a whole; never if above 100.
+    pub prefetch_whole_after: u64,
+    /// Most local disk for everything stored, in bytes; 0 is the whole disk.
+    pub disk_budget_bytes: u64,
+    /// Local disk that stays free, in bytes; 0 is 2 GiB or 5 % of the file system, whichever is less.
+    pub disk_reserve: u64,
+    /// How much more the local disk may take, as was last measured; not a setting.
+    pub disk_budget: DiskBudget,
 }
 
 impl PageServerConf {
@@ -53,6 +85,16 @@ impl PageServerConf {
             lsn_lease_length: Duration::from_secs(600),
             max_get_vectored_keys: NonZeroUsize::new(32).expect("not zero"),
             page_service_max_batch_size: NonZeroUsize::new(32).expect("not zero"),
+            remote_storage: None,
+            remote_storage_start_timeout: Duration::from_secs(60),
+            attach_on_start: AttachOnStart::All,
+            block_cache_memory: 64 << 20,
+            block_cache_disk: 1 << 30,
+            read_ahead_max: 4 << 20,
+            prefetch_whole_after: 50,
+            disk_budget_bytes: 0,
+            disk_reserve: 0,
+            disk_budget: DiskBudget::default(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pageserver_api::key::Key;
+use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
@@ -19,10 +20,26 @@ pub enum ErrorKind {
     Invalid,
     /// The data asked for is not there (any more).
     Gone,
+    /// Another server has taken the tenant over: nothing more may be written to the bucket.
+    Fenced,
     /// The owner is shutting down.
     Shutdown,
     /// A bug, or a device that no longer works.
     Internal,
+}
+
+/// What is the matter with object storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteFailure {
+    /// There is no such object.
+    NotFound,
+    /// The credentials are missing, have expired, or do not permit this. Somebody must see to it; trying again later
+    /// loses nothing.
+    Denied,
+    /// The store does not answer, or not as it should just now.
+    Unavailable,
+    /// The answer is not what was asked for: other bytes, another length.
+    Malformed,
 }
 
 /// Why the storage engine could not do what was asked.
@@ -83,6 +100,34 @@ pub enum StorageError {
         /// Which record failed and why.
         reason: String,
     },
+    /// Object storage did not do what it was asked.
+    #[error("{operation} {object}: {reason}")]
+    Remote {
+        /// What was being done: "get", "put", "list"...
+        operation: &'static str,
+        /// The object, with the store's URL.
+        object: String,
+        /// What went wrong, as far as it matters to callers.
+        failure: RemoteFailure,
+        /// What the store said.
+        reason: String,
+    },
+    /// A newer generation of this tenant exists.
+    #[error(
+        "tenant {tenant_shard_id}: this server holds generation {generation}, but generation {newer} exists: another \
+         server has taken the tenant over, and this one uploads and deletes nothing more"
+    )]
+    Fenced {
+        /// The tenant shard.
+        tenant_shard_id: TenantShardId,
+        /// The generation that this server holds.
+        generation: u32,
+        /// One that was given out later.
+        newer: u32,
+    },
+    /// The local disk has no room for more, and none can be made just now.
+    #[error("{0}")]
+    NoRoom(String),
     /// The request contradicts the state of the store.
     #[error("{0}")]
     Invalid(String),
@@ -95,14 +140,26 @@ pub enum StorageError {
 }
 
 impl StorageError {
+    /// Whether the file system had no room.
+    pub fn is_disk_full(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, StorageError::Io { source, .. } if full.contains(&source.kind()))
+    }
+
     /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             StorageError::Io { source, .. } => io_error_kind(source),
             StorageError::Corrupt { .. } => ErrorKind::Corrupt,
             StorageError::MissingKey { .. } => ErrorKind::Gone,
-            StorageError::LsnTimeout { .. } => ErrorKind::Retry,
+            StorageError::LsnTimeout { .. } | StorageError::NoRoom(_) => ErrorKind::Retry,
             StorageError::Redo { .. } => ErrorKind::Corrupt,
+            StorageError::Remote { failure, .. } => match failure {
+                RemoteFailure::NotFound => ErrorKind::Gone,
+                RemoteFailure::Malformed => ErrorKind::Corrupt,
+                RemoteFailure::Denied | RemoteFailure::Unavailable => ErrorKind::Retry,
+            },
+            StorageError::Fenced { .. } => ErrorKind::Fenced,
             StorageError::Invalid(_) => ErrorKind::Invalid,
             StorageError::Shutdown => ErrorKind::Shutdown,
             StorageError::Internal(_) => ErrorKind::Internal,

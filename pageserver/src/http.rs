@@ -13,6 +13,7 @@ mod page_for_people;
 #[allow(unused_qualifications, reason = "those that the macro for paths makes")]
 mod routes;
 mod scrape;
+mod scrubs;
 mod server;
 mod sources;
 mod svg;
@@ -40,7 +41,8 @@ use crate::task_mgr::TaskKind;
 use crate::tenant::manager::TenantManager;
 use error::ApiError;
 use guard::KnownArgs;
-use routes::{layers, lsn, node, page, tenant, timeline};
+use routes::{diff, layers, lsn, node, page, stored, tenant, timeline, writer};
+use scrubs::Scrubs;
 
 pub use sources::Sources;
 
@@ -74,6 +76,9 @@ pub(crate) struct AppState {
     keys: Option<Arc<KeyRing>>,
     ctx: RequestContext,
     known_args: KnownArgs,
+    scrubs: Scrubs,
+    /// Held while a branch is given a name.
+    naming: tokio::sync::Mutex<()>,
     /// The OpenAPI document.
     document: Bytes,
     launch_timestamp: HeaderValue,
@@ -155,6 +160,8 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(timeline::checkpoint))
         .routes(routes!(timeline::attach))
         .routes(routes!(timeline::attach_status))
+        .routes(routes!(diff::diff))
+        .routes(routes!(writer::register, writer::release))
         .routes(routes!(lsn::get_lsn_by_timestamp))
         .routes(routes!(lsn::get_timestamp_of_lsn))
         .routes(routes!(lsn::lsn_lease))
@@ -163,6 +170,8 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(page::touchpage))
         .routes(routes!(layers::list))
         .routes(routes!(layers::picture))
+        .routes(routes!(stored::download, stored::download_by_get, stored::evict))
+        .routes(routes!(stored::scrub, stored::scrub_status))
 }
 
 fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Router {
@@ -175,6 +184,8 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         keys: options.keys,
         ctx: new_ctx(),
         known_args: KnownArgs::of(&document),
+        scrubs: Scrubs::default(),
+        naming: tokio::sync::Mutex::default(),
         document: document.to_json().unwrap_or_default().into(),
         launch_timestamp: HeaderValue::from_str(&started).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
         request_timeout: options.request_timeout,

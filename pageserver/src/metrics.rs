@@ -11,14 +11,18 @@ mod tests;
 
 use std::fmt;
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-pub use label::{ByLabel, ComputeCommand, IoOperation, LabelEnum, SmgrQuery, StorageOperation};
+pub use label::{
+    ByLabel, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation, StoreFault,
+};
 
 /// What a scrape's `Content-Type` says.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -97,8 +101,50 @@ metrics! {
     page_cache_read_accesses: Counter = Counter::default();
     /// Index pages of layers that were in memory.
     page_cache_read_hits: Counter = Counter::default();
+    /// Milliseconds that intake was held back for lack of room on the local disk.
+    intake_slowed_milliseconds: Counter = Counter::default();
+    /// Batches of values that were refused for lack of room on the local disk.
+    intake_refused: Counter = Counter::default();
+    /// Whether values are taken in: 0 freely, 1 slowly, 2 not, for lack of room on the local disk.
+    intake_level: Gauge<u64, AtomicU64> = Gauge::default();
+    /// Bytes of layers on the local disk, whole and partial.
+    resident_bytes: Gauge<u64, AtomicU64> = Gauge::default();
+    /// Bytes on the local disk that eviction has freed.
+    evicted_bytes: Counter = Counter::default();
     /// Blocks of files whose checksum was wrong.
     corrupt_blocks: Counter = Counter::default();
+    /// Local layer files that were damaged or missing, and are read from the bucket again.
+    layers_healed: Counter = Counter::default();
+    /// Layers that were fetched from the bucket as a whole.
+    layers_downloaded: Counter = Counter::default();
+    /// Layers whose local files were removed, since the bucket has them.
+    layers_evicted: Counter = Counter::default();
+    /// Blocks of layers in the bucket that were asked for.
+    block_cache_accesses: Counter = Counter::default();
+    /// Blocks of layers in the bucket that were in memory.
+    block_cache_memory_hits: Counter = Counter::default();
+    /// Blocks of layers in the bucket that were on local disk.
+    block_cache_disk_hits: Counter = Counter::default();
+    /// Requests for blocks of layers in the bucket.
+    block_requests: Counter = Counter::default();
+    /// Bytes of layers fetched from the bucket.
+    block_request_bytes: Counter = Counter::default();
+    /// Bytes of layers that were fetched ahead of sequential reads.
+    read_ahead_bytes: Counter = Counter::default();
+    /// Tenants that another server has taken over while this one held them.
+    tenants_fenced: Counter = Counter::default();
+    /// Attempts to reach object storage, by what for.
+    remote_storage_requests: ByLabel<RequestClass, Counter> = ByLabel::counters();
+    /// Seconds that an attempt to reach object storage takes, by what for.
+    remote_storage_request_seconds: ByLabel<RequestClass, Histogram> = ByLabel::histograms(latency);
+    /// Attempts to reach object storage that failed and may have been repeated, by kind of failure.
+    remote_storage_failures: ByLabel<StoreFault, Counter> = ByLabel::counters();
+    /// Bytes that came from object storage, by what for.
+    remote_storage_bytes_in: ByLabel<RequestClass, Counter> = ByLabel::counters();
+    /// Bytes sent to object storage, by what for.
+    remote_storage_bytes_out: ByLabel<RequestClass, Counter> = ByLabel::counters();
+    /// What the requests to object storage cost, roughly, at list prices of a large cloud.
+    remote_storage_cost_microdollars: Counter<f64, AtomicU64> = Counter::default();
 }
 
 impl Metrics {
@@ -154,6 +200,20 @@ trait Register: Sized {
 }
 
 impl Register for Counter {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.clone());
+        self
+    }
+}
+
+impl Register for Gauge<u64, AtomicU64> {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.clone());
+        self
+    }
+}
+
+impl Register for Counter<f64, AtomicU64> {
     fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
         registry.register(name, help_text(help), self.clone());
         self

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::config::PageServerConf;
+use crate::remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 
 pub use keys::{KEYS, Key, Settings};
 pub use load::{Overrides, SettingsError};
@@ -50,7 +51,45 @@ impl Settings {
         conf.lsn_lease_length = self.lsn_lease_length;
         conf.max_get_vectored_keys = self.max_get_vectored_keys;
         conf.page_service_max_batch_size = self.page_service_max_batch_size;
+        conf.attach_on_start = self.attach_on_start;
+        conf.block_cache_memory = self.block_cache_memory;
+        conf.remote_storage_start_timeout = self.remote_storage_start_timeout;
+        conf.block_cache_disk = self.block_cache_disk;
+        conf.read_ahead_max = self.read_ahead_max;
+        conf.prefetch_whole_after = self.prefetch_whole_after;
+        conf.disk_budget_bytes = self.disk_budget;
+        conf.disk_reserve = self.disk_reserve;
         conf
+    }
+
+    /// The store that holds everything in the end, as the settings describe it.
+    ///
+    /// # Errors
+    /// If `remote_storage` is no URL of a store, which is refused when settings are read.
+    pub fn store(&self, workdir: &Utf8Path) -> Result<StoreSettings, String> {
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let url = RemoteUrl::parse(&self.remote_storage)?.below(workdir);
+        let name = match &url {
+            RemoteUrl::Directory(path) => format!("file://{path}"),
+            _ => self.remote_storage.clone(),
+        };
+        let credentials = &self.remote_storage_credentials_file;
+        Ok(StoreSettings {
+            url,
+            name,
+            endpoint: given(&self.remote_storage_endpoint),
+            region: given(&self.remote_storage_region),
+            path_style: self.remote_storage_path_style,
+            allow_http: self.remote_storage_allow_http,
+            credentials_file: Some(Self::path(workdir, credentials)).filter(|_| !credentials.as_str().is_empty()),
+            options: RemoteOptions {
+                attempt_timeout: self.remote_storage_timeout,
+                retry_deadline: self.remote_storage_retry_deadline,
+                upload_concurrency: self.remote_storage_concurrency,
+                read_concurrency: self.remote_storage_read_concurrency,
+                ..RemoteOptions::default()
+            },
+        })
     }
 
     /// The path of a file that a setting names: relative ones are below the working directory.

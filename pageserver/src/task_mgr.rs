@@ -15,6 +15,10 @@ pub enum TaskKind {
     TenantManager,
     /// Writes frozen layers to disk.
     LayerFlushTask,
+    /// Fetches whole layers from the bucket.
+    LayerDownload,
+    /// Verifies what is stored.
+    Scrub,
     /// Imports a data directory.
     ImportPgData,
     /// Tools and benchmarks.

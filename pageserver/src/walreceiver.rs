@@ -3,8 +3,8 @@
 //! A session connects, checks that the server's history is the one stored, and asks for the WAL behind the last record.
 //! Reading the socket and taking in what came are separate tasks with a bounded queue between them: while the intake is
 //! slow the socket is not read, and TCP holds the server back. The server is told `write` (received), `apply` (readers
-//! see it) and `flush` (durable here: its slot keeps what is above). When a session fails, the next one starts anew
-//! from the last record that is stored.
+//! see it) and `flush` (durable here, or with a bucket there: its slot keeps what is above). When a session fails, the
+//! next one starts anew from the last record that is stored.
 
 mod backoff;
 mod failure;
@@ -13,6 +13,8 @@ mod intake;
 mod session;
 mod source;
 mod status;
+pub(crate) mod stored;
+mod writer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use session::{Ended, Receiver};
 pub use source::WalSource;
 use status::StatusCell;
 pub use status::{WalReceiverState, WalReceiverStatus};
+pub use writer::{NewWriter, Writer};
 
 /// While somebody must do something, it is looked again this often.
 const WRONG_PERIOD: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ type Id = (TenantShardId, TimelineId);
 struct Inner {
     manager: TenantManager,
     running: Mutex<HashMap<Id, Running>>,
+    /// Held while it changes who writes a timeline.
+    writers: tokio::sync::Mutex<()>,
     cancel: CancellationToken,
 }
 
@@ -60,20 +65,25 @@ struct Running {
 impl WalReceivers {
     /// None runs yet.
     pub fn new(manager: TenantManager) -> Self {
-        let (running, cancel) = Default::default();
-        Self { inner: Arc::new(Inner { manager, running, cancel }) }
+        let (running, writers, cancel) = Default::default();
+        Self { inner: Arc::new(Inner { manager, running, writers, cancel }) }
     }
 
     /// Starts those of all timelines with a stored WAL source.
     pub async fn start_all(&self) {
         for tenant in self.inner.manager.tenants() {
-            for timeline in self.inner.manager.timelines(tenant).unwrap_or_default() {
-                match WalSource::load(timeline.dir()).await {
-                    Ok(Some(source)) => self.start(timeline, source).await,
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::error!(timeline = %timeline.timeline_id(), "receives no WAL: {error}");
-                    }
+            self.start_tenant(tenant).await;
+        }
+    }
+
+    /// Starts those of all timelines of a tenant with a stored WAL source.
+    pub async fn start_tenant(&self, tenant: TenantShardId) {
+        for timeline in self.inner.manager.timelines(tenant).unwrap_or_default() {
+            match WalSource::load(timeline.dir()).await {
+                Ok(Some(source)) => self.start(timeline, source).await,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(timeline = %timeline.timeline_id(), "receives no WAL: {error}");
                 }
             }
         }
@@ -170,6 +180,10 @@ fn after(
     let (error, remedy) = (failure.to_string(), failure.remedy());
     if error != *last_error {
         match remedy {
+            // Computes are followed before they answer, and come and go.
+            Remedy::Retry if receiver.source.writer().is_some() => {
+                tracing::info!(%timeline, "WAL of a compute does not come, will try again: {error}");
+            }
             Remedy::Retry => tracing::warn!(%timeline, "WAL does not come, will try again: {error}"),
             Remedy::Wait => tracing::error!(%timeline, "WAL does not come until somebody sees to it: {error}"),
             Remedy::Stop => tracing::error!(%timeline, "no more WAL is taken in: {error}"),

@@ -70,7 +70,7 @@ impl KeySpace {
 }
 
 /// Collects keys that arrive in any order into ranges.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct KeySpaceBuilder {
     ranges: Vec<Range<Key>>,
 }

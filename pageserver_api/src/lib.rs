@@ -2,6 +2,7 @@
 //! page service.
 #![forbid(unsafe_code)]
 
+pub mod boot_image;
 pub mod key;
 pub mod keyspace;
 pub mod models;

@@ -59,6 +59,16 @@ def test_pages_of_a_server_attached_under_load_equal_its_files_at_every_moment(
     store.layers()
 
 
+def test_servers_of_all_versions_are_attached_and_followed(pg_major, make_postgres, make_pageserver, pagectl_binary):
+    attached = attach_new(make_postgres, make_pageserver, f"version-{pg_major}", major=pg_major)
+    workload.tablespace(attached.postgres)
+    workload.ddl(attached.postgres)
+    workload.multixacts(attached.postgres)
+    attached.postgres.bench(2000)
+    workload.vacuum(attached.postgres)
+    attached.stop_and_verify(pagectl_binary)
+
+
 def test_the_server_keeps_the_wal_that_is_not_durable_here_and_no_more(make_postgres, make_pageserver):
     attached = attach_new(make_postgres, make_pageserver, "feedback")
     pg, timeline = attached.postgres, attached.timeline

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from fixtures.lsn import SEGMENT
+from fixtures.lsn import SEGMENT, segment_name
 from fixtures.pagectl import Pagectl
 from fixtures.small_store import make_history
 from fixtures.workdir import copy_tree
@@ -72,7 +72,7 @@ def flip(file, at, bit=0):
 def segments(server, wal):
     """The segments from the one that holds the start of ingest on, without those only recycled for later."""
     found = server.wal_segments(wal)
-    last = server.control("Latest checkpoint's REDO WAL file")
+    last = segment_name(server.checkpoint_lsn())
     return [segment for segment in found if segment.name <= last]
 
 

@@ -5,43 +5,18 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
 from fixtures import lsn as lsns
 from fixtures.attached import Attached, attach_new, rel_of
+from fixtures.load import LOAD_SECONDS, load
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string
 from fixtures.pagestream import Rel, nblocks
 from fixtures.postgres import Postgres
 from fixtures.wait import wait_until
 
 SEED = 20261121
-
-# Load goes on for longer than any test; it is ended by the test.
-LOAD_SECONDS = 3600
-
-
-@contextmanager
-def load(pg: Postgres, clients=2):
-    """pgbench, while the block lasts."""
-    bench = pg.start_bench(LOAD_SECONDS, clients=clients)
-    try:
-        yield bench
-    finally:
-        end_bench(pg, bench)
-
-
-def end_bench(pg: Postgres, bench):
-    """Under root it is a child of the process that changed the user, so its sessions are ended instead."""
-    if bench.poll() is None and pg.is_running():
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'"
-        pg.sql(ended)
-    try:
-        bench.wait(20)
-    except Exception:
-        bench.kill()
-        raise
 
 
 @pytest.mark.slow

@@ -2,21 +2,27 @@
 
 import os
 import subprocess
+import sys
+from pathlib import Path
 
-from fixtures.pagectl import REPOSITORY
+import pytest
+
+from fixtures.programs import REPOSITORY
 
 
-def test_the_demo_verifies_every_page_and_cleans_up(pagectl_binary, pageserver_binary, work_dir, module_dir):
+@pytest.mark.parametrize("store", ["directory", "weed"])
+def test_the_demo_verifies_every_page_and_cleans_up(store, pagectl_binary, pageserver_binary, work_dir, module_dir):
     sockets = set(os.listdir("/tmp"))
     picture = module_dir / "layers.svg"
     env = {
         **os.environ, "PAGECTL": str(pagectl_binary), "PAGESERVER": str(pageserver_binary), "TMPDIR": str(work_dir),
-        "DEMO_PICTURE": str(picture),
+        "DEMO_PICTURE": str(picture), "DEMO_STORE": store, "VENV": str(Path(sys.executable).parent.parent),
     }
     done = subprocess.run(["scripts/demo.sh"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every page rebuilt from WAL is what Postgres itself has" in done.stdout.splitlines()[-1]
     assert any("different" in line for line in done.stdout.splitlines()), done.stdout
+    assert "left of store: pageserver.toml" in done.stdout.splitlines(), done.stdout
     # The accounts of the earlier moment, as the server had them then and as one on the branch has them.
     assert sum("200000 accounts with" in line for line in done.stdout.splitlines()) == 2, done.stdout
     assert str(picture) in done.stdout and "<svg" in picture.read_text()

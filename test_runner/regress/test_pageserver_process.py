@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.attached import SMALL_LAYERS, attach_new
 from fixtures.libpq import Closed, ServerError
 from fixtures.pagestream import Rel, get_page
 
@@ -135,16 +135,33 @@ def test_logs_as_json(make_pageserver, work_dir):
     assert any("stopped" in str(line) for line in lines)
 
 
-def test_a_damaged_timeline_does_not_keep_others_from_being_served(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "damaged")
-    server, timeline = attached.pageserver, attached.timeline
-    second = server.attach(attached.postgres)
-    attached.stop_postgres()
-    server.stop()
+def damage_manifest(timeline):
     files = [path for path in timeline.dir().iterdir() if "manifest" in path.name]
     assert files, sorted(path.name for path in timeline.dir().iterdir())
     for path in files:
         path.write_bytes(path.read_bytes()[:-7])
+
+
+def test_a_damaged_timeline_comes_from_its_bucket_again(make_postgres, make_pageserver):
+    attached = attach_new(make_postgres, make_pageserver, "mended")
+    server, timeline = attached.pageserver, attached.timeline
+    attached.stop_postgres()
+    server.stop()
+    damage_manifest(timeline)
+    server.allow("(WARN|ERROR).*" + timeline.id).start()
+    assert "Active" in timeline.info()["state"]
+    attached.assert_files_equal()
+    server.stop()
+
+
+def test_a_damaged_timeline_does_not_keep_others_from_being_served(make_postgres, make_pageserver):
+    settings = {**SMALL_LAYERS, "remote_storage": "none"}
+    attached = attach_new(make_postgres, make_pageserver, "damaged", settings=settings)
+    server, timeline = attached.pageserver, attached.timeline
+    second = server.attach(attached.postgres)
+    attached.stop_postgres()
+    server.stop()
+    damage_manifest(timeline)
     server.allow("(WARN|ERROR).*" + timeline.id).start()
     listed = server.http.get(f"/v1/tenant/{timeline.tenant}/timeline")
     assert [info["timeline_id"] for info in listed] == [timeline.id]

@@ -11,7 +11,7 @@ from fixtures import workload
 from fixtures.attached import attach_new
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.postgres import Postgres
-from regress.test_verify_all_record_types import run_script
+from fixtures.redo import run_script
 
 SEED = 20261121
 

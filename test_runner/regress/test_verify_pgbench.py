@@ -19,12 +19,11 @@ class Moment:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("full_page_writes", ["on", "off"])
-def test_pages_equal_the_servers_at_four_moments(full_page_writes, make_postgres, make_pagectl, module_dir):
-    server = make_postgres(f"fpw-{full_page_writes}", full_page_writes=full_page_writes)
+def test_pages_equal_the_servers_at_four_moments(full_page_writes, pg_major, make_postgres, pagectl, work_dir):
+    server = make_postgres(f"fpw-{full_page_writes}-{pg_major}", major=pg_major, full_page_writes=full_page_writes)
     with server.running():
         server.bench_init(SCALE)
-    start = Moment(server, module_dir / f"start-{full_page_writes}")
-    pagectl = make_pagectl(f"store-{full_page_writes}")
+    start = Moment(server, work_dir / "start")
     pagectl.import_pgdata(start.data)
     pagectl.verify(start.data)
 
@@ -34,7 +33,7 @@ def test_pages_equal_the_servers_at_four_moments(full_page_writes, make_postgres
             server.bench(TRANSACTIONS // 4)
             stage(server)
         if stage is not stage_last:
-            moments.append(Moment(server, module_dir / f"moment-{full_page_writes}-{at}"))
+            moments.append(Moment(server, work_dir / f"moment-{at}"))
     last = after_shutdown(server.checkpoint_lsn())
 
     pagectl.ingest(server.data / "pg_wal")
@@ -47,6 +46,7 @@ def test_pages_equal_the_servers_at_four_moments(full_page_writes, make_postgres
     wrong = pagectl.refuse("verify", "--pgdata", moments[0].data, "--lsn", last)
     assert wrong.number("different") > 0, wrong.text
     pagectl.layers()
+    server.destroy()
 
 
 def stage_ddl(server):

@@ -2,11 +2,12 @@
 
 import pytest
 
+from fixtures import redo
 from fixtures.lsn import after_shutdown
 from fixtures.small_store import make_history
 
 SETTINGS = {
-    "checksums-pglz": {"checksums": True, "wal_compression": "pglz"},
+    "checksums-pglz": {"checksums": True, "wal_compression": "on"},
     "hints-lz4": {"wal_log_hints": "on", "wal_compression": "lz4"},
     "logical-zstd": {"wal_level": "logical", "wal_compression": "zstd"},
 }
@@ -25,10 +26,16 @@ IO_WAYS = [(engine, mode) for engine in ("std-fs", "tokio-epoll-uring") for mode
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_pages_equal_the_servers_under_other_settings(name, make_postgres, make_pagectl, module_dir):
-    server = make_postgres(name, **SETTINGS[name])
-    history = make_history(server, module_dir / f"start-{name}", transactions=2000)
-    pagectl = make_pagectl(f"store-{name}")
+def test_pages_equal_the_servers_under_other_settings(
+    name, pg_major, make_postgres, pagectl, work_dir, verify_redo
+):
+    server = make_postgres(f"{name}-{pg_major}", major=pg_major, **{**redo.CHECK_IMAGES, **SETTINGS[name]})
+    redo.compression_or_skip(server, SETTINGS[name]["wal_compression"])
+    history = make_history(server, work_dir / "start", transactions=2000)
+    report = verify_redo(f"{name}-history", server, history.start)
+    assert report.count("XLOG/FPI", "images") > 0
+    logs_hints = bool(SETTINGS[name].keys() & {"checksums", "wal_log_hints"})
+    assert (report.count("XLOG/FPI_FOR_HINT", "images") > 0) == logs_hints
     pagectl.import_pgdata(history.start)
     pagectl.ingest(history.wal)
     pagectl.verify(server.data)
@@ -52,20 +59,21 @@ def indexed_table(server, kind):
     )
 
 
-def test_every_kind_of_index_is_rebuilt(make_postgres, make_pagectl, module_dir):
-    server = make_postgres("indexes")
+def test_every_kind_of_index_is_rebuilt(pg_major, make_postgres, pagectl, work_dir, verify_redo):
+    server = make_postgres(f"indexes-{pg_major}", major=pg_major, **redo.CHECK_IMAGES)
     with server.running():
         server.sql("SELECT 1")
-    pagectl = make_pagectl("store-indexes")
-    pagectl.import_pgdata(server.copy_stopped(module_dir / "start-indexes"))
+    start = server.copy_stopped(work_dir / "start")
+    pagectl.import_pgdata(start)
     with server.running():
         for kind in INDEXES:
             indexed_table(server, kind)
     middle_lsn = after_shutdown(server.checkpoint_lsn())
-    middle = server.copy_stopped(module_dir / "middle-indexes")
+    middle = server.copy_stopped(work_dir / "middle")
     with server.running():
         for kind in INDEXES:
             server.sql(f"DELETE FROM t_{kind} WHERE id % 2 = 0; VACUUM FREEZE t_{kind}; REINDEX TABLE t_{kind};")
+    verify_redo("indexes", server, start)
     pagectl.ingest(server.data / "pg_wal")
     pagectl.verify(server.data)
     pagectl.verify(middle, middle_lsn)

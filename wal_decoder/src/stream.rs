@@ -36,7 +36,7 @@ use input::Input;
 const MAX_RECORD_LEN: u32 = 0x3FFF_FFFF;
 
 /// At most so much is reserved for a record before its bytes arrive.
-const MAX_RESERVED: usize = 1 << 20;
+const MAX_RESERVED: usize = 1 << 18;
 
 /// Where decoding starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

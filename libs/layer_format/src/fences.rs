@@ -6,7 +6,8 @@ use utils::lsn::Lsn;
 use crate::FormatError;
 use crate::bytes::Cursor;
 
-const FENCE_LEN: usize = 24;
+/// Bytes of a fence.
+pub const FENCE_LEN: usize = 24;
 
 /// The first (key, LSN) of each index page, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

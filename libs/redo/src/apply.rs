@@ -1,7 +1,7 @@
 //! The rules common to all resource managers: full-page images, new pages, page LSNs.
 
 use postgres_formats::image::restore_image;
-use postgres_formats::page::PageMut;
+use postgres_formats::page::{PageBytes, PageMut};
 use postgres_formats::record::{BlockRef, DecodedRecord, RelFile};
 use postgres_formats::rmgr::{RmgrId, record_name};
 use postgres_formats::version::PgVersion;
@@ -44,13 +44,27 @@ const XLOG_FPI: u8 = 0xB0;
 /// `page` is the version before the record, all zero if there is none. Of other block references only relation, fork,
 /// number and flags are read, so the record may be reduced to this block. `pd_checksum` is not maintained.
 ///
+/// The page is saved before the record is applied; [`Chain`](crate::Chain) does without.
+///
 /// # Errors
 ///
-/// [`RedoError`] if there is no such block, if the record type is not known, or if record and page do not fit together;
-/// the page's content is unspecified then.
+/// [`RedoError`] if there is no such block, if the record type is not known, or if record and page do not fit together.
+/// The page is as it was then.
 pub fn apply_record(
     ctx: &RedoContext,
-    page: &mut [u8; 8192],
+    page: &mut PageBytes,
+    rec: &DecodedRecord<'_>,
+    block_id: u8,
+    end_lsn: u64,
+) -> Result<Applied, RedoError> {
+    let before = *page;
+    apply_in_place(ctx, page, rec, block_id, end_lsn).inspect_err(|_| *page = before)
+}
+
+/// As [`apply_record`], but after an error the page's content is unspecified: it must not be handed out.
+pub(crate) fn apply_in_place(
+    ctx: &RedoContext,
+    page: &mut PageBytes,
     rec: &DecodedRecord<'_>,
     block_id: u8,
     end_lsn: u64,
@@ -84,9 +98,10 @@ fn apply(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Applied, Fault> {
     if op.header.rmid == RmgrId::XLOG.0 {
         return xlog_without_image(op);
     }
+    let starts_anew = op.block.will_init || (heap2::may_create_page(op) && page.is_new());
     if op.block.will_init {
         page.bytes_mut().fill(0);
-    } else if heap2::may_create_page(op) && page.is_new() {
+    } else if starts_anew {
         page.init(0);
     } else if page.is_new() {
         return Ok(Applied::SkippedNew);
@@ -95,8 +110,8 @@ fn apply(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Applied, Fault> {
     }
     match dispatch(op, page)? {
         Outcome::Changed => page.set_lsn(op.end_lsn),
-        Outcome::ChangedKeepLsn => {}
-        Outcome::Unchanged => return Ok(Applied::Unchanged),
+        Outcome::Unchanged if !starts_anew => return Ok(Applied::Unchanged),
+        Outcome::ChangedKeepLsn | Outcome::Unchanged => {}
     }
     Ok(Applied::Changed)
 }
@@ -136,6 +151,7 @@ fn describe(
     let rmid = RmgrId(rec.header.rmid);
     RecordContext {
         rmgr: rmid.name(),
+        rmid: rmid.0,
         record: record_name(ctx.version, rmid, rec.header.info),
         info: rec.header.info,
         end_lsn,

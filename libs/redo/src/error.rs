@@ -6,12 +6,15 @@ use postgres_formats::cursor::Truncated;
 use postgres_formats::image::ImageError;
 use postgres_formats::page::PageError;
 use postgres_formats::record::RelFile;
+use postgres_formats::rmgr::RmgrId;
 
 /// Which record and which block an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordContext {
     /// Resource manager, as `pg_waldump` names it.
     pub rmgr: &'static str,
+    /// Its id, which is all that is known of an extension's.
+    pub rmid: u8,
     /// Record type, as `pg_waldump` names it, with its resource manager: `Heap/INSERT`.
     pub record: &'static str,
     /// The record's info byte, which tells record types without a name apart.
@@ -32,22 +35,26 @@ impl fmt::Display for RecordContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (high, low) = (self.end_lsn >> 32, self.end_lsn & 0xFFFF_FFFF);
         let RelFile { spc, db, rel } = self.rel;
+        f.write_str(self.record)?;
+        if self.rmid > RmgrId::MAX_BUILTIN {
+            write!(f, " of resource manager {}", self.rmid)?;
+        }
         write!(
             f,
-            "{} (info 0x{:02X}) ending at {high:X}/{low:X}, block reference {}: rel {spc}/{db}/{rel} fork {} block {}",
-            self.record, self.info, self.block_id, self.fork, self.blkno
+            " (info 0x{:02X}) ending at {high:X}/{low:X}, block reference {}: rel {spc}/{db}/{rel} fork {} block {}",
+            self.info, self.block_id, self.fork, self.blkno
         )
     }
 }
 
-/// Why a record could not be applied to a page. The page's content is unspecified afterwards.
+/// Why a record could not be applied to a page.
 #[derive(Debug, thiserror::Error)]
 pub enum RedoError {
     /// The record has no block reference with the given id.
     #[error("record has no such block: {0}")]
     NoSuchBlock(RecordContext),
     /// No redo exists for this record type.
-    #[error("redo of {record} is not supported: {context}")]
+    #[error("redo is not supported of {context}")]
     Unsupported {
         /// Resource manager name.
         rmgr: &'static str,

@@ -4,7 +4,8 @@
 //! blocks, never the content of another page. So any page can be brought forward alone, from any older version of it.
 //! Everything here is pure: no I/O, no state, and errors instead of panics whatever the bytes.
 //!
-//! * [`apply_record`] is the entry: full-page images, LSN rules, then one module per resource manager.
+//! * [`Chain`] brings a page through many records, [`apply_record`] through one: full-page images, LSN rules, then one
+//!   module per resource manager. A failed apply leaves the page as it was, or takes it away with the chain.
 //! * [`vm`] and [`slru`] hold the page changes that records make without a block reference.
 //! * [`mask`] blanks what PostgreSQL itself does not log, to compare pages with those of a server.
 
@@ -15,6 +16,7 @@
 mod apply;
 mod brin;
 mod btree;
+mod chain;
 mod data;
 mod error;
 mod generic;
@@ -35,4 +37,5 @@ mod testing;
 pub mod vm;
 
 pub use apply::{Applied, RedoContext, apply_record};
+pub use chain::Chain;
 pub use error::{Fault, RecordContext, RedoError};

@@ -1,7 +1,7 @@
 //! Hand-made records for unit tests.
 
 use postgres_formats::page::{PageBytes, PageMut};
-use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, RecordHeader, RelFile};
+use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, ImageCompression, RecordHeader, RelFile};
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
 
@@ -69,8 +69,20 @@ impl<'a> Sample<'a> {
         self.blocks.last_mut().expect("a block was added")
     }
 
+    /// The last block has an image of damaged pglz data.
+    pub(crate) fn compressed_image(mut self, bytes: &'a [u8]) -> Self {
+        let compression = Some(ImageCompression::Pglz);
+        self.last().image = Some(BlockImage { bytes, hole_offset: 0, hole_length: 0, compression, apply: true });
+        self
+    }
+
     /// Applies the record to a page of one of its blocks.
     pub(crate) fn apply(&self, id: u8, page: &mut PageBytes) -> Result<Applied, RedoError> {
+        self.with_record(|record| apply_record(&self.ctx, page, record, id, END))
+    }
+
+    /// Calls `then` with the record.
+    pub(crate) fn with_record<R>(&self, then: impl FnOnce(&DecodedRecord<'_>) -> R) -> R {
         let header = RecordHeader { total_len: 100, xid: XID, prev: 1, info: self.info, rmid: self.rmgr.0, crc: 0 };
         let blocks = self.blocks.iter().copied().collect();
         let record = DecodedRecord {
@@ -81,7 +93,7 @@ impl<'a> Sample<'a> {
             top_xid: None,
             main_data: &self.main,
         };
-        apply_record(&self.ctx, page, &record, id, END)
+        then(&record)
     }
 
     /// As [`apply`](Self::apply), which must change the page and set its LSN.

@@ -1,12 +1,14 @@
-//! Whatever the bytes of page and record: a result or an error, never a panic.
+//! Whatever the bytes of page and record: a result or an error, never a panic; a failed apply leaves the page as it
+//! was; nothing allocates much.
 
-use postgres_formats::page::PageMut;
+use allocation_counter::measure;
+use postgres_formats::page::{ItemId, PageMut};
 use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, ImageCompression, RecordHeader, RelFile};
 use postgres_formats::version::PgVersion;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use redo::mask::{PageKind, mask_for_files, mask_page};
-use redo::{RedoContext, apply_record};
+use redo::{Applied, RedoContext, apply_record};
 
 type Page = [u8; 8192];
 
@@ -87,6 +89,51 @@ fn blocks_of(blocks: &[Block]) -> Vec<BlockRef<'_>> {
         .collect()
 }
 
+/// More than any record needs at once.
+const MAX_ALLOCATED: u64 = 1 << 20;
+
+/// Applies the record twice, to two copies of the page.
+fn keeps_the_contract(ctx: &RedoContext, page: &mut Page, record: &DecodedRecord<'_>, id: u8) {
+    let before = *page;
+    let mut applied = None;
+    let allocated = measure(|| applied = Some(apply_record(ctx, page, record, id, u64::MAX)));
+    assert!(allocated.bytes_max <= MAX_ALLOCATED, "{} bytes allocated", allocated.bytes_max);
+    let (applied, mut again) = (applied.expect("it was called"), before);
+    let applied_again = apply_record(ctx, &mut again, record, id, u64::MAX);
+    assert_eq!(format!("{applied:?}"), format!("{applied_again:?}"));
+    assert!(*page == again, "the second time gave another page");
+    assert!(matches!(applied, Ok(Applied::Changed)) || *page == before, "the page changed: {applied:?}");
+}
+
+/// A thousand line pointers that share one posting list tuple as long as the page, to be merged into one.
+#[test]
+fn overlapping_posting_lists_are_not_piled_up() {
+    let mut bytes = [0; 8192];
+    let mut page = PageMut::new(&mut bytes);
+    page.init(16);
+    let (items, at, count) = (1000, 4200, 600u16);
+    page.set_lower(24 + 4 * items);
+    page.set_upper(4200);
+    for offset in 1..=items {
+        page.set_item_id(offset, ItemId::normal(at, 3900)).expect("the line pointer is there");
+    }
+    let [list, flags] = [16u16.to_le_bytes(), (0x2000 | count).to_le_bytes()];
+    let info = (0x2000u16 | 3900).to_le_bytes();
+    page.put(at.into(), &[&[0, 0], &list[..], &flags, &info].concat()).expect("the header fits");
+    let mut interval = vec![1, 0];
+    interval.extend_from_slice(&items.to_le_bytes());
+    let block =
+        BlockRef { id: 0, rel: RelFile::default(), fork: 0, blkno: 1, will_init: false, image: None, data: &interval };
+    let header = RecordHeader { total_len: 0, xid: 9, prev: 0, info: 0x60, rmid: 11, crc: 0 };
+    let version = PgVersion::V15;
+    let blocks = [block].into_iter().collect();
+    let record = DecodedRecord { version, header, blocks, origin: None, top_xid: None, main_data: &[1, 0] };
+    let ctx = RedoContext { version, data_checksums: false, wal_log_hints: false };
+    let error = apply_record(&ctx, &mut bytes.clone(), &record, 0, u64::MAX).unwrap_err().to_string();
+    assert!(error.contains("posting list tuple would be too long"), "{error}");
+    keeps_the_contract(&ctx, &mut bytes, &record, 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
@@ -105,7 +152,7 @@ proptest! {
         let record = DecodedRecord { version, header, blocks: refs, origin: None, top_xid: None, main_data: &main };
         let ctx = RedoContext { version, data_checksums: false, wal_log_hints: log_hints };
         for block in &blocks {
-            let _ = apply_record(&ctx, &mut page, &record, block.id, u64::MAX);
+            keeps_the_contract(&ctx, &mut page, &record, block.id);
         }
     }
 

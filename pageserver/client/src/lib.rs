@@ -89,6 +89,19 @@ impl PageServer {
         self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
     }
 
+    /// What a compute starts with, as a tar stream: see [`pageserver_api::boot_image`].
+    pub async fn boot_image(
+        &self,
+        tenant: TenantId,
+        timeline: TimelineId,
+        lsn: Lsn,
+        gzip: bool,
+    ) -> Result<BackupStream, ClientError> {
+        let flag = if gzip { " --gzip" } else { "" };
+        let command = format!("bootimage {tenant} {timeline} {lsn}{flag}");
+        self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
+    }
+
     /// A whole data directory, as a tar stream.
     pub async fn fullbackup(
         &self,

@@ -9,12 +9,14 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use crate::remote::{self, RemoteCommand, ServerArgs};
+use crate::scrub::ScrubArgs;
 use crate::store::Store;
+use crate::verify_redo::VerifyRedoArgs;
 
 /// Stores the history of Postgres clusters, and gives pages as of any LSN.
 ///
-/// Some commands talk to a pageserver that runs (attach, tenant, timeline, layers, checkpoint, lease, lsn-at), the
-/// others work on a directory that no server uses.
+/// Some commands talk to a pageserver that runs (attach, tenant, timeline, branch, compute, layers, checkpoint, lease,
+/// lsn-at), the others work on a directory that no server uses.
 #[derive(Debug, Parser)]
 #[command(name = "pagectl", version)]
 pub(crate) struct Cli {
@@ -55,6 +57,8 @@ enum Command {
     Local(LocalCommand),
     #[command(flatten)]
     Remote(RemoteCommand),
+    /// Replay WAL written with wal_consistency_checking=all, and compare each page with the image in its record.
+    VerifyRedo(VerifyRedoArgs),
 }
 
 /// What works on a directory.
@@ -104,6 +108,8 @@ enum LocalCommand {
     },
     /// What the store holds and how far it has come.
     Status,
+    /// Verify every file and every object against checksums and index; repair what has a good copy.
+    Scrub(ScrubArgs),
     /// One hash over all that is stored as of an LSN.
     Digest {
         /// As of this LSN; the last one if not given.
@@ -170,8 +176,10 @@ enum LayerCommand {
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let Cli { common, server, command } = cli;
     match command {
+        Command::Local(LocalCommand::Scrub(args)) if args.running => remote::run_scrub(&common, &server, &args),
         Command::Local(command) => run_local(common, command),
         Command::Remote(command) => remote::run(&common, &server, command),
+        Command::VerifyRedo(args) => crate::verify_redo::run(common.json, &args),
     }
 }
 
@@ -182,8 +190,8 @@ fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
         _ => None,
     };
     common.workdir = camino::absolute_utf8(&common.workdir)?;
-    let store = Store::new(common, checkpoint_distance);
     runtime.block_on(async {
+        let store = Store::new(common, checkpoint_distance).await?;
         match command {
             LocalCommand::Import { pgdata } => crate::import::run(&store, &pgdata).await,
             LocalCommand::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
@@ -193,6 +201,7 @@ fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
             LocalCommand::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
             LocalCommand::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
             LocalCommand::Status => crate::status::run(&store).await,
+            LocalCommand::Scrub(args) => crate::scrub::run(&store, &args).await,
             LocalCommand::Digest { lsn } => crate::digest::run(&store, lsn).await,
         }
     })

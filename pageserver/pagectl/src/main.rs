@@ -13,9 +13,11 @@ mod output;
 mod page_show;
 mod parallel;
 mod remote;
+mod scrub;
 mod status;
 mod store;
 mod verify;
+mod verify_redo;
 mod wal_files;
 
 use std::process::ExitCode;

@@ -1,10 +1,14 @@
 //! Commands for a pageserver that runs: each is one or a few calls of its management interface.
 
 mod attach;
+mod branch;
 mod client;
+mod compute;
 mod layers;
 mod lsn;
-mod table;
+mod moment;
+mod scrub;
+pub(crate) mod table;
 mod tenant;
 mod timeline;
 
@@ -15,6 +19,7 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
 use crate::cli::Common;
+use crate::scrub::ScrubArgs;
 use client::Client;
 
 /// Which server, and who asks.
@@ -46,6 +51,13 @@ pub(crate) enum RemoteCommand {
         #[command(subcommand)]
         command: TimelineCommand,
     },
+    /// Branches by their names: create, list, diff, delete.
+    Branch {
+        #[command(subcommand)]
+        command: branch::BranchCommand,
+    },
+    /// Stock Postgres servers on branches: start, stop, list, connect, logs, destroy.
+    Compute(compute::ComputeArgs),
     /// List the layers of a timeline, or draw them.
     Layers {
         /// Write a picture to this file: keys across, LSNs up, a box for each layer.
@@ -111,12 +123,20 @@ pub(crate) enum TimelineCommand {
 struct Remote<'a> {
     client: Client,
     common: &'a Common,
+    /// For those who ask the page service.
+    token: Option<String>,
+}
+
+/// Has the server scrub what it has stored.
+pub(crate) fn run_scrub(common: &Common, server: &ServerArgs, args: &ScrubArgs) -> anyhow::Result<()> {
+    let client = Client::new(&server.server, server.token.clone(), server.ca_file.as_deref())?;
+    scrub::run(&Remote { client, common, token: server.token.clone() }, args)
 }
 
 /// Runs the command.
 pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) -> anyhow::Result<()> {
     let client = Client::new(&server.server, server.token.clone(), server.ca_file.as_deref())?;
-    let remote = Remote { client, common };
+    let remote = Remote { client, common, token: server.token.clone() };
     match command {
         RemoteCommand::Attach(args) => attach::run(&remote, args),
         RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),
@@ -128,6 +148,8 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
             timeline::branch(&remote, at_lsn, at_time, id)
         }
         RemoteCommand::Timeline { command: TimelineCommand::Delete } => timeline::delete(&remote),
+        RemoteCommand::Branch { command } => branch::run(&remote, command),
+        RemoteCommand::Compute(args) => compute::run(&remote, args),
         RemoteCommand::Layers { svg } => layers::run(&remote, svg),
         RemoteCommand::Checkpoint => lsn::checkpoint(&remote),
         RemoteCommand::Lease { lsn } => lsn::lease(&remote, lsn),

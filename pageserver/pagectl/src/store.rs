@@ -1,10 +1,13 @@
 //! The store that a command works on.
 
 use anyhow::{Context, bail};
+use camino::Utf8Path;
 use pageserver::config::PageServerConf;
 use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::pgdata::TimelineStore;
 use pageserver::pgdata::listing::Listing;
+use pageserver::remote_storage::RemoteStorage;
+use pageserver::settings::{FILE_NAME, Overrides, Settings};
 use pageserver::task_mgr::TaskKind;
 use pageserver::tenant::find_single_timeline;
 use pageserver::tenant::timeline::Timeline;
@@ -29,17 +32,21 @@ pub(crate) type Opened = TimelineStore;
 
 impl Store {
     /// Sets the process up for `common`. `checkpoint_distance` is the size of in-memory layers in bytes.
-    pub(crate) fn new(common: Common, checkpoint_distance: Option<u64>) -> Self {
+    ///
+    /// # Errors
+    /// If the working directory's settings are wrong, or the object storage that they name cannot be opened.
+    pub(crate) async fn new(common: Common, checkpoint_distance: Option<u64>) -> anyhow::Result<Self> {
         let engine = common.io_engine.unwrap_or_else(virtual_file::io_engine_for_bench);
         virtual_file::init(MAX_OPEN_FILES, engine, common.io_mode, SyncMode::Sync);
         let mut conf = PageServerConf::dummy_conf(common.workdir.clone());
         conf.virtual_file_io_mode = common.io_mode;
         conf.virtual_file_io_engine = Some(engine);
         conf.checkpoint_distance = checkpoint_distance.unwrap_or(conf.checkpoint_distance);
+        conf.remote_storage = remote_storage(&common.workdir).await?;
         // One for the whole process, which lives as long as it does.
         let conf = Box::leak(Box::new(conf));
         let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
-        Self { common, conf, ctx }
+        Ok(Self { common, conf, ctx })
     }
 
     /// Opens the timeline that the arguments name, or the only one.
@@ -52,6 +59,17 @@ impl Store {
         let timeline = opened.with_context(|| format!("cannot open the store in {}", self.common.workdir))?;
         Ok(TimelineStore::new(timeline, self.ctx.clone()))
     }
+}
+
+/// The object storage of a pageserver with this working directory: it has what the directory lacks. A directory without
+/// settings is no pageserver's, and has none.
+async fn remote_storage(workdir: &Utf8Path) -> anyhow::Result<Option<RemoteStorage>> {
+    if !workdir.join(FILE_NAME).exists() {
+        return Ok(None);
+    }
+    let (settings, _) = Settings::load(workdir, &Overrides::from_environment())?;
+    let store = settings.store(workdir).map_err(anyhow::Error::msg)?;
+    RemoteStorage::open(&store).await.context("cannot open object storage (remote_storage)")
 }
 
 /// The LSN asked for, or the last one. History must reach from below to above it.

@@ -3,7 +3,7 @@
 //! Relations and their sizes are compared both ways; relation maps, prepared transactions and the checkpoint's counters
 //! too. What Postgres does not log is masked (`redo::mask`) or allowed for (`compare`), each with its rule.
 
-mod compare;
+pub(crate) mod compare;
 mod fork;
 mod lost_map;
 mod other;

@@ -149,7 +149,8 @@ impl Job {
             status.total_bytes = (total > 0).then_some(total * 1024);
         });
         let ctx = RequestContext::new(TaskKind::ImportPgData, DownloadBehavior::Error);
-        let mut import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, &ctx).await?;
+        let import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, &ctx).await?;
+        let mut import = import.with_remote(self.manager.remote_of(self.tenant));
         self.or_cancelled(self.receive(&mut backup, &mut import)).await?;
         let end = backup.end().map_or(start.lsn, |end| end.lsn);
         self.status.update(|status| (status.phase, status.consistent_lsn) = (AttachPhase::Finishing, Some(end)));
@@ -217,6 +218,9 @@ fn backup_start(backup: &BaseBackup) -> BackupStart {
 /// Removes a timeline that nobody knows yet.
 async fn remove(timeline: Timeline) -> Result<(), AttachError> {
     let dir = timeline.dir().to_owned();
+    if let Err(error) = timeline.bury().await {
+        tracing::warn!(timeline = %timeline.timeline_id(), "it may be left in the bucket, delete it: {error}");
+    }
     timeline.shutdown().await;
     Ok(crate::import::remove(&dir).await?)
 }

@@ -1,19 +1,23 @@
 //! Which files there are, and what is in them.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use pageserver_api::boot_image::{MANIFEST_NAME, Manifest, RelationSize};
 use pageserver_api::key::{CONTROLFILE_KEY, relmap_key, slru_block_key, twophase_file_key};
 use pageserver_api::parameters::ClusterParameters;
-use pageserver_api::reltag::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, SlruKind};
+use pageserver_api::reltag::{BlockNumber, DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, RelTag, SlruKind};
 use postgres_formats::control_file::ControlFile;
 use postgres_formats::relmap;
 use postgres_formats::slru::segment_file_name;
 use postgres_formats::twophase;
 use postgres_formats::version::PgVersion;
+use utils::lsn::Lsn;
 use wal_decoder::tablespaces::TablespaceTable;
 
-use super::server_files::{checkpoint_lsn, control_file, wal_segments};
+use super::server_files::{checkpoint_lsn, control_file, history_file, wal_segments};
 use super::tar::Tar;
-use super::{BackupError, BackupRequest, Extent, Sink, relations};
+use super::{BackupError, BackupRequest, Extent, Sink, catalog, relations};
 use crate::errors::StorageError;
 use crate::pgdata::PageStore;
 use crate::pgdata::listing::Listing;
@@ -54,6 +58,15 @@ struct Cluster {
     tablespaces: TablespaceTable,
 }
 
+/// Relations that a server reads, but for unlogged ones; as keys name them.
+#[derive(Debug, Default)]
+pub(super) struct Relations {
+    /// Sizes in blocks.
+    pub(super) forks: BTreeMap<RelTag, BlockNumber>,
+    /// By tablespace and database: OIDs of mapped catalogs, and their files.
+    pub(super) mapped: BTreeMap<(u32, u32), Vec<(u32, u32)>>,
+}
+
 pub(super) async fn write<S: PageStore, W: Sink>(
     store: &S,
     request: BackupRequest,
@@ -61,11 +74,11 @@ pub(super) async fn write<S: PageStore, W: Sink>(
 ) -> Result<(), BackupError> {
     let listing = Listing::new(store, request.lsn);
     let imported = listing.required(CONTROLFILE_KEY).await?;
-    let imported = ControlFile::decode(&imported).map_err(|error| damaged(&error))?;
+    let imported = ControlFile::decode(&imported).map_err(|error| damaged("control file", &error))?;
     let parameters = listing.parameters().await?;
     let cluster = Cluster { version: imported.version, tablespaces: listing.tablespaces().await?, parameters };
     write_settings(&cluster, tar).await?;
-    write_databases(&listing, &cluster, request.extent, tar).await?;
+    let relations = write_databases(&listing, &cluster, request.extent, tar).await?;
     for kind in SlruKind::ALL {
         write_slru(&listing, kind, tar).await?;
     }
@@ -76,14 +89,17 @@ pub(super) async fn write<S: PageStore, W: Sink>(
     }
     let lsn = checkpoint_lsn(request.lsn, &cluster.parameters);
     let control = control_file(imported, &cluster.parameters, listing.checkpoint().await?, lsn);
-    write_wal(&control, tar).await?;
+    write_wal(&control, request.prev, tar).await?;
+    if request.extent == Extent::BootImage {
+        write_boot_files(&listing, &cluster, lsn, relations, tar).await?;
+    }
     // Last, as in the backups of Postgres: without it an incomplete copy cannot be started.
     tar.file("global/pg_control", &control.encode()).await?;
     Ok(tar.finish().await?)
 }
 
-fn damaged(error: &dyn std::fmt::Display) -> StorageError {
-    StorageError::Internal(format!("stored control file: {error}"))
+fn damaged(what: &str, error: &dyn std::fmt::Display) -> StorageError {
+    StorageError::Internal(format!("stored {what}: {error}"))
 }
 
 async fn write_settings<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
@@ -138,8 +154,9 @@ async fn write_databases<S: PageStore, W: Sink>(
     cluster: &Cluster,
     extent: Extent,
     tar: &mut Tar<'_, W>,
-) -> Result<(), BackupError> {
+) -> Result<Relations, BackupError> {
     let version = cluster.version;
+    let mut all = Relations::default();
     for tablespace in cluster.tablespaces.entries() {
         tar.dir(&format!("pg_tblspc/{}", tablespace.oid)).await?;
         tar.dir(&tablespace_dir(version, tablespace.oid)).await?;
@@ -152,15 +169,49 @@ async fn write_databases<S: PageStore, W: Sink>(
         if has_relmap {
             let map = listing.required(relmap_key(spcnode, dbnode)).await?;
             tar.file(&format!("{dir}/{}", relmap::FILE_NAME), &map).await?;
+            let entries = relmap::decode(version, &map).map_err(|error| damaged("relation map", &error))?;
+            all.mapped.insert((spcnode, dbnode), entries);
             if spcnode != GLOBAL_TABLESPACE {
                 tar.file(&format!("{dir}/PG_VERSION"), version_file(version).as_bytes()).await?;
             }
         }
         let checksums = cluster.parameters.data_checksums;
         let source = relations::Source { listing, spcnode, dbnode, dir: &dir, checksums };
-        relations::write(&source, extent, tar).await?;
+        all.forks.append(&mut relations::write(&source, extent, tar).await?);
     }
-    Ok(())
+    Ok(all)
+}
+
+/// What a compute needs besides the data directory: which relations there are, and the blocks that it reads first.
+async fn write_boot_files<S: PageStore, W: Sink>(
+    listing: &Listing<'_, S>,
+    cluster: &Cluster,
+    lsn: Lsn,
+    relations: Relations,
+    tar: &mut Tar<'_, W>,
+) -> Result<(), BackupError> {
+    let parameters = &cluster.parameters;
+    catalog::write(listing, parameters.data_checksums, &relations, &cluster.tablespaces, tar).await?;
+    let by_oid = |(rel, blocks): (RelTag, BlockNumber)| {
+        let rel = RelTag { spcnode: tablespace_oid(&cluster.tablespaces, rel.spcnode)?, ..rel };
+        Ok(RelationSize { rel, blocks })
+    };
+    let mut relations: Vec<_> = relations.forks.into_iter().map(by_oid).collect::<Result<_, StorageError>>()?;
+    relations.sort_unstable();
+    let manifest = Manifest {
+        lsn,
+        pg_version: cluster.version.major(),
+        catalog_version: cluster.version.catalog_version(),
+        data_checksums: parameters.data_checksums,
+        system_identifier: parameters.system_identifier,
+        relations,
+    };
+    Ok(tar.file_beside(MANIFEST_NAME, &manifest.encode()).await?)
+}
+
+/// The OID of the tablespace that `number` stands for in keys.
+pub(super) fn tablespace_oid(tablespaces: &TablespaceTable, number: u32) -> Result<u32, StorageError> {
+    tablespaces.oid(number).ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))
 }
 
 fn tablespace_dir(version: PgVersion, oid: u32) -> String {
@@ -174,8 +225,7 @@ fn database_dir(cluster: &Cluster, spcnode: u32, dbnode: u32) -> Result<String, 
         GLOBAL_TABLESPACE => Ok("global".to_owned()),
         DEFAULT_TABLESPACE => Ok(format!("base/{dbnode}")),
         number => {
-            let oid = cluster.tablespaces.oid(number);
-            let oid = oid.ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))?;
+            let oid = tablespace_oid(&cluster.tablespaces, number)?;
             Ok(format!("{}/{dbnode}", tablespace_dir(cluster.version, oid)))
         }
     }
@@ -194,9 +244,12 @@ async fn write_slru<S: PageStore, W: Sink>(
     Ok(())
 }
 
-async fn write_wal<W: Sink>(control: &ControlFile, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
+async fn write_wal<W: Sink>(control: &ControlFile, prev: Lsn, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
+    if let Some((name, content)) = history_file(control) {
+        tar.file(&format!("pg_wal/{name}"), content).await?;
+    }
     let size = u64::from(control.fields.wal_segment_size);
-    for segment in wal_segments(control) {
+    for segment in wal_segments(control, prev) {
         tar.begin_file(&format!("pg_wal/{}", segment.name), size).await?;
         let mut at = 0;
         for (offset, piece) in segment.pieces {

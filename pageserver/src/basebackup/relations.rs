@@ -17,7 +17,7 @@ const PAGE_SIZE: u64 = 8192;
 /// Pages per file (`RELSEG_SIZE`): 1 GiB.
 const PAGES_PER_FILE: u32 = 131_072;
 /// Pages read at once: 1 MiB.
-const PAGES_PER_READ: u32 = 128;
+pub(super) const PAGES_PER_READ: u32 = 128;
 
 /// A database in a tablespace.
 pub(super) struct Source<'a, S> {
@@ -33,29 +33,27 @@ pub(super) struct Source<'a, S> {
 /// Writes the database's relations: all of them, or only what a server without the others needs.
 ///
 /// An unlogged relation has an init fork, which a server that stops in order has copied over the main fork: so its main
-/// fork is that as well.
+/// fork is that as well. Gives the forks of all others, with their sizes.
 pub(super) async fn write<S: PageStore, W: Sink>(
     source: &Source<'_, S>,
     extent: Extent,
     tar: &mut Tar<'_, W>,
-) -> Result<(), BackupError> {
+) -> Result<BTreeMap<RelTag, BlockNumber>, BackupError> {
     let forks = source.listing.relations(source.spcnode, source.dbnode).await?;
     for (rel, blocks) in &forks {
         if rel.forknum == INIT_FORK {
             write_fork(source, *rel, *blocks, MAIN_FORK, tar).await?;
         }
-        if !is_wanted(&forks, *rel, extent) {
-            continue;
+        if rel.forknum == INIT_FORK || (extent == Extent::Full && is_logged(&forks, *rel)) {
+            write_fork(source, *rel, *blocks, rel.forknum, tar).await?;
         }
-        write_fork(source, *rel, *blocks, rel.forknum, tar).await?;
     }
-    Ok(())
+    let logged = forks.iter().filter(|(rel, _)| is_logged(&forks, **rel));
+    Ok(logged.map(|(rel, blocks)| (*rel, *blocks)).collect())
 }
 
-fn is_wanted(forks: &BTreeMap<RelTag, BlockNumber>, rel: RelTag, extent: Extent) -> bool {
-    let is_init = rel.forknum == INIT_FORK;
-    let is_unlogged = forks.contains_key(&rel.with_fork(INIT_FORK));
-    is_init || (extent == Extent::Full && !is_unlogged)
+fn is_logged(forks: &BTreeMap<RelTag, BlockNumber>, rel: RelTag) -> bool {
+    !forks.contains_key(&rel.with_fork(INIT_FORK))
 }
 
 /// Writes `rel` under the name of its fork `name`.
@@ -79,7 +77,7 @@ async fn write_fork<S: PageStore, W: Sink>(
         tar.begin_file(&path, u64::from(end - first) * PAGE_SIZE).await?;
         while first < end {
             let next = end.min(first.saturating_add(PAGES_PER_READ));
-            tar.content(read(source, rel, first, next).await?).await?;
+            tar.content(read(source.listing, source.checksums, rel, first, next).await?).await?;
             first = next;
         }
         tar.end_file().await?;
@@ -90,18 +88,19 @@ async fn write_fork<S: PageStore, W: Sink>(
 }
 
 /// Pages `first..end`, with checksums if the cluster has them.
-async fn read<S: PageStore>(
-    source: &Source<'_, S>,
+pub(super) async fn read<S: PageStore>(
+    listing: &Listing<'_, S>,
+    checksums: bool,
     rel: RelTag,
     first: BlockNumber,
     end: BlockNumber,
 ) -> Result<Bytes, StorageError> {
-    let pages = source.listing.dense(rel_block_key(rel, first)..rel_block_key(rel, end)).await?;
+    let pages = listing.dense(rel_block_key(rel, first)..rel_block_key(rel, end)).await?;
     let mut bytes = BytesMut::with_capacity((u64::from(end - first) * PAGE_SIZE) as usize);
     for (block, page) in (first..end).zip(pages.into_values()) {
         let mut page = <PageBytes>::try_from(&page[..])
             .map_err(|_| StorageError::Internal(format!("block {block} of {rel} has {} bytes", page.len())))?;
-        if source.checksums {
+        if checksums {
             set_data_checksum(&mut page, block);
         }
         bytes.extend_from_slice(&page);

@@ -59,11 +59,12 @@ pub(super) fn control_file(
 }
 
 /// The segments with the checkpoint record of `control`: one, or two if the record crosses their border.
-pub(super) fn wal_segments(control: &ControlFile) -> Vec<SparseSegment> {
+/// The record before it begins at `prev`; 0/0 if that is not known.
+pub(super) fn wal_segments(control: &ControlFile, prev: Lsn) -> Vec<SparseSegment> {
     let (lsn, timeline) = (control.fields.checkpoint, control.fields.checkpoint_copy.timeline);
     let segment_size = control.fields.wal_segment_size;
     let mut segments = BTreeMap::<u64, SparseSegment>::new();
-    for (at, piece) in lay_out(control, lsn, checkpoint_record(&control.fields.checkpoint_copy)) {
+    for (at, piece) in lay_out(control, lsn, checkpoint_record(&control.fields.checkpoint_copy, prev)) {
         let position = WalPosition { timeline, lsn: at, segment_size };
         let segment = segments.entry(at.segment_number(segment_size.into())).or_insert_with(|| {
             let first = page_header(control, at.segment_start(segment_size.into()), 0);
@@ -113,11 +114,19 @@ fn page_header(control: &ControlFile, address: Lsn, remaining: u32) -> Vec<u8> {
     header.encode()
 }
 
-/// A shutdown checkpoint's record. It points back to 0/0: nothing before it is ever read.
-fn checkpoint_record(checkpoint: &CheckPoint) -> Vec<u8> {
+/// Name and content of the history file that a server on a later timeline is asked for. On which timelines the data
+/// were before is not known: none is named.
+pub(super) fn history_file(control: &ControlFile) -> Option<(String, &'static [u8])> {
+    let timeline = control.fields.checkpoint_copy.timeline;
+    let content: &[u8] = b"# Copied from a page server: what came before this timeline is not known here.\n";
+    (timeline > 1).then(|| (format!("{timeline:08X}.history"), content))
+}
+
+/// A shutdown checkpoint's record. The server never follows its link back; who reads WAL across it does.
+fn checkpoint_record(checkpoint: &CheckPoint, prev: Lsn) -> Vec<u8> {
     let data = checkpoint.encode();
     let total_len = (HEADER_SIZE + 2 + data.len()) as u32;
-    let header = RecordHeader { total_len, xid: 0, prev: 0, info: CHECKPOINT_SHUTDOWN, rmid: RMGR_XLOG, crc: 0 };
+    let header = RecordHeader { total_len, xid: 0, prev: prev.0, info: CHECKPOINT_SHUTDOWN, rmid: RMGR_XLOG, crc: 0 };
     let with_crc = |header: RecordHeader| [&header.encode()[..], &[MAIN_DATA_SHORT, data.len() as u8], &data].concat();
     let crc = record_crc(&with_crc(header)).expect("a record is longer than its header");
     with_crc(RecordHeader { crc, ..header })

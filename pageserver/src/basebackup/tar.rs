@@ -4,6 +4,7 @@ use std::io;
 use std::time::UNIX_EPOCH;
 
 use bytes::{Bytes, BytesMut};
+use pageserver_api::boot_image::{SUMS_NAME, Sum, Sums, UPPER_DIR};
 use tar::{EntryType, Header};
 
 use super::Sink;
@@ -11,6 +12,15 @@ use super::Sink;
 const BLOCK: usize = 512;
 /// Zeros are sent in pieces of this size at most.
 const ZEROS: usize = 64 * 1024;
+
+/// Where files are in the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Where they are in a data directory.
+    DataDirectory,
+    /// Where they are in a compute's directory: WAL apart from all else, and a list of checksums at the end.
+    Compute,
+}
 
 /// Writes an archive to a sink.
 pub(super) struct Tar<'a, W> {
@@ -23,29 +33,56 @@ pub(super) struct Tar<'a, W> {
     left: u64,
     /// Zeros needed after it.
     padding: usize,
+    layout: Layout,
+    /// The files so far.
+    sums: Sums,
 }
 
 impl<'a, W: Sink> Tar<'a, W> {
-    pub(super) fn new(sink: &'a mut W) -> Self {
+    pub(super) fn new(sink: &'a mut W, layout: Layout) -> Self {
         let time = env::clock::system_now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self { sink, time, buf: BytesMut::new(), left: 0, padding: 0 }
+        Self { sink, time, buf: BytesMut::new(), left: 0, padding: 0, layout, sums: Sums::default() }
     }
 
-    /// A directory.
+    /// A directory of the data directory.
     pub(super) async fn dir(&mut self, path: &str) -> io::Result<()> {
-        self.header(path, EntryType::Directory, 0o700, 0).await
+        self.header(&self.placed(path), EntryType::Directory, 0o700, 0).await
     }
 
-    /// A whole file.
+    /// Where a file of the data directory goes.
+    fn placed(&self, path: &str) -> String {
+        let is_wal = path == "pg_wal" || path.starts_with("pg_wal/");
+        match self.layout {
+            Layout::Compute if !is_wal => format!("{UPPER_DIR}/{path}"),
+            Layout::Compute | Layout::DataDirectory => path.to_owned(),
+        }
+    }
+
+    /// A whole file of the data directory.
     pub(super) async fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.begin_file(path, content.len() as u64).await?;
         self.content(Bytes::copy_from_slice(content)).await?;
         self.end_file().await
     }
 
-    /// Begins a file of `size` bytes, which have to follow.
+    /// Begins a file of the data directory of `size` bytes, which have to follow.
     pub(super) async fn begin_file(&mut self, path: &str, size: u64) -> io::Result<()> {
+        self.begin_beside(&self.placed(path), size).await
+    }
+
+    /// A whole file that is no part of the data directory.
+    pub(super) async fn file_beside(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.begin_beside(path, content.len() as u64).await?;
+        self.content(Bytes::copy_from_slice(content)).await?;
+        self.end_file().await
+    }
+
+    /// Begins a file that is no part of the data directory.
+    pub(super) async fn begin_beside(&mut self, path: &str, size: u64) -> io::Result<()> {
         self.header(path, EntryType::Regular, 0o600, size).await?;
+        if self.layout == Layout::Compute {
+            self.sums.0.push(Sum { path: path.to_owned(), size, crc: 0 });
+        }
         self.left = size;
         self.padding = (BLOCK - (size % BLOCK as u64) as usize) % BLOCK;
         Ok(())
@@ -54,6 +91,9 @@ impl<'a, W: Sink> Tar<'a, W> {
     /// The next bytes of the file.
     pub(super) async fn content(&mut self, bytes: Bytes) -> io::Result<()> {
         self.left = self.left.checked_sub(bytes.len() as u64).expect("a file gets as many bytes as announced");
+        if let Some(sum) = self.sums.0.last_mut() {
+            sum.crc = crc32c::crc32c_append(sum.crc, &bytes);
+        }
         self.send(bytes).await
     }
 
@@ -78,6 +118,10 @@ impl<'a, W: Sink> Tar<'a, W> {
 
     /// Ends the archive.
     pub(super) async fn finish(&mut self) -> io::Result<()> {
+        if self.layout == Layout::Compute {
+            let sums = std::mem::take(&mut self.sums).encode();
+            self.file_beside(SUMS_NAME, sums.as_bytes()).await?;
+        }
         self.buf.resize(self.buf.len() + 2 * BLOCK, 0);
         self.sink.write(self.buf.split().freeze()).await
     }

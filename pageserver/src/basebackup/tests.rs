@@ -13,7 +13,7 @@ use postgres_formats::xlog;
 use utils::lsn::Lsn;
 
 use super::server_files::{SparseSegment, wal_segments};
-use super::{Sink, gzip::Gzip, tar::Tar};
+use super::{Sink, gzip::Gzip, tar::Layout, tar::Tar};
 
 const SEGMENT: u32 = 1 << 20;
 const SYSTEM: u64 = 0x1234_5678_9ABC_DEF0;
@@ -101,12 +101,13 @@ fn the_checkpoint_is_found_wherever_it_is() {
     for version in PgVersion::ALL {
         for (lsn, count) in places {
             let (lsn, control) = (Lsn(lsn), control(version, Lsn(lsn)));
-            let segments = files(wal_segments(&control));
+            let prev = Lsn(lsn.0 - 400);
+            let segments = files(wal_segments(&control, prev));
             assert_eq!(segments.len(), count, "{lsn}");
             let record = read_record(version, &segments, lsn);
             assert!(check_crc(&record));
             let record = decode(version, &record).unwrap();
-            assert_eq!((record.header.rmid, record.header.info, record.header.prev), (0, 0, 0));
+            assert_eq!((record.header.rmid, record.header.info, record.header.prev), (0, 0, prev.0));
             let parsed = xlog::parse(version, record.header.info, record.main_data).unwrap();
             assert!(format!("{parsed:?}").contains("777"), "{parsed:?}");
             assert_eq!(CheckPoint::decode(record.main_data).unwrap().redo, lsn);
@@ -116,7 +117,7 @@ fn the_checkpoint_is_found_wherever_it_is() {
 }
 
 async fn archive<W: Sink>(sink: &mut W) {
-    let mut tar = Tar::new(sink);
+    let mut tar = Tar::new(sink, Layout::DataDirectory);
     tar.dir("base").await.unwrap();
     tar.file("base/empty", b"").await.unwrap();
     tar.file("base/small", b"abc").await.unwrap();

@@ -73,7 +73,7 @@ impl From<StorageError> for ApiError {
     fn from(error: StorageError) -> Self {
         let status = match (&error, error.kind()) {
             (StorageError::LsnTimeout { .. }, _) => StatusCode::REQUEST_TIMEOUT,
-            (_, ErrorKind::Retry | ErrorKind::Shutdown) => StatusCode::SERVICE_UNAVAILABLE,
+            (_, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Shutdown) => StatusCode::SERVICE_UNAVAILABLE,
             (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
             (_, ErrorKind::Gone) => StatusCode::NOT_FOUND,
             (_, ErrorKind::Corrupt | ErrorKind::Internal) => StatusCode::INTERNAL_SERVER_ERROR,

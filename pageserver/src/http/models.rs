@@ -10,6 +10,7 @@ use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
 use super::sources::LeftSlot;
+use crate::disk_budget::Level;
 
 /// A state, as `slug` and what there is to say about it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -24,7 +25,7 @@ pub(crate) struct TenantInfo {
     /// Its id.
     #[schema(value_type = String)]
     pub(crate) id: TenantShardId,
-    /// Always Active: what is listed serves.
+    /// Active, or Fenced: another server has taken it over, and this one serves what it has.
     pub(crate) state: Slug,
     /// Bytes of all layer files.
     pub(crate) current_physical_size: u64,
@@ -33,12 +34,20 @@ pub(crate) struct TenantInfo {
     /// Its timelines, those that could not be opened among them.
     #[schema(value_type = Vec<String>)]
     pub(crate) timelines: Vec<TimelineId>,
+    /// The generation that this server holds; null without object storage.
+    pub(crate) generation: Option<u32>,
+    /// Why this server writes nothing more, if so.
+    pub(crate) fenced: Option<String>,
+    /// Bytes of layers that are whole on this disk.
+    pub(crate) resident_bytes: u64,
+    /// Bytes of layers that object storage has.
+    pub(crate) in_bucket_bytes: u64,
 }
 
 /// How a tenant is to be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 pub(crate) enum LocationMode {
-    /// This server alone has it.
+    /// This server has it: it is taken over from whoever had it.
     AttachedSingle,
     /// Not supported.
     AttachedMulti,
@@ -46,7 +55,7 @@ pub(crate) enum LocationMode {
     AttachedStale,
     /// Not supported.
     Secondary,
-    /// Not supported: the local directory is the only copy. Delete the tenant instead.
+    /// This server lets go of it, once all is in object storage.
     Detached,
 }
 
@@ -59,9 +68,9 @@ pub(crate) struct TenantConf {}
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LocationConfig {
-    /// AttachedSingle makes the tenant if it is not there.
+    /// AttachedSingle makes the tenant if it is nowhere yet.
     pub(crate) mode: LocationMode,
-    /// Taken for compatibility; there is no second server that it would fence off as yet.
+    /// Taken for compatibility: generations are taken in object storage.
     #[serde(rename = "generation")]
     pub(crate) _generation: Option<u32>,
     /// Must be null.
@@ -122,6 +131,8 @@ pub(crate) struct TimelineInfo {
     /// Its id.
     #[schema(value_type = String)]
     pub(crate) timeline_id: TimelineId,
+    /// The branch's name, if it was given one.
+    pub(crate) name: Option<String>,
     /// The timeline that it branches off.
     #[schema(value_type = Option<String>)]
     pub(crate) ancestor_timeline_id: Option<TimelineId>,
@@ -172,6 +183,23 @@ pub(crate) struct TimelineInfo {
     pub(crate) frozen_layer_count: usize,
     /// Bytes of values in memory and ephemeral files.
     pub(crate) in_memory_bytes: u64,
+    /// History is complete up to here in object storage; null if it is not there.
+    #[schema(value_type = Option<String>)]
+    pub(crate) remote_consistent_lsn: Option<Lsn>,
+    /// The generation that this server writes under; 0 if there never was object storage.
+    pub(crate) generation: u32,
+    /// Why this server writes nothing more, if so.
+    pub(crate) fenced: Option<String>,
+    /// Bytes of layers that are whole on this disk.
+    pub(crate) resident_bytes: u64,
+    /// Bytes of layers that object storage has.
+    pub(crate) in_bucket_bytes: u64,
+    /// Layers that wait to be uploaded.
+    pub(crate) upload_layers: usize,
+    /// Their bytes.
+    pub(crate) upload_bytes: u64,
+    /// Why the last upload failed, until one succeeds.
+    pub(crate) upload_error: Option<String>,
 }
 
 /// A timeline that could not be opened.
@@ -201,6 +229,10 @@ pub(crate) enum ListedTimeline {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TimelineCreate {
+    /// A name, which no other branch of the tenant may have: a letter or digit, then letters, digits and `_.-`, 63 at
+    /// most.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
     /// Its id, drawn by the caller so that he may try again.
     #[schema(value_type = String)]
     pub(crate) new_timeline_id: TimelineId,
@@ -298,8 +330,10 @@ pub(crate) struct HistoricLayer {
     /// End of its LSNs, exclusive; null for images, which are as of `lsn_start`.
     #[schema(value_type = Option<String>)]
     pub(crate) lsn_end: Option<Lsn>,
-    /// Always false: all layers are local.
+    /// Whether it is in object storage only, but for blocks that are cached.
     pub(crate) remote: bool,
+    /// Whether object storage has it.
+    pub(crate) in_bucket: bool,
     /// Whether it covers all keys, because it was written from memory.
     pub(crate) l0: bool,
     /// First key.
@@ -362,4 +396,27 @@ pub(crate) struct StatusAnswer {
     pub(crate) id: u64,
     /// Version of the program.
     pub(crate) version: &'static str,
+    /// Tenants that another server has taken over.
+    #[schema(value_type = Vec<String>)]
+    pub(crate) fenced_tenants: Vec<TenantShardId>,
+    /// The local disk, once it was measured.
+    pub(crate) disk: Option<DiskStatus>,
+}
+
+/// The local disk.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DiskStatus {
+    /// What happens to WAL that comes in: Open, Slow, or Refuse for lack of room.
+    #[schema(value_type = String)]
+    pub(crate) intake: Level,
+    /// Bytes that may still be taken in; negative if there are too many already.
+    pub(crate) room: i64,
+    /// Bytes of layers, whole and partial.
+    pub(crate) resident: u64,
+    /// Bytes of layers among them that the bucket does not have yet.
+    pub(crate) not_uploaded: u64,
+    /// Bytes of values in in-memory layers.
+    pub(crate) in_memory: u64,
+    /// Bytes free on the file system.
+    pub(crate) free: Option<u64>,
 }

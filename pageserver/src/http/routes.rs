@@ -1,8 +1,11 @@
 //! What the paths do, one module for each kind of thing.
 
+pub(super) mod diff;
 pub(super) mod layers;
 pub(super) mod lsn;
 pub(super) mod node;
 pub(super) mod page;
+pub(super) mod stored;
 pub(super) mod tenant;
 pub(super) mod timeline;
+pub(super) mod writer;

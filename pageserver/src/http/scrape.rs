@@ -19,6 +19,10 @@ type Of<const N: usize> = Family<[(&'static str, String); N], Gauge<u64, AtomicU
 struct Gauges {
     last_record_lsn: Of<3>,
     disk_consistent_lsn: Of<3>,
+    remote_consistent_lsn: Of<3>,
+    remote_physical_size: Of<3>,
+    upload_queue_layers: Of<3>,
+    upload_queue_bytes: Of<3>,
     resident_physical_size: Of<3>,
     ephemeral_bytes: Of<3>,
     layer_count: Of<5>,
@@ -60,7 +64,11 @@ impl Gauges {
         ];
         set(&self.last_record_lsn, labels.clone(), info.last_record_lsn.0);
         set(&self.disk_consistent_lsn, labels.clone(), info.disk_consistent_lsn.0);
-        set(&self.resident_physical_size, labels.clone(), info.layer_bytes);
+        set(&self.remote_consistent_lsn, labels.clone(), info.remote_consistent_lsn.map_or(0, |lsn| lsn.0));
+        set(&self.remote_physical_size, labels.clone(), info.in_bucket_bytes);
+        set(&self.upload_queue_layers, labels.clone(), info.upload_layers as u64);
+        set(&self.upload_queue_bytes, labels.clone(), info.upload_bytes);
+        set(&self.resident_physical_size, labels.clone(), info.resident_bytes);
         set(&self.ephemeral_bytes, labels.clone(), info.in_memory_bytes);
         // The open layer does not count: it comes and goes.
         for layer in timeline.layers().iter().filter(|layer| layer.kind != LayerKind::Open) {
@@ -77,7 +85,15 @@ impl Gauges {
         let named = [
             ("last_record_lsn", "History is complete up to here, in memory", &self.last_record_lsn),
             ("disk_consistent_lsn", "History is complete up to here, on disk", &self.disk_consistent_lsn),
-            ("resident_physical_size", "Bytes of layer files", &self.resident_physical_size),
+            ("remote_consistent_lsn", "History is complete up to here, in object storage", &self.remote_consistent_lsn),
+            ("remote_physical_size", "Bytes of layers that object storage has", &self.remote_physical_size),
+            ("upload_queue_layers", "Layers that wait to be uploaded", &self.upload_queue_layers),
+            ("upload_queue_bytes", "Bytes of layers that wait to be uploaded", &self.upload_queue_bytes),
+            (
+                "resident_physical_size",
+                "Bytes of layer files that are whole on this disk",
+                &self.resident_physical_size,
+            ),
             ("timeline_ephemeral_bytes", "Bytes of values that are not in layer files", &self.ephemeral_bytes),
         ];
         for (name, help, family) in named {

@@ -7,7 +7,8 @@ use utils::id::TimelineId;
 use super::models::AttachBody;
 use crate::attach::{AttachPhase, AttachRequest, Attacher};
 use crate::tenant::manager::ManageError;
-use crate::walreceiver::WalReceivers;
+use crate::tenant::timeline::Timeline;
+use crate::walreceiver::{NewWriter, WalReceivers, Writer};
 
 /// Attaches clusters and follows their WAL. Cheap to clone.
 #[derive(Clone)]
@@ -42,6 +43,26 @@ impl Sources {
     /// How receiving WAL goes; `None` if the timeline has no source.
     pub(super) fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
         self.receivers.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
+    }
+
+    /// Receives the WAL of all timelines of a tenant that have a source.
+    pub(super) async fn follow(&self, tenant: TenantShardId) {
+        self.receivers.start_tenant(tenant).await;
+    }
+
+    /// Registers the compute that writes a timeline.
+    pub(super) async fn register_writer(&self, timeline: &Timeline, new: NewWriter) -> Result<(), ManageError> {
+        self.receivers.register_writer(timeline, new).await
+    }
+
+    /// Ends the registration of a compute.
+    pub(super) async fn release_writer(&self, timeline: &Timeline, id: &str) -> Result<(), ManageError> {
+        self.receivers.release_writer(timeline, id).await
+    }
+
+    /// The compute that writes a timeline.
+    pub(super) fn writer(&self, timeline: &Timeline) -> Option<Writer> {
+        self.receivers.writer(timeline.tenant_shard_id(), timeline.timeline_id())
     }
 
     /// Ends attaching and receiving. Gives the slot that the server goes on to keep WAL for, if there is one.

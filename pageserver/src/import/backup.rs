@@ -13,6 +13,7 @@ mod place;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
@@ -34,6 +35,7 @@ use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::datadir::{DataDir, corrupt};
 use crate::errors::{ErrorKind, StorageError};
+use crate::tenant::remote::TenantRemote;
 use crate::tenant::timeline::{MANIFEST_NAME, NewTimeline, Timeline, has_manifest};
 use crate::virtual_file::fs;
 use place::Place;
@@ -73,6 +75,8 @@ pub struct BackupImport {
     stats: ImportStats,
     received: u64,
     files: u64,
+    /// The tenant in its bucket.
+    remote: Option<Arc<TenantRemote>>,
 }
 
 /// The archive that is being received.
@@ -119,7 +123,14 @@ impl BackupImport {
         let target = Target { conf, tenant_shard_id, timeline_id, lsn: start.lsn, layer_bytes, ctx: ctx.clone() };
         let (archive, open, ready, stats, received, files) = Default::default();
         let (staging, tablespaces) = (Staging::create(&dir).await?, table(&start.tablespaces)?);
-        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files })
+        let remote = None;
+        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files, remote })
+    }
+
+    /// Uploads the timeline once it is made.
+    #[must_use]
+    pub fn with_remote(self, remote: Option<Arc<TenantRemote>>) -> Self {
+        Self { remote, ..self }
     }
 
     /// The bytes that follow are those of archive `name`: that of a tablespace, or without one that of the main
@@ -190,7 +201,7 @@ impl BackupImport {
         self.staging.remove().await?;
         let origin = origin(&source, lsn, end.max(lsn));
         let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
-        let timeline = Timeline::create(conf, new, layers, &self.target.ctx).await?;
+        let timeline = Timeline::create_with(conf, new, layers, self.remote, &self.target.ctx).await?;
         Ok((timeline, stats))
     }
 

@@ -98,6 +98,39 @@ label_enum! {
     }
 }
 
+label_enum! {
+    /// What a request to object storage is for: budgets and figures are kept for each class.
+    RequestClass, "class" {
+        /// A read that somebody waits for.
+        Read = "read",
+        /// Fetching ahead or whole layers, for later reads.
+        Prefetch = "prefetch",
+        /// Layers on their way to the bucket.
+        Upload = "upload",
+        /// Index parts, generations, lists: small, and what safety rests on.
+        Control = "control",
+        /// Removing objects.
+        Delete = "delete",
+        /// Verifying what is stored.
+        Scrub = "scrub",
+    }
+}
+label_enum! {
+    /// What may be the matter with an attempt to reach object storage.
+    StoreFault, "kind" {
+        /// No answer in time.
+        Timeout = "timeout",
+        /// No connection, or an error of the store's own.
+        Unavailable = "unavailable",
+        /// The store wants fewer requests.
+        Throttled = "throttled",
+        /// Credentials are missing, have expired, or do not permit this.
+        Denied = "denied",
+        /// The answer is not what was asked for.
+        Malformed = "malformed",
+    }
+}
+
 /// What may be kept for each value of a label.
 pub trait Metric: Clone + Debug + EncodeMetric + TypedMetric + Send + Sync + 'static {}
 impl Metric for Counter {}

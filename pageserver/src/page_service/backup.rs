@@ -70,6 +70,8 @@ async fn send_all(
         wait_for(timeline, lsn, session.shared.manager.conf().wait_lsn_timeout).await?;
     }
     let lsn = lsn.unwrap_or_else(|| timeline.last_record_lsn());
+    let record = timeline.record_lsn();
+    let prev = if record.last == lsn { record.prev } else { Lsn::INVALID };
     let readable = timeline.check_readable(lsn);
     readable.map_err(|error| CommandError::failed(format!("invalid basebackup lsn: {error}")))?;
     put::copy_out(connection.writer().buffer());
@@ -77,7 +79,7 @@ async fn send_all(
     let ctx = RequestContext::new(TaskKind::BaseBackup, DownloadBehavior::Download);
     let store = TimelineStore::new(timeline.clone(), ctx);
     let mut sink = CopyOut { writer: connection.writer(), limit: session.shared.settings.idle_timeout };
-    match basebackup::write(&store, BackupRequest { lsn, extent, gzip }, &mut sink).await {
+    match basebackup::write(&store, BackupRequest { lsn, prev, extent, gzip }, &mut sink).await {
         Ok(()) => {}
         Err(BackupError::Sink(error)) => return Err(error.into()),
         Err(BackupError::Storage(error)) => {

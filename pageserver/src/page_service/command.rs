@@ -18,6 +18,8 @@ pub(super) enum Command {
     BaseBackup { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn>, gzip: bool, replica: bool },
     /// A whole data directory.
     FullBackup { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn> },
+    /// What a compute starts with.
+    BootImage { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn>, gzip: bool },
     /// An LSN shall stay readable.
     Lease { tenant: TenantShardId, timeline: TimelineId, lsn: Lsn },
     /// Drivers set what they like; nothing depends on it.
@@ -30,7 +32,7 @@ impl Command {
         match self {
             Command::PageStream { version: ProtocolVersion::V2, .. } => Some(ComputeCommand::PageStreamV2),
             Command::PageStream { version: ProtocolVersion::V3, .. } => Some(ComputeCommand::PageStreamV3),
-            Command::BaseBackup { .. } => Some(ComputeCommand::Basebackup),
+            Command::BaseBackup { .. } | Command::BootImage { .. } => Some(ComputeCommand::Basebackup),
             Command::FullBackup { .. } => Some(ComputeCommand::Fullbackup),
             Command::Lease { .. } => Some(ComputeCommand::LeaseLsn),
             Command::Set => None,
@@ -54,6 +56,7 @@ pub(super) fn parse(text: &str) -> Result<Command, String> {
         "pagestream_v2" => page_stream(ProtocolVersion::V2, &words),
         "pagestream_v3" => page_stream(ProtocolVersion::V3, &words),
         "basebackup" => base_backup(&words),
+        "bootimage" => boot_image(&words),
         "fullbackup" => full_backup(&words),
         "lease" => lease(&words),
         "set" => Ok(Command::Set),
@@ -107,6 +110,17 @@ fn base_backup(words: &[&str]) -> Result<Command, String> {
     Ok(Command::BaseBackup { tenant, timeline, lsn, gzip, replica })
 }
 
+/// Takes the arguments of a base backup, but for a standby's.
+fn boot_image(words: &[&str]) -> Result<Command, String> {
+    match base_backup(words) {
+        Ok(Command::BaseBackup { tenant, timeline, lsn, gzip, replica: false }) => {
+            Ok(Command::BootImage { tenant, timeline, lsn, gzip })
+        }
+        Err(error) if !error.starts_with("usage") => Err(error),
+        _ => Err("usage: bootimage TENANT TIMELINE [LSN|latest] [--gzip]".to_owned()),
+    }
+}
+
 /// The LSN before that a client may give is not needed: nothing before the backup is ever read.
 fn full_backup(words: &[&str]) -> Result<Command, String> {
     let (ids, lsns) = words.split_at_checked(2).unwrap_or((words, &[]));
@@ -146,6 +160,12 @@ mod tests {
         let base = |lsn, gzip, replica| Ok(Command::BaseBackup { tenant, timeline, lsn, gzip, replica });
         assert_eq!(parse(&format!("basebackup {T} {L}")), base(None, false, false));
         assert_eq!(parse(&format!("basebackup {T} {L} latest --gzip")), base(None, true, false));
+        let boot = |lsn, gzip| Ok(Command::BootImage { tenant, timeline, lsn, gzip });
+        assert_eq!(parse(&format!("bootimage {T} {L} 0/18 --gzip")), boot(Some(Lsn(0x18)), true));
+        assert_eq!(parse(&format!("BootImage {T} {L}")), boot(None, false));
+        for bad in ["", "x y", &format!("{T} {L} --replica"), &format!("{T} {L} 0/1 0/2")] {
+            assert!(parse(&format!("bootimage {bad}")).is_err(), "{bad}");
+        }
         assert_eq!(parse(&format!("basebackup {T} {L} --replica --gzip")), base(None, true, true));
         assert_eq!(parse(&format!("basebackup {T} {L} 0/10 --gzip")), base(Some(Lsn(16)), true, false));
         let full = |lsn| Ok(Command::FullBackup { tenant, timeline, lsn });

@@ -115,6 +115,10 @@ impl Session<'_> {
                 let timeline = self.unsharded(tenant, timeline)?;
                 backup::send(self, connection, &timeline, lsn, Extent::Full, false).await?;
             }
+            Command::BootImage { tenant, timeline, lsn, gzip } => {
+                let timeline = self.unsharded(tenant, timeline)?;
+                backup::send(self, connection, &timeline, lsn, Extent::BootImage, gzip).await?;
+            }
             Command::Lease { tenant, timeline, lsn } => {
                 let timeline = self.timeline(tenant, timeline)?;
                 // An LSN that cannot be kept is an answer as well.

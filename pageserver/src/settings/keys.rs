@@ -7,6 +7,7 @@ use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::IoMode;
 
 use super::value::{AuthType, IoEngineChoice, LogFormat, SettingValue};
+use crate::config::AttachOnStart;
 
 /// One key, as people need to know it.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +140,49 @@ settings! {
         max_get_vectored_keys: NonZeroUsize = 32, "keys";
         /// Most page requests of one connection that are served by one read; at most `max_get_vectored_keys`.
         page_service_max_batch_size: NonZeroUsize = 32, "requests";
+    }
+    "Object storage" {
+        /// Where everything stored is kept in the end: `file:DIR` or `file:///DIR` (a directory; a relative one is
+        /// below the working directory), `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, or
+        /// `none`: this disk is all there is.
+        remote_storage: String = "file:objects", "URL or none";
+        /// Where the store answers, such as `http://127.0.0.1:8333`, if it is not the cloud that the URL stands for.
+        remote_storage_endpoint: String = "", "URL";
+        /// The bucket's region. Empty: as the environment says.
+        remote_storage_region: String = "", "name";
+        /// Name an S3 bucket in the path of requests, which every server of this kind knows, and not in the host name.
+        remote_storage_path_style: bool = true, "true or false";
+        /// Talk to the endpoint without TLS.
+        remote_storage_allow_http: bool = false, "true or false";
+        /// A TOML file with `access_key_id`, `secret_access_key` and perhaps `session_token`, read again whenever it
+        /// has changed. Empty: the cloud's usual environment variables, files and instance roles.
+        remote_storage_credentials_file: Utf8PathBuf = "", "path";
+        /// How long one attempt of a request may take, and a second more for each MiB that it moves.
+        remote_storage_timeout: Duration = "15s", "duration";
+        /// A request that keeps failing is tried again for this long before it fails.
+        remote_storage_retry_deadline: Duration = "1m", "duration";
+        /// Most uploads at once, each of at most 16 MiB.
+        remote_storage_concurrency: NonZeroUsize = 8, "requests";
+        /// Most reads at once, which never wait for uploads.
+        remote_storage_read_concurrency: NonZeroUsize = 64, "requests";
+        /// How long a start waits for a store that does not answer.
+        remote_storage_start_timeout: Duration = "1m", "duration";
+        /// Which tenants are attached at a start: `all` that the store has, or those that are `local`.
+        attach_on_start: AttachOnStart = "all", "all or local";
+    }
+    "Local disk" {
+        /// Memory for blocks of layers that are not on the local disk.
+        block_cache_memory: u64 = 67_108_864, "bytes";
+        /// Local disk for blocks of layers that are not there as a whole.
+        block_cache_disk: u64 = 1_073_741_824, "bytes";
+        /// Most bytes that one request fetches ahead of a sequential read.
+        read_ahead_max: u64 = 4_194_304, "bytes";
+        /// A layer is fetched as a whole once this much of it was read. Above 100: never.
+        prefetch_whole_after: u64 = 50, "percent";
+        /// Most local disk for everything stored; layers that the store has make room for others. 0: the whole disk.
+        disk_budget: u64 = 0, "bytes";
+        /// Local disk that stays free. 0: 2 GiB or 5 % of the file system, whichever is less.
+        disk_reserve: u64 = 0, "bytes";
     }
     "Process" {
         /// How log lines look: for people, or one JSON object a line.

@@ -5,6 +5,7 @@ use toml::Value;
 
 use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
+use crate::remote_storage::RemoteUrl;
 
 /// Why the process cannot start with these settings. Each names the place to mend.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,14 @@ pub struct Overrides {
     pub env: Vec<(String, String)>,
     /// Flags, `key=value`.
     pub flags: Vec<String>,
+}
+
+impl Overrides {
+    /// The process' environment, and no flags.
+    pub fn from_environment() -> Self {
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self { env: std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect(), flags: Vec::new() }
+    }
 }
 
 fn nearest_hint(key: &str) -> String {
@@ -171,6 +180,9 @@ impl Loader {
         }
         if settings.checkpoint_distance < 1 << 20 {
             return Err(self.invalid("checkpoint_distance", "must be at least 1048576 (1 MiB)".to_owned()));
+        }
+        if let Err(reason) = RemoteUrl::parse(&settings.remote_storage) {
+            return Err(self.invalid("remote_storage", reason));
         }
         for name in ["listen_pg_addr", "listen_http_addr"] {
             let value = settings.get(name).unwrap_or(Value::Boolean(false));

@@ -66,6 +66,9 @@ fn values_of_a_wrong_kind_are_refused_at_their_place() {
         ("listen_http_addr = \"localhost:70000\"", "host:port"),
         ("max_get_vectored_keys = 8", "max_get_vectored_keys, which is 8"),
         ("log_format = \"xml\"", "human, json"),
+        ("remote_storage = \"ftp://x\"", "file:DIR, s3://BUCKET"),
+        ("remote_storage = \"s3:///prefix\"", "bucket"),
+        ("attach_on_start = \"some\"", "all, local"),
     ] {
         let error = refusal(line, &[], &[]);
         assert!(error.contains(expected), "{line}: {error}");

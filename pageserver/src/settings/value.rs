@@ -7,6 +7,8 @@ use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 use toml::Value;
 
+use crate::config::AttachOnStart;
+
 /// A value of a setting.
 pub(super) trait SettingValue: Sized {
     /// From the file's form; the error says what would be right.
@@ -124,6 +126,15 @@ impl SettingValue for LogFormat {
     }
     fn print(&self) -> Value {
         Value::String(if *self == LogFormat::Json { "json" } else { "human" }.to_owned())
+    }
+}
+
+impl SettingValue for AttachOnStart {
+    fn parse(value: &Value) -> Result<Self, String> {
+        one_of(value, &[("all", AttachOnStart::All), ("local", AttachOnStart::Local)])
+    }
+    fn print(&self) -> Value {
+        Value::String(if *self == AttachOnStart::All { "all" } else { "local" }.to_owned())
     }
 }
 

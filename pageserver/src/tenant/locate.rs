@@ -1,20 +1,19 @@
 //! Which timelines a working directory has.
 
-use camino::Utf8Path;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use super::timeline::has_manifest;
 use crate::config::PageServerConf;
-use crate::errors::{ErrorKind, StorageError};
+use crate::errors::StorageError;
 use crate::virtual_file::fs;
 
 /// All timelines of the working directory. What is left of an import that did not end is none.
 pub async fn list_timelines(conf: &PageServerConf) -> Result<Vec<(TenantShardId, TimelineId)>, StorageError> {
     let mut found = Vec::new();
-    for tenant in entries(&conf.tenants_path()).await? {
+    for tenant in fs::list_dir_if_any(&conf.tenants_path()).await? {
         let Ok(tenant_shard_id) = tenant.parse::<TenantShardId>() else { continue };
-        for timeline in entries(&conf.timelines_path(&tenant_shard_id)).await? {
+        for timeline in fs::list_dir_if_any(&conf.timelines_path(&tenant_shard_id)).await? {
             let Ok(timeline_id) = timeline.parse::<TimelineId>() else { continue };
             if has_manifest(&conf.timeline_path(&tenant_shard_id, &timeline_id)).await? {
                 found.push((tenant_shard_id, timeline_id));
@@ -36,12 +35,5 @@ pub async fn find_single_timeline(conf: &PageServerConf) -> Result<(TenantShardI
             let count = several.len();
             Err(StorageError::Invalid(format!("{} holds {count} timelines: say which one is meant", conf.workdir)))
         }
-    }
-}
-
-async fn entries(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
-    match fs::list_dir(dir).await {
-        Err(error) if error.kind() == ErrorKind::Gone => Ok(Vec::new()),
-        other => other,
     }
 }

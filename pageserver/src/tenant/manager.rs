@@ -2,9 +2,12 @@
 //!
 //! Reads go through a map that is locked for moments only. What changes the set of timelines comes one after the other.
 
+mod attach;
+mod bucket;
+mod delete;
 mod load;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,15 +17,19 @@ use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::timeline::{MANIFEST_NAME, Timeline};
+use super::eviction;
+use super::remote::TenantRemote;
+use super::timeline::Timeline;
+use super::warm;
 use crate::config::PageServerConf;
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::{ErrorKind, StorageError};
 use crate::task_mgr::TaskKind;
-use crate::virtual_file::fs;
 
 /// How often timelines are looked after.
 const TEND_PERIOD: Duration = Duration::from_secs(1);
+/// How long the end waits for what is not uploaded yet. The next start goes on with it.
+const SHUTDOWN_UPLOAD: Duration = Duration::from_secs(8);
 
 /// Why tenants and timelines could not be managed as asked.
 #[derive(Debug, thiserror::Error)]
@@ -74,16 +81,27 @@ pub struct TenantManager {
 }
 
 type Timelines = BTreeMap<TimelineId, Timeline>;
+type Broken = BTreeMap<(TenantShardId, TimelineId), String>;
+
+/// A tenant that is attached.
+#[derive(Debug, Default)]
+struct Tenant {
+    timelines: Timelines,
+    /// As it is held in the bucket.
+    remote: Option<Arc<TenantRemote>>,
+}
 
 #[derive(Debug)]
 struct Inner {
     conf: &'static PageServerConf,
-    tenants: RwLock<BTreeMap<TenantShardId, Timelines>>,
+    tenants: RwLock<BTreeMap<TenantShardId, Tenant>>,
     /// Timelines that could not be opened, and why.
-    broken: RwLock<BTreeMap<(TenantShardId, TimelineId), String>>,
+    broken: RwLock<Broken>,
     /// Held while the set of tenants or timelines is changed.
     changes: tokio::sync::Mutex<()>,
     cancel: CancellationToken,
+    /// Notes what is hot; ends some time after `cancel`.
+    warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
 impl TenantManager {
@@ -92,6 +110,12 @@ impl TenantManager {
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
         let manager = Self::load_idle(conf).await?;
         env::spawn::task("tend timelines", manager.clone().tend());
+        let all = manager.clone();
+        let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
+        env::spawn::task("local disk", keeper);
+        let all = manager.clone();
+        let warming = warm::keep(conf, move || all.open_tenants(), manager.inner.cancel.clone());
+        *manager.inner.warming.lock() = Some(env::spawn::task("hot layers", warming));
         Ok(manager)
     }
 
@@ -101,12 +125,15 @@ impl TenantManager {
         let load::Loaded { tenants, broken } = load::load(conf, &ctx).await?;
         let inner = Arc::new(Inner {
             conf,
-            tenants: RwLock::new(tenants),
+            tenants: RwLock::default(),
             broken: RwLock::new(broken),
             changes: tokio::sync::Mutex::default(),
             cancel: CancellationToken::new(),
+            warming: parking_lot::Mutex::default(),
         });
-        Ok(Self { inner })
+        let manager = Self { inner };
+        tenants.into_iter().for_each(|(id, tenant)| manager.adopt(id, tenant));
+        Ok(manager)
     }
 
     /// The settings.
@@ -119,60 +146,40 @@ impl TenantManager {
         self.inner.tenants.read().keys().copied().collect()
     }
 
+    /// All timelines of all tenants.
+    pub fn all_timelines(&self) -> Vec<Timeline> {
+        self.inner.tenants.read().values().flat_map(|tenant| tenant.timelines.values()).cloned().collect()
+    }
+
+    fn open_tenants(&self) -> Vec<warm::Open> {
+        let open = |(id, tenant): (&TenantShardId, &Tenant)| warm::Open {
+            tenant: *id,
+            timelines: tenant.timelines.values().cloned().collect(),
+            remote: tenant.remote.clone(),
+        };
+        self.inner.tenants.read().iter().map(open).collect()
+    }
+
     /// Timelines that could not be opened, and why.
     pub fn broken(&self) -> Vec<(TenantShardId, TimelineId, String)> {
         self.inner.broken.read().iter().map(|((tenant, id), reason)| (*tenant, *id, reason.clone())).collect()
     }
 
-    /// Makes a tenant without timelines. One that exists stays as it is.
+    /// Makes a tenant without timelines, as [`TenantManager::attach_tenant`] does. One that exists stays as it is.
     pub async fn create_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
-        self.create_tenant_locked(id).await
-    }
-
-    async fn create_tenant_locked(&self, id: TenantShardId) -> Result<(), ManageError> {
-        if self.inner.tenants.read().contains_key(&id) {
-            return Ok(());
-        }
-        let conf = self.inner.conf;
-        let dir = conf.timelines_path(&id);
-        fs::create_dir_all(&dir).await?;
-        for parent in dir.ancestors().take_while(|parent| parent.starts_with(&conf.workdir)) {
-            fs::fsync_dir(parent).await?;
-        }
-        self.inner.tenants.write().entry(id).or_default();
-        Ok(())
-    }
-
-    /// Removes a tenant with all that is stored of it. One that is not there is no error.
-    pub async fn delete_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
-        let Some(timelines) = self.inner.tenants.write().remove(&id) else { return Ok(()) };
-        self.inner.broken.write().retain(|(tenant, _), _| *tenant != id);
-        for timeline in timelines.into_values() {
-            timeline.shutdown().await;
-        }
-        let dir = self.inner.conf.tenant_path(&id);
-        // Without manifests nothing of it comes back, however far the removal gets.
-        for timeline in fs::list_dir(&self.inner.conf.timelines_path(&id)).await? {
-            let dir = self.inner.conf.timelines_path(&id).join(timeline);
-            fs::unlink(&dir.join(MANIFEST_NAME)).await?;
-            fs::fsync_dir(&dir).await?;
-        }
-        fs::remove_tree(&dir).await?;
-        Ok(fs::fsync_dir(&self.inner.conf.tenants_path()).await?)
+        self.attach_tenant(id).await
     }
 
     /// The timelines of a tenant.
     pub fn timelines(&self, id: TenantShardId) -> Result<Vec<Timeline>, ManageError> {
         let tenants = self.inner.tenants.read();
-        Ok(tenants.get(&id).ok_or_else(|| no_tenant(id))?.values().cloned().collect())
+        Ok(tenants.get(&id).ok_or_else(|| no_tenant(id))?.timelines.values().cloned().collect())
     }
 
     /// One timeline.
     pub fn get(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<Timeline, ManageError> {
         let tenants = self.inner.tenants.read();
-        let timelines = tenants.get(&id).ok_or_else(|| no_tenant(id))?;
+        let timelines = &tenants.get(&id).ok_or_else(|| no_tenant(id))?.timelines;
         timelines.get(&timeline_id).cloned().ok_or_else(|| match self.inner.broken.read().get(&(id, timeline_id)) {
             Some(reason) => ManageError::Busy(format!("timeline {timeline_id} could not be opened: {reason}")),
             None => ManageError::NotFound(format!("timeline {timeline_id} of tenant {id} not found")),
@@ -183,8 +190,12 @@ impl TenantManager {
     pub async fn add(&self, timeline: Timeline) -> Result<(), ManageError> {
         let _changing = self.change().await?;
         let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
-        self.create_tenant_locked(tenant).await?;
-        match self.inner.tenants.write().entry(tenant).or_default().entry(id) {
+        self.attach_tenant_locked(tenant).await?;
+        if self.remote_of(tenant).is_some() != timeline.remote().is_some() {
+            let reason = format!("timeline {id} was not made for the bucket that its tenant is in");
+            return Err(StorageError::Internal(reason).into());
+        }
+        match self.inner.tenants.write().entry(tenant).or_default().timelines.entry(id) {
             std::collections::btree_map::Entry::Occupied(_) => Err(exists(id)),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 entry.insert(timeline);
@@ -199,6 +210,16 @@ impl TenantManager {
     /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists and
     /// is not this branch.
     pub async fn branch(&self, id: TenantShardId, new: NewBranch) -> Result<(Timeline, Created), ManageError> {
+        self.branch_with(id, new, None).await
+    }
+
+    /// As [`TenantManager::branch`], with what is told about it from outside, as its directory is to have it.
+    pub(crate) async fn branch_with(
+        &self,
+        id: TenantShardId,
+        new: NewBranch,
+        told: Option<&[u8]>,
+    ) -> Result<(Timeline, Created), ManageError> {
         let _changing = self.change().await?;
         let ancestor = self.get(id, new.ancestor_id)?;
         if let Ok(present) = self.get(id, new.timeline_id) {
@@ -207,11 +228,11 @@ impl TenantManager {
                 .ok_or_else(|| exists(new.timeline_id));
         }
         let lsn = new.lsn.unwrap_or_else(|| ancestor.last_record_lsn());
-        let branch = ancestor.branch(new.timeline_id, lsn).await.map_err(|error| match error.kind() {
+        let branch = ancestor.branch_with(new.timeline_id, lsn, told).await.map_err(|error| match error.kind() {
             ErrorKind::Invalid => ManageError::NotAcceptable(error.to_string()),
             _ => ManageError::Storage(error),
         })?;
-        self.inner.tenants.write().entry(id).or_default().insert(new.timeline_id, branch.clone());
+        self.inner.tenants.write().entry(id).or_default().timelines.insert(new.timeline_id, branch.clone());
         if ancestor.disk_consistent_lsn() < lsn {
             // Until then a crash would leave the branch waiting for its ancestor's WAL to come again.
             env::spawn::task("flush of an ancestor", async move { flush_or_warn(&ancestor).await });
@@ -222,44 +243,36 @@ impl TenantManager {
     /// The timelines that branch off this one.
     pub fn children(&self, id: TenantShardId, timeline_id: TimelineId) -> Vec<TimelineId> {
         let tenants = self.inner.tenants.read();
-        let timelines = tenants.get(&id).into_iter().flat_map(BTreeMap::values);
+        let timelines = tenants.get(&id).into_iter().flat_map(|tenant| tenant.timelines.values());
         timelines.filter(|timeline| timeline.is_child_of(timeline_id)).map(Timeline::timeline_id).collect()
-    }
-
-    /// Removes a timeline with all that is stored of it.
-    ///
-    /// # Errors
-    /// [`ManageError::Precondition`] while others branch off it.
-    pub async fn delete_timeline(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
-        let timeline = self.get(id, timeline_id)?;
-        let children = self.children(id, timeline_id);
-        if let [first, ..] = children.as_slice() {
-            let count = children.len();
-            let reason = format!("timeline {timeline_id} has {count} branches, {first} among them: delete those first");
-            return Err(ManageError::Precondition(reason));
-        }
-        self.inner.tenants.write().entry(id).or_default().remove(&timeline_id);
-        let dir = timeline.dir().to_owned();
-        timeline.shutdown().await;
-        // From here on it is gone, even if the process ends before its files are.
-        fs::unlink(&dir.join(MANIFEST_NAME)).await?;
-        fs::fsync_dir(&dir).await?;
-        fs::remove_tree(&dir).await?;
-        Ok(fs::fsync_dir(&self.inner.conf.timelines_path(&id)).await?)
     }
 
     /// Makes durable what has arrived, as far as the disk permits, and closes everything.
     pub async fn shutdown(&self) {
         self.inner.cancel.cancel();
+        let warming = self.inner.warming.lock().take();
+        if let Some(warming) = warming {
+            // What was hot is noted before it is closed; a panic there loses but a hint.
+            let _ = warming.await;
+        }
         let _changing = self.inner.changes.lock().await;
         let tenants = std::mem::take(&mut *self.inner.tenants.write());
-        let all: Vec<Timeline> = tenants.into_values().flat_map(BTreeMap::into_values).collect();
+        let remotes: Vec<_> = tenants.values().filter_map(|tenant| tenant.remote.clone()).collect();
+        let all: Vec<Timeline> = tenants.into_values().flat_map(|tenant| tenant.timelines.into_values()).collect();
         for timeline in &all {
             flush_or_warn(timeline).await;
         }
+        let uploads = all.iter().map(|timeline| timeline.wait_uploaded(SHUTDOWN_UPLOAD));
+        let uploaded = futures_util::future::join_all(uploads).await;
+        let left = uploaded.iter().filter(|uploaded| !**uploaded).count();
+        if left > 0 {
+            tracing::warn!("{left} timelines are not uploaded to their end: the next start goes on with it");
+        }
         for timeline in all {
             timeline.shutdown().await;
+        }
+        for remote in remotes.iter().filter(|remote| remote.fenced().is_some()) {
+            self.mark_fenced(remote.tenant_shard_id()).await;
         }
     }
 
@@ -272,14 +285,14 @@ impl TenantManager {
     async fn tend(self) {
         let mut ticks = tokio::time::interval(TEND_PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut seen = HashMap::new();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.inner.cancel.cancelled() => return,
             }
-            let timelines: Vec<Timeline> =
-                self.inner.tenants.read().values().flat_map(BTreeMap::values).cloned().collect();
-            for timeline in timelines.into_iter().filter(|timeline| timeline.broken().is_none()) {
+            self.check_generations(&mut seen);
+            for timeline in self.all_timelines().into_iter().filter(|timeline| timeline.broken().is_none()) {
                 // What fails is tried again, and was logged where it failed.
                 let _ = timeline.tend().await;
             }
@@ -290,7 +303,7 @@ impl TenantManager {
 async fn flush_or_warn(timeline: &Timeline) {
     let ctx = RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error);
     match timeline.flush(&ctx).await {
-        Ok(()) | Err(StorageError::Shutdown) => {}
+        Ok(()) | Err(StorageError::Shutdown | StorageError::Fenced { .. }) => {}
         Err(error) => tracing::warn!(timeline = %timeline.timeline_id(), "not flushed: {error}"),
     }
 }

@@ -3,12 +3,15 @@
 //! The state is plain data ([`state`]); what is done with it are functions, one module each. [`Timeline`] is the handle
 //! that others use.
 
+mod bucket;
+mod changes;
 mod dir_lock;
 mod flush;
 mod info;
 mod ingest;
 mod lifecycle;
 pub mod manifest;
+mod open;
 mod read;
 mod rebuild;
 mod recovery;
@@ -16,7 +19,7 @@ mod redo_settings;
 mod size_changes;
 mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -35,12 +38,17 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::metrics::{self, METRICS};
+use crate::tenant::layer_map::Layer;
+use crate::tenant::remote::TenantRemote;
 
+pub(crate) use dir_lock::DirLock;
 pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
 pub use lifecycle::NewTimeline;
+pub(crate) use manifest::WAL_SOURCE_NAME;
 pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin};
-pub(crate) use recovery::{WAL_SOURCE_NAME, has_manifest};
+pub(crate) use open::Opening;
+pub(crate) use recovery::has_manifest;
 pub use state::RecordLsn;
 use state::TimelineState;
 
@@ -164,6 +172,70 @@ impl Timeline {
         self.state.watch_disk_consistent()
     }
 
+    /// Everything up to this LSN survives the loss of the local disk; `None` if there is no bucket, or nothing of the
+    /// timeline in it yet.
+    pub fn remote_consistent_lsn(&self) -> Option<Lsn> {
+        bucket::remote_consistent(&self.state)
+    }
+
+    /// Follows [`Timeline::remote_consistent_lsn`], as far as the timeline itself is concerned. `None` without a
+    /// bucket.
+    pub fn watch_remote_consistent(&self) -> Option<watch::Receiver<Option<Lsn>>> {
+        Some(self.state.uploader.as_ref()?.watch_consistent())
+    }
+
+    /// Who sends WAL may forget it below this LSN: it survives the loss of the disk, or without a bucket that of the
+    /// process. 0/0 if that is so of nothing yet.
+    pub fn durable_lsn(&self) -> Lsn {
+        match self.state.uploader {
+            Some(_) => self.remote_consistent_lsn().unwrap_or(Lsn::INVALID),
+            None => self.disk_consistent_lsn(),
+        }
+    }
+
+    /// Waits until all that is durable here now is in the bucket too, but not longer than `timeout`. True if it is, or
+    /// if there is no bucket.
+    pub async fn wait_uploaded(&self, timeout: Duration) -> bool {
+        bucket::wait_uploaded(&self.state, timeout).await
+    }
+
+    /// Whether the bucket has the layer whole.
+    pub fn is_uploaded(&self, layer: &Layer) -> bool {
+        let name = layer.path().file_name().unwrap_or_default();
+        self.state.uploader.as_ref().is_some_and(|uploader| uploader.is_uploaded(name))
+    }
+
+    /// Marks the timeline as deleted in its bucket, if it has one. After an error it goes on to serve, but uploads
+    /// nothing more until it is opened again.
+    pub(crate) async fn bury(&self) -> Result<(), StorageError> {
+        bucket::bury(&self.state).await
+    }
+
+    /// The file that says where WAL comes from has changed: hands it on to the bucket, if there is one.
+    pub(crate) async fn source_changed(&self) -> Result<(), StorageError> {
+        bucket::submit_again(&self.state).await
+    }
+
+    /// Writes the manifest anew, as the timeline is.
+    pub(crate) async fn rewrite_manifest(&self) -> Result<(), StorageError> {
+        bucket::rewrite_manifest(&self.state).await
+    }
+
+    /// All layer files.
+    pub fn layer_files(&self) -> Vec<Arc<Layer>> {
+        self.state.layers().map.iter().cloned().collect()
+    }
+
+    /// Why this server may not write it any more: another one has taken the tenant over.
+    pub fn fenced(&self) -> Option<String> {
+        self.remote()?.fenced()
+    }
+
+    /// The bucket that it is in, as this server holds it.
+    pub fn remote(&self) -> Option<&Arc<TenantRemote>> {
+        Some(self.state.uploader.as_ref()?.remote())
+    }
+
     /// Cancelled when the timeline shuts down.
     pub fn cancelled(&self) -> CancellationToken {
         self.state.cancel.child_token()
@@ -198,6 +270,21 @@ impl Timeline {
     /// History is complete up to this LSN, durably.
     pub fn disk_consistent_lsn(&self) -> Lsn {
         self.state.disk_consistent().last
+    }
+
+    /// Up to where this timeline as of `lsn` and another one as of `other_lsn` have one history, if they have any.
+    pub fn common_lsn(&self, lsn: Lsn, other: &Timeline, other_lsn: Lsn) -> Option<Lsn> {
+        changes::common_lsn((&self.state, lsn), (&other.state, other_lsn))
+    }
+
+    /// The keys that have versions after `after` and up to `upto`, on this timeline and those that it continues.
+    pub async fn changed_keys(
+        &self,
+        after: Lsn,
+        upto: Lsn,
+        ctx: &RequestContext,
+    ) -> Result<BTreeSet<Key>, StorageError> {
+        changes::changed_keys(&self.state, after, upto, ctx).await
     }
 
     /// Waits until history is complete up to `lsn`.

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use pageserver_api::models::virtual_file::IoEngineKind;
+use rustix::fs::SeekFrom;
 use tokio_epoll_uring::{Slice, thread_local_system};
 
 use super::buffer::AlignedBuf;
@@ -125,12 +126,38 @@ impl Handle {
         }
     }
 
+    /// The ranges that hold something; a simulated disk has no holes.
+    pub(super) async fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
+        match self {
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || data_ranges(&fd)).await
+            }
+            Handle::Simulated(file) => Ok(std::iter::once(0..file.len()?).collect()),
+        }
+    }
+
     pub(super) fn len(&self) -> io::Result<u64> {
         match self {
             Handle::Os(fd) => Ok(rustix::fs::fstat(fd.as_ref())?.st_size as u64),
             Handle::Simulated(file) => file.len(),
         }
     }
+}
+
+fn data_ranges(fd: &OwnedFd) -> io::Result<Vec<Range<u64>>> {
+    let len = rustix::fs::fstat(fd)?.st_size as u64;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            start => start?,
+        };
+        at = rustix::fs::seek(fd, SeekFrom::Hole(start))?;
+        found.push(start..at);
+    }
+    Ok(found)
 }
 
 fn uring_write(fd: Arc<OwnedFd>, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {

@@ -1,5 +1,6 @@
 //! Open files.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub enum OpenMode {
     Read,
     /// A file that must not exist yet, to be written and read back.
     CreateNew,
+    /// An existing file, to be read and written.
+    Update,
 }
 
 /// An open file. Cheap to share; closed when the last user is done.
@@ -42,6 +45,7 @@ fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<
     let flags = match mode {
         OpenMode::Read => OFlags::RDONLY,
         OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        OpenMode::Update => OFlags::RDWR,
     };
     let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
     open(path.as_std_path(), flags | direct | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
@@ -130,6 +134,11 @@ impl VirtualFile {
     /// Length in bytes.
     pub fn size(&self) -> Result<u64, StorageError> {
         self.handle.len().map_err(|source| self.error("stat", 0, source))
+    }
+
+    /// The ranges in bytes that hold something; between them are holes.
+    pub(crate) async fn data_ranges(&self) -> Result<Vec<Range<u64>>, StorageError> {
+        self.handle.data_ranges().await.map_err(|source| self.error("map", 0, source))
     }
 
     /// Renames the file; it stays open.

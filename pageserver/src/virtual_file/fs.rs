@@ -1,14 +1,14 @@
 //! Operations on names: directories, renames, small files that are replaced whole.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::simulated::{self, SimulatedDisk};
 use super::{AlignedBuf, OpenMode, VirtualFile, fatal, sync_enabled};
-use crate::errors::StorageError;
+use crate::errors::{ErrorKind, StorageError};
 
 /// Suffix of files that are not complete; recovery removes them.
 pub const TEMP_SUFFIX: &str = ".___temp";
@@ -55,6 +55,14 @@ pub(crate) fn unlink_now(path: &Utf8Path) -> io::Result<()> {
     }
 }
 
+/// Bytes of disk that a file takes; 0 if it is not there.
+pub(crate) fn allocated_bytes(path: &Utf8Path) -> u64 {
+    match simulated::disk_of(path) {
+        Some(disk) => disk.open(path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0),
+        None => std::fs::metadata(path).map_or(0, |stat| stat.blocks() * 512),
+    }
+}
+
 /// Makes a directory's entries durable.
 pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
     if !sync_enabled() || fault::planted(fault::Bug::SkipDirSync) {
@@ -73,6 +81,23 @@ pub async fn list_dir(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
 
 fn list_real(dir: Utf8PathBuf) -> io::Result<Vec<String>> {
     dir.read_dir_utf8()?.map(|entry| Ok(entry?.file_name().to_owned())).collect()
+}
+
+/// As [`list_dir`]; nothing where there is no such directory.
+pub async fn list_dir_if_any(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
+    match list_dir(dir).await {
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// Creates a directory and its parents, durably as far up as `root`.
+pub async fn create_dir_durably(dir: &Utf8Path, root: &Utf8Path) -> Result<(), StorageError> {
+    create_dir_all(dir).await?;
+    for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
+        fsync_dir(parent).await?;
+    }
+    Ok(())
 }
 
 /// Creates a directory and its parents. Durable only after [`fsync_dir`] of the parents.
@@ -132,4 +157,23 @@ async fn replace_durably(path: &Utf8Path, contents: &[u8], secret: bool) -> Resu
     }
     file.rename(path).await?;
     fsync_dir(path.parent().unwrap_or(Utf8Path::new("."))).await
+}
+
+/// Room on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Its size in bytes.
+    pub total: u64,
+    /// Bytes that may still be written by such as this process.
+    pub free: u64,
+}
+
+/// Room on the file system that `dir` is on; `None` for a simulated disk.
+pub async fn disk_space(dir: &Utf8Path) -> Result<Option<DiskSpace>, StorageError> {
+    let real = |dir: Utf8PathBuf| {
+        let stat = rustix::fs::statvfs(dir.as_std_path())?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Some(DiskSpace { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) }))
+    };
+    run(dir, |_| Ok(None), real).await.map_err(error("ask for room on", dir))
 }

@@ -74,7 +74,7 @@ impl Failure {
 fn of_storage(error: &StorageError) -> Remedy {
     match error.kind() {
         ErrorKind::Retry => Remedy::Retry,
-        ErrorKind::Shutdown | ErrorKind::Internal => Remedy::Stop,
+        ErrorKind::Shutdown | ErrorKind::Fenced | ErrorKind::Internal => Remedy::Stop,
         ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Gone => Remedy::Wait,
     }
 }

@@ -35,6 +35,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 const ASKED_AGAIN: Duration = Duration::from_millis(300);
 /// Before the next attempt of a flush that failed.
 const FLUSH_PAUSE: Duration = Duration::from_millis(500);
+/// A server that shuts down waits so long for an upload before it is asked again.
+const UPLOAD: Duration = Duration::from_secs(20);
+/// The last words to a server wait so long for an upload.
+const GOODBYE_UPLOAD: Duration = Duration::from_secs(5);
 /// For the last words to a server when the receiver stops.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -57,6 +61,8 @@ pub(super) enum Ended {
 
 /// Receives WAL until the receiver is stopped or something fails.
 pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
+    let mut fenced = receiver.timeline.remote().map(|remote| remote.watch_fenced());
+    check_owner(&receiver.timeline)?;
     let beginning = Beginning::load(&receiver.timeline).await?;
     let stored = beginning.last_record();
     let (stream, slot_is_new) = connect(receiver, &beginning).await?;
@@ -65,16 +71,33 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         stream,
         received: stored,
         durable: receiver.timeline.watch_disk_consistent(),
+        remote: receiver.timeline.watch_remote_consistent(),
         applied: receiver.timeline.watch_record_lsn(),
         last_message: env::clock::now(),
         sent: (env::clock::now(), StandbyStatus::default()),
         asked: None,
         flushing: None,
     };
-    let ended = session.run(beginning.start()).await;
+    let ended = session.run(beginning.start(), &mut fenced).await;
     match ended {
         Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slot_is_new, stored, failure).await),
         ended => ended,
+    }
+}
+
+/// Another server that has taken the tenant over receives its WAL: this one would hold the slot.
+fn check_owner(timeline: &Timeline) -> Result<(), Failure> {
+    match timeline.remote() {
+        Some(remote) => Ok(remote.check_known()?),
+        None => Ok(()),
+    }
+}
+
+/// Waits until a newer generation is seen, for ever without a bucket.
+async fn seen(fenced: &mut Option<watch::Receiver<Option<u32>>>) {
+    match fenced {
+        Some(fenced) => drop(fenced.wait_for(Option::is_some).await.is_ok()),
+        None => std::future::pending().await,
     }
 }
 
@@ -89,7 +112,8 @@ async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(Physical
             Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => false,
             Err(error) => return Err(error.into()),
         };
-        if slot_is_new {
+        // A compute makes its own when it is ready: this was faster.
+        if slot_is_new && source.writer().is_none() {
             let slot = source.slot();
             tracing::warn!(
                 "slot {slot} was missing on {}, made it again; WAL from {stored} on is asked for",
@@ -175,6 +199,8 @@ struct Session<'a> {
     stream: PhysicalStream,
     received: Lsn,
     durable: watch::Receiver<RecordLsn>,
+    /// With a bucket, what counts.
+    remote: Option<watch::Receiver<Option<Lsn>>>,
     applied: watch::Receiver<RecordLsn>,
     last_message: Instant,
     /// The last status that was sent, and when.
@@ -186,8 +212,15 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(mut self, intake: WalIntake) -> Result<Ended, Failure> {
-        let ended = self.pump(&intake).await;
+    async fn run(
+        mut self,
+        intake: WalIntake,
+        fenced: &mut Option<watch::Receiver<Option<u32>>>,
+    ) -> Result<Ended, Failure> {
+        let ended = tokio::select! {
+            ended = self.pump(&intake) => ended,
+            () = seen(fenced) => check_owner(&self.receiver.timeline).map(|()| Ended::Stopped),
+        };
         // The intake goes through what it has, and makes it visible.
         let (_, taken_in) = intake.finish().await;
         taken_in?;
@@ -222,7 +255,8 @@ impl Session<'_> {
                         return Ok(Ended::NextTimeline(next_timeline, switch_lsn));
                     }
                 },
-                Ok(()) = self.durable.changed() => self.report(false).await?,
+                Ok(()) = self.durable.changed(), if self.remote.is_none() => self.report(false).await?,
+                () = changed(&mut self.remote) => self.report(false).await?,
                 () = more_applied(&mut self.applied, self.sent) => self.report(false).await?,
                 () = done(&mut self.flushing) => self.report(false).await?,
                 _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
@@ -241,7 +275,7 @@ impl Session<'_> {
         }
         if self.flushing.is_none() {
             self.flushing =
-                Some(env::spawn::task("flush for a server that stops", flush(self.receiver.timeline.clone())));
+                Some(env::spawn::task("flush for a server that stops", flush(self.receiver.timeline.clone(), UPLOAD)));
         }
         Ok(())
     }
@@ -271,7 +305,7 @@ impl Session<'_> {
 
     fn standing(&self, reply_requested: bool) -> StandbyStatus {
         let timeline = &self.receiver.timeline;
-        let (flush, apply) = (timeline.disk_consistent_lsn(), timeline.last_record_lsn());
+        let (flush, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
         StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
     }
 
@@ -284,7 +318,7 @@ impl Session<'_> {
 
     /// Makes all durable and tells the server, so that it need not send it again.
     async fn goodbye(&mut self) {
-        flush(self.receiver.timeline.clone()).await;
+        flush(self.receiver.timeline.clone(), GOODBYE_UPLOAD).await;
         // Whether it still listens does not matter.
         let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
     }
@@ -301,11 +335,22 @@ async fn more_applied(applied: &mut watch::Receiver<RecordLsn>, (at, sent): (Ins
 }
 
 /// What fails was logged where it failed, and is tried again when the server asks again.
-async fn flush(timeline: Timeline) {
+async fn flush(timeline: Timeline, upload: Duration) {
     let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
     if timeline.flush(&ctx).await.is_err() {
-        tokio::time::sleep(FLUSH_PAUSE).await;
+        return tokio::time::sleep(FLUSH_PAUSE).await;
     }
+    timeline.wait_uploaded(upload).await;
+}
+
+/// Waits for a change, for ever if there is nothing to change.
+async fn changed(watched: &mut Option<watch::Receiver<Option<Lsn>>>) {
+    if let Some(watched) = watched
+        && watched.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Waits for the end of a task, for ever if there is none.

@@ -1,21 +1,22 @@
 //! Where a timeline's WAL comes from: a small file in its directory.
 
 use camino::Utf8Path;
-use serde::{Deserialize, Serialize};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::timeline::WAL_SOURCE_NAME;
-use crate::virtual_file::fs;
+use super::stored::Stored;
+use super::writer::Writer;
+use crate::errors::StorageError;
 
 /// A server to stream WAL from. The connection string may hold a password: it is stored in a file that only the owner
 /// may read, and is never shown.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct WalSource {
-    connstr: String,
+    pub(super) connstr: String,
     /// The physical replication slot.
-    slot: String,
+    pub(super) slot: String,
+    /// The compute that it is, if it is one of ours.
+    pub(super) writer: Option<Writer>,
 }
 
 impl WalSource {
@@ -24,7 +25,7 @@ impl WalSource {
     /// # Errors
     /// [`StorageError::Invalid`] if the string is none, or the slot's name is not possible.
     pub fn new(connstr: &str, slot: &str) -> Result<Self, StorageError> {
-        let source = Self { connstr: connstr.to_owned(), slot: slot.to_owned() };
+        let source = Self { connstr: connstr.to_owned(), slot: slot.to_owned(), writer: None };
         source.config()?;
         let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
         if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(valid) {
@@ -53,6 +54,11 @@ impl WalSource {
         &self.slot
     }
 
+    /// The compute that it is, if it is one of ours.
+    pub fn writer(&self) -> Option<&Writer> {
+        self.writer.as_ref()
+    }
+
     /// Hosts and ports, for people.
     pub fn host(&self) -> String {
         let Ok(config) = self.config() else { return String::new() };
@@ -71,23 +77,17 @@ impl WalSource {
 
     /// The source of the timeline in `dir`, if it has one.
     pub(crate) async fn load(dir: &Utf8Path) -> Result<Option<Self>, StorageError> {
-        let path = dir.join(WAL_SOURCE_NAME);
-        let bytes = match fs::read_file(&path).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::Gone => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let source = serde_json::from_slice(&bytes).map_err(|error| {
-            let reason = format!("line {}, column {}: this is no WAL source", error.line(), error.column());
-            StorageError::Corrupt { path, offset: 0, reason }
-        })?;
-        Ok(Some(source))
+        Ok(Stored::load(dir).await?.source())
     }
 
     /// Makes this the source of the timeline in `dir`.
     pub(crate) async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
-        let bytes = serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))?;
-        fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), &bytes).await
+        Stored::load(dir).await?.with_source(Some(self.clone())).store(dir).await
+    }
+
+    /// The timeline in `dir` has no source any more.
+    pub(crate) async fn forget(dir: &Utf8Path) -> Result<(), StorageError> {
+        Stored::load(dir).await?.with_source(None).store(dir).await
     }
 }
 
@@ -102,6 +102,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::tenant::timeline::WAL_SOURCE_NAME;
 
     #[tokio::test]
     async fn a_source_is_stored_for_its_owner_alone_and_never_shown() {
@@ -117,6 +118,21 @@ mod tests {
         std::fs::write(dir.path().join(WAL_SOURCE_NAME), "{\"connstr\": \"s3cret").unwrap();
         let error = WalSource::load(dir.path()).await.unwrap_err().to_string();
         assert!(error.contains("wal_source") && !error.contains("s3cret"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_name_stays_when_sources_come_and_go() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let path = dir.path().join(WAL_SOURCE_NAME);
+        std::fs::write(&path, super::super::stored::of_new_branch("dev").unwrap()).unwrap();
+        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
+        let writer = Writer { id: "1".to_owned(), name: "c".to_owned(), start_lsn: utils::lsn::Lsn(8) };
+        let source = WalSource { writer: Some(writer), ..WalSource::new("host=a", "s").unwrap() };
+        source.store(dir.path()).await.unwrap();
+        assert_eq!(WalSource::load(dir.path()).await.unwrap(), Some(source));
+        WalSource::forget(dir.path()).await.unwrap();
+        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), r#"{"name":"dev"}"#);
     }
 
     #[test]

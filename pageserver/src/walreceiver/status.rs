@@ -7,6 +7,7 @@ use serde::Serialize;
 use utils::lsn::Lsn;
 
 use super::source::WalSource;
+use super::writer::Writer;
 use crate::tenant::timeline::Timeline;
 
 /// What a receiver is doing.
@@ -36,6 +37,8 @@ pub struct WalReceiverStatus {
     pub host: String,
     /// The slot there.
     pub slot: String,
+    /// The compute that the server is, if it is one of ours.
+    pub writer: Option<Writer>,
     /// The server's own timeline that WAL comes from.
     pub postgres_timeline: Option<u32>,
     /// End of the WAL that has arrived.
@@ -62,6 +65,7 @@ impl StatusCell {
             state: WalReceiverState::Connecting,
             host: source.host(),
             slot: source.slot().to_owned(),
+            writer: source.writer().cloned(),
             postgres_timeline: None,
             received_lsn: Lsn::INVALID,
             applied_lsn: Lsn::INVALID,
@@ -95,7 +99,7 @@ impl StatusCell {
 
     /// With the LSNs of `timeline` as they are now.
     pub(super) fn read(&self, timeline: &Timeline) -> WalReceiverStatus {
-        let (applied_lsn, flushed_lsn) = (timeline.last_record_lsn(), timeline.disk_consistent_lsn());
+        let (applied_lsn, flushed_lsn) = (timeline.last_record_lsn(), timeline.durable_lsn());
         let status = self.0.lock().clone();
         WalReceiverStatus { received_lsn: status.received_lsn.max(applied_lsn), applied_lsn, flushed_lsn, ..status }
     }

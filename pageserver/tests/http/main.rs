@@ -6,6 +6,7 @@ mod client;
 mod server;
 #[path = "../stack/mod.rs"]
 mod stack;
+mod stored;
 mod tls;
 
 use serde_json::{Value, json};

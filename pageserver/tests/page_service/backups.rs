@@ -22,11 +22,11 @@ CREATE INDEX ON t (i); CREATE UNLOGGED TABLE u AS SELECT * FROM t; CREATE INDEX 
 CREATE TABLE m (i int PRIMARY KEY); INSERT INTO m VALUES (1); CREATE SEQUENCE s; SELECT nextval('s');
 CREATE TABLE r (i int REFERENCES m);
 CREATE DATABASE other";
-const DIGEST: &str = "SELECT (SELECT count(*) || '/' || sum(i) || '/' || sum(length(x)) FROM t) || ' ' ||
+pub const DIGEST: &str = "SELECT (SELECT count(*) || '/' || sum(i) || '/' || sum(length(x)) FROM t) || ' ' ||
     (SELECT count(*) FROM r) || ' ' || (SELECT count(*) FROM m) || ' ' || (SELECT count(*) FROM pg_class) || ' ' ||
     (SELECT count(*) FROM pg_database) || ' ' || (SELECT last_value FROM s)";
 
-async fn collect(mut stream: BackupStream) -> Bytes {
+pub async fn collect(mut stream: BackupStream) -> Bytes {
     let mut all = BytesMut::new();
     while let Some(bytes) = stream.next().await.unwrap() {
         all.extend_from_slice(&bytes);
@@ -34,7 +34,7 @@ async fn collect(mut stream: BackupStream) -> Bytes {
     all.freeze()
 }
 
-fn tar(arguments: &[&str], archive: &Bytes) -> String {
+pub fn tar(arguments: &[&str], archive: &Bytes) -> String {
     let file = camino_tempfile::NamedUtf8TempFile::new().unwrap();
     fs::write(file.path(), archive).unwrap();
     let mut command = Command::new("tar");
@@ -56,7 +56,7 @@ fn restore(archive: &Bytes) -> Server {
     server
 }
 
-async fn source() -> Server {
+pub async fn source() -> Server {
     let server = Server::start("max_prepared_transactions = 5\n", HBA);
     let space = server.dir().join("space");
     fs::create_dir(&space).unwrap();

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver::config::PageServerConf;
 use pageserver::l0_flush::{L0FlushConfig, L0FlushGlobalState};
-use pageserver::tenant::storage_layer::{DeltaLayerWriter, ImageLayerWriter, InMemoryLayer, PersistentLayerDesc};
+use pageserver::tenant::storage_layer::{
+    DeltaLayerWriter, ImageLayerWriter, InMemoryLayer, LayerIdentity, PersistentLayerDesc,
+};
 use pageserver::tenant::timeline::manifest::{LayerEntry, Manifest};
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
@@ -162,15 +164,21 @@ impl Maker {
         let entry = |number: usize| {
             let start = IMPORT_LSN + 8 * number as u64;
             let lsns = (start, start + 8);
-            LayerEntry { is_delta: true, keys: (Key::MIN, Key::MAX), lsns, generation: 1, file_size: 4096 }
+            let identity = LayerIdentity { file_id: start.0, tail_offset: 4096 };
+            LayerEntry { is_delta: true, keys: (Key::MIN, Key::MAX), lsns, generation: 1, file_size: 4096, identity }
         };
         let manifest = Manifest {
             tenant_shard_id: self.new.tenant_shard_id,
             timeline_id: self.new.timeline_id,
+            generation: 0,
+            in_bucket: false,
+            deleted: false,
+            wal_source: None,
             origin: self.new.origin,
+            wal_log_hints_changes: Vec::new(),
             disk_consistent_lsn: IMPORT_LSN + bytes as u64,
             prev_record_lsn: IMPORT_LSN,
-            layers: (0..bytes / 65).map(entry).collect(),
+            layers: (0..bytes / 81).map(entry).collect(),
         };
         manifest.store(&self.dir()).await?;
         Ok(manifest)

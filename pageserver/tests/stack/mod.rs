@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use camino::Utf8Path;
 use pageserver::config::PageServerConf;
 use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::task_mgr::TaskKind;
+use pageserver::tenant::remote::TenantRemote;
 use pageserver::tenant::storage_layer::ImageLayerWriter;
 use pageserver::tenant::timeline::{NewTimeline, Origin, Timeline};
 use pageserver_api::key::{Key, SPARSE_FIRST, slru_block_key};
@@ -169,6 +171,15 @@ pub fn new_timeline() -> NewTimeline {
 
 /// Makes a timeline whose import holds some of the keys, in two image layers, and the model of it.
 pub async fn import(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result<(Timeline, Model)> {
+    import_with(conf, new, None).await
+}
+
+/// As [`import`], for a tenant in a bucket.
+pub async fn import_with(
+    conf: &'static PageServerConf,
+    new: NewTimeline,
+    remote: Option<Arc<TenantRemote>>,
+) -> anyhow::Result<(Timeline, Model)> {
     let ctx = context();
     let (tenant, timeline) = (new.tenant_shard_id, new.timeline_id);
     Timeline::prepare(conf, tenant, timeline).await?;
@@ -184,5 +195,5 @@ pub async fn import(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::
         }
         layers.push(writer.finish(&ctx).await?);
     }
-    Ok((Timeline::create(conf, new, layers, &ctx).await?, model))
+    Ok((Timeline::create_with(conf, new, layers, remote, &ctx).await?, model))
 }

@@ -124,6 +124,13 @@ fn hint_without_image_changes_nothing() {
     assert!(values(&record(0, xlog_op::FPI_FOR_HINT, &blocks, &[])).is_empty());
 }
 
+/// XLOG/NOOP is never written, Gist/ASSIGN_LSN only with `wal_level` minimal.
+#[test]
+fn records_of_which_only_the_lsn_counts_change_nothing() {
+    assert!(values(&record(0, xlog_op::NOOP, &[], &[])).is_empty());
+    assert!(values(&record(14, 0x70, &[], &[])).is_empty());
+}
+
 #[test]
 fn visibility_map_clears_come_without_block_reference() {
     let blocks = [Block { id: 0, flags: 0, blkno: 40_000, image: None, data: &[] }];

@@ -7,6 +7,7 @@ use std::borrow::BorrowMut;
 
 use super::items::Placed;
 use super::{ITEM_ID_SIZE, ItemId, Layout, PAGE_HEADER_SIZE, PD_HAS_FREE_LINES, Page, PageBytes, PageError};
+use crate::cursor::slice_at;
 use crate::maxalign;
 
 /// Deleting up to this many items keeps the physical order of the others.
@@ -33,10 +34,14 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         if gone.next().is_some() {
             return Err(PageError::DeleteList);
         }
-        check_room(&kept, layout)?;
+        let before = *self.bytes();
+        let mut packed = Packed::new(&before, layout);
         self.set_lower((PAGE_HEADER_SIZE + kept.len() * ITEM_ID_SIZE) as u16);
-        let kept = kept.into_iter().zip(1..).map(|((item, placed), offset)| (offset, item, placed));
-        self.lay_out(kept, layout)
+        for ((item, placed), offset) in kept.into_iter().zip(1..) {
+            let upper = packed.add(self, placed)?;
+            self.set_item_id(offset, item.with_offset(upper))?;
+        }
+        packed.finish(self)
     }
 
     /// Compacts the items and sets the hint of free line pointers (`PageRepairFragmentation`).
@@ -45,22 +50,26 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
     pub fn repair_fragmentation(&mut self, cut_tail: bool) -> Result<(), PageError> {
         let layout = self.aligned_layout()?;
         let count = self.max_offset();
-        let (mut kept, mut unused, mut last_used) = (Vec::with_capacity(count.into()), 0, 0);
+        let before = *self.bytes();
+        let mut packed = Packed::new(&before, layout);
+        let (mut unused, mut last_used) = (0, 0);
         for offset in 1..=count {
             let item = self.item_id(offset)?;
+            let mut new = item;
             if !item.is_used() {
-                self.set_item_id(offset, ItemId::UNUSED)?;
+                new = ItemId::UNUSED;
                 unused += 1;
-                continue;
+            } else {
+                last_used = offset;
+                if item.has_storage() {
+                    new = item.with_offset(packed.add(self, self.stored(offset, item, layout)?)?);
+                }
             }
-            last_used = offset;
-            if item.has_storage() {
-                kept.push((offset, item, self.stored(offset, item, layout)?));
+            if new != item {
+                self.set_item_id(offset, new)?;
             }
         }
-        let placed: Vec<_> = kept.iter().map(|(_, item, placed)| (*item, *placed)).collect();
-        check_room(&placed, layout)?;
-        self.lay_out(kept.into_iter(), layout)?;
+        packed.finish(self)?;
         if cut_tail {
             unused -= count - last_used;
             self.set_lower((layout.lower - usize::from(count - last_used) * ITEM_ID_SIZE) as u16);
@@ -76,19 +85,6 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
             return Err(PageError::BadItem { offset, item });
         }
         Ok(Placed { start, size })
-    }
-
-    /// Puts the items below the special space in the given order, and sets their line pointers and `pd_upper`.
-    fn lay_out(&mut self, items: impl Iterator<Item = (u16, ItemId, Placed)>, layout: Layout) -> Result<(), PageError> {
-        let before = *self.bytes();
-        let mut upper = layout.special;
-        for (offset, item, placed) in items {
-            upper = upper.saturating_sub(placed.size);
-            self.put(upper, crate::cursor::slice_at(&before, placed.start, placed.size)?)?;
-            self.set_item_id(offset, item.with_offset(upper as u16))?;
-        }
-        self.set_upper(upper as u16);
-        Ok(())
     }
 
     /// Cuts off unused line pointers at the end, but never the first one, and sets the hint of free ones
@@ -110,9 +106,43 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
     }
 }
 
-/// Items may overlap on a damaged page: then they would not fit when laid out one by one.
-fn check_room(items: &[(ItemId, Placed)], layout: Layout) -> Result<(), PageError> {
-    let needed = items.iter().map(|(_, placed)| placed.size).sum();
-    let free = layout.special - layout.lower;
-    if needed > free { Err(PageError::NoSpace { needed, free }) } else { Ok(()) }
+/// Items that are put one below the other, from the special space down.
+struct Packed<'a> {
+    before: &'a PageBytes,
+    layout: Layout,
+    upper: usize,
+    /// Items that were neighbours and stay so, to be moved in one go: start before, length; they end up at `upper`.
+    run: Placed,
+}
+
+impl<'a> Packed<'a> {
+    fn new(before: &'a PageBytes, layout: Layout) -> Self {
+        Self { before, layout, upper: layout.special, run: Placed { start: layout.special, size: 0 } }
+    }
+
+    /// Takes the next item; gives its new offset. Items may overlap on a damaged page: then there is no room for all.
+    fn add<B: BorrowMut<PageBytes>>(&mut self, page: &mut Page<B>, item: Placed) -> Result<u16, PageError> {
+        if item.start + item.size != self.run.start {
+            self.move_run(page)?;
+            self.run = Placed { start: item.start + item.size, size: 0 };
+        }
+        let free = self.upper - self.layout.lower;
+        let no_space = PageError::NoSpace { needed: item.size, free };
+        self.upper = self.upper.checked_sub(item.size).filter(|upper| *upper >= self.layout.lower).ok_or(no_space)?;
+        self.run = Placed { start: item.start, size: self.run.size + item.size };
+        Ok(self.upper as u16)
+    }
+
+    fn move_run<B: BorrowMut<PageBytes>>(&self, page: &mut Page<B>) -> Result<(), PageError> {
+        if self.run.start == self.upper {
+            return Ok(());
+        }
+        page.put(self.upper, slice_at(self.before, self.run.start, self.run.size)?)
+    }
+
+    fn finish<B: BorrowMut<PageBytes>>(self, page: &mut Page<B>) -> Result<(), PageError> {
+        self.move_run(page)?;
+        page.set_upper(self.upper as u16);
+        Ok(())
+    }
 }

@@ -152,7 +152,14 @@ async fn wal_arrives_and_a_timeline_ends() {
     server.chown();
     server.append_setting("restore_command = 'false'\n");
     server.go();
+    // It answers before it is promoted.
     let mut client = replication(&server).await;
+    for _ in 0..600 {
+        if client.identify_system().await.unwrap().timeline == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     assert_eq!(client.identify_system().await.unwrap().timeline, 2);
     let history = client.timeline_history(2).await.unwrap();
     assert_eq!(history.filename, "00000002.history");

@@ -1,5 +1,6 @@
 //! Deduplication: runs of leaf tuples with equal keys become posting list tuples.
 
+use postgres_formats::BLCKSZ;
 use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
 
@@ -57,6 +58,10 @@ fn merge(page: &PageMut<'_>, first: u16, count: u16) -> Result<Vec<u8>, Fault> {
     let mut tids = Vec::new();
     for offset in first..first.saturating_add(count) {
         tids.extend_from_slice(LeafTuple::parse(page.item(offset)?)?.tids);
+        // Items of a damaged page may overlap, so that together they have far more than fits on it.
+        if tids.len() > BLCKSZ {
+            return Err(Fault::Inconsistent("posting list tuple would be too long"));
+        }
     }
     posting::form(base.key, &tids)
 }

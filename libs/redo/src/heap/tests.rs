@@ -1,4 +1,4 @@
-//! What servers at hand do not write: visibility map pages among the blocks (17.11, 18.6), tuples that moved.
+//! What few servers or none write: visibility map pages among the blocks (since 17.11 and 18.6), tuples that moved.
 
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
@@ -77,6 +77,15 @@ fn update_takes_both_ends_from_the_old_tuple() {
     // Moved and lock bits go, keys-updated comes, the rest of the masks stays.
     assert_eq!(&old[4..24], [9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 2, 0, 0x01, 0x60, 0x00, 0x01, 24, 0xEE]);
     assert_eq!(&old[24..], b"abcdefgh");
+}
+
+/// `Heap/HOT_UPDATE+INIT` has a name but no server writes it: the old tuple would be on the page that starts empty.
+#[test]
+fn a_hot_update_cannot_start_its_page() {
+    let main = bytes(&[&9u32.to_le_bytes(), &[1, 0], &[0, 0], &8u32.to_le_bytes(), &[2, 0]]);
+    let data = bytes(&[&[1, 0, 2, 8, 24], &[0x77], b"XYZ"]);
+    let record = Sample::new(RmgrId::HEAP, opcode::HOT_UPDATE | 0x80, &main).block(0, 1, &data).will_init();
+    assert!(record.apply(0, &mut page_with(0, &[&tuple(0)])).is_err());
 }
 
 #[test]

@@ -13,7 +13,8 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 /// Longer than the server takes for any request by default.
 const TIMEOUT: Duration = Duration::from_secs(310);
 
-/// A server.
+/// A server. Cheap to clone.
+#[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
     base: String,

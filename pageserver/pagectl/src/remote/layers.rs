@@ -33,14 +33,20 @@ fn list(remote: &Remote<'_>, base: &str) -> anyhow::Result<()> {
             text(layer, "lsn_start"),
             text(layer, "lsn_end"),
             size,
-            "in memory".to_owned(),
+            "memory".to_owned(),
+            String::new(),
         ]);
     }
     for layer in layers["historic_layers"].as_array().into_iter().flatten() {
         let kind = if layer["l0"] == true { "Delta L0".to_owned() } else { text(layer, "kind") };
         let (size, file) = (bytes(layer, "layer_file_size"), text(layer, "layer_file_name"));
-        rows.push(vec![kind, text(layer, "lsn_start"), text(layer, "lsn_end"), size, file]);
+        let place = match (layer["remote"] == true, layer["in_bucket"] == true) {
+            (true, _) => "bucket",
+            (false, true) => "disk, bucket",
+            (false, false) => "disk",
+        };
+        rows.push(vec![kind, text(layer, "lsn_start"), text(layer, "lsn_end"), size, place.to_owned(), file]);
     }
-    output::finish(remote.common.json, &layers, table(&["KIND", "FROM LSN", "TO LSN", "SIZE", "FILE"], &rows));
+    output::finish(remote.common.json, &layers, table(&["KIND", "FROM LSN", "TO LSN", "SIZE", "WHERE", "FILE"], &rows));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// `rows` below `head`, each column as wide as it must be.
-pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = head
         .iter()
         .enumerate()
@@ -20,7 +20,7 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A member of an object as text; "-" for null and what is not there.
-pub(super) fn text(value: &Value, name: &str) -> String {
+pub(crate) fn text(value: &Value, name: &str) -> String {
     match &value[name] {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),

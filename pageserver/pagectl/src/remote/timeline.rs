@@ -11,7 +11,7 @@ use crate::output;
 
 impl Remote<'_> {
     /// All timelines of all tenants.
-    fn timelines(&self) -> anyhow::Result<Vec<Value>> {
+    pub(super) fn timelines(&self) -> anyhow::Result<Vec<Value>> {
         let mut all = Vec::new();
         for tenant in self.client.get("/v1/tenant")?.as_array().into_iter().flatten() {
             let timelines = self.client.get(&format!("/v1/tenant/{}/timeline", text(tenant, "id")))?;
@@ -44,14 +44,21 @@ impl Remote<'_> {
 pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
     let timelines = remote.timelines()?;
     let rows: Vec<Vec<String>> = timelines.iter().map(row).collect();
-    let head = ["TENANT", "TIMELINE", "ANCESTOR", "AT", "LAST LSN", "ON DISK", "SIZE", "WAL"];
+    let head = ["TENANT", "TIMELINE", "ANCESTOR", "AT", "LAST LSN", "ON DISK", "IN BUCKET", "SIZE", "WAL"];
     output::finish(remote.common.json, &json!({ "timelines": timelines }), table(&head, &rows));
     Ok(())
 }
 
 fn row(timeline: &Value) -> Vec<String> {
-    let names =
-        ["tenant_id", "timeline_id", "ancestor_timeline_id", "ancestor_lsn", "last_record_lsn", "disk_consistent_lsn"];
+    let names = [
+        "tenant_id",
+        "timeline_id",
+        "ancestor_timeline_id",
+        "ancestor_lsn",
+        "last_record_lsn",
+        "disk_consistent_lsn",
+        "remote_consistent_lsn",
+    ];
     let broken = timeline["state"]["Broken"]["reason"].as_str();
     let receiver = text(&timeline["walreceiver_status"], "state");
     let mut row: Vec<String> = names.iter().map(|name| text(timeline, name)).collect();

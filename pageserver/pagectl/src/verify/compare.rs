@@ -9,7 +9,7 @@ use super::sequence;
 
 /// Outcome of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The same.
     Equal,
     /// First byte that differs after masking.
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 }
 
 /// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.
-pub(super) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
+pub(crate) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
     let never_logged = is_never_logged(theirs);
     let Some(ours) = ours else {
         return if never_logged { Verdict::Equal } else { Verdict::OnlyInFile };

@@ -33,6 +33,8 @@ impl World {
 
     /// With its files in a directory below `work`.
     pub async fn within(work: Utf8TempDir, dir: &str) -> Self {
+        // What the engine said is shown if the test fails.
+        let _ = tracing_subscriber::fmt().with_test_writer().try_init();
         let mut conf = PageServerConf::dummy_conf(work.path().join(dir));
         conf.checkpoint_distance = 32 << 20;
         let conf: &'static PageServerConf = Box::leak(Box::new(conf));

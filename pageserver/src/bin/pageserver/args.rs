@@ -44,8 +44,6 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn overrides(&self) -> Overrides {
-        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let env = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-        Overrides { env, flags: self.overrides.clone() }
+        Overrides { flags: self.overrides.clone(), ..Overrides::from_environment() }
     }
 }

@@ -7,9 +7,11 @@ use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
+use pageserver::block_cache;
 use pageserver::http::{self, HttpOptions, Sources};
 use pageserver::page_cache;
 use pageserver::page_service::{PageService, PageServiceSettings};
+use pageserver::remote_storage::RemoteStorage;
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tenant::manager::TenantManager;
 use pageserver::tls::Certificate;
@@ -85,6 +87,8 @@ async fn start(
     page_cache::init(settings.page_cache_size.get());
     let mut conf = settings.engine_conf(workdir.to_owned());
     conf.virtual_file_io_engine = Some(engine);
+    conf.remote_storage = open_store(settings, workdir).await?;
+    block_cache::configure(&conf);
     // One for the whole process, which lives as long as it does.
     let conf = Box::leak(Box::new(conf));
     let started = env::clock::now();
@@ -98,6 +102,18 @@ async fn start(
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, secrets, http)?;
     Ok(running)
+}
+
+/// Opens object storage, and waits for it: without it nobody knows whether this server is the newest of its tenants.
+async fn open_store(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<Option<RemoteStorage>> {
+    let store = settings.store(workdir).map_err(anyhow::Error::msg)?;
+    let Some(store) = RemoteStorage::open(&store).await.context("cannot open object storage (remote_storage)")? else {
+        return Ok(None);
+    };
+    let timeout = settings.remote_storage_start_timeout;
+    let usable = store.wait_until_usable(timeout).await;
+    usable.with_context(|| format!("cannot start without object storage, waited {timeout:?}"))?;
+    Ok(Some(store))
 }
 
 impl Running {

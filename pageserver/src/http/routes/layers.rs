@@ -28,7 +28,7 @@ pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> 
     let mut answer = LayersAnswer { in_memory_layers: Vec::new(), historic_layers: Vec::new() };
     for layer in layers {
         let kind = kind(&layer);
-        let LayerInfo { lsns, keys, size, l0, .. } = layer;
+        let LayerInfo { lsns, keys, size, l0, resident, in_bucket, .. } = layer;
         match layer.file_name {
             None => {
                 let layer = InMemoryLayer { kind, lsn_start: lsns.start, lsn_end: lsns.end, size };
@@ -40,7 +40,8 @@ pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> 
                 layer_file_size: size,
                 lsn_start: lsns.start,
                 lsn_end: (layer.kind == LayerKind::Delta).then_some(lsns.end),
-                remote: false,
+                remote: !resident,
+                in_bucket,
                 l0,
                 key_start: keys.start.to_string(),
                 key_end: keys.end.to_string(),

@@ -4,16 +4,27 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use pageserver_api::shard::TenantShardId;
 
+use crate::disk_budget::{DiskBudget, Measured};
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::models::StatusAnswer;
+use crate::http::models::{DiskStatus, StatusAnswer};
 use crate::http::{App, NODE_ID, page_for_people, scrape};
 use crate::metrics;
 
 /// Whether the server is alive.
 #[utoipa::path(get, path = "/v1/status", tag = "server", security(()), responses((status = 200, body = StatusAnswer)))]
-pub(crate) async fn status() -> Json<StatusAnswer> {
-    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION") })
+pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
+    let is_fenced = |id: &TenantShardId| app.manager.remote_of(*id).is_some_and(|remote| remote.fenced().is_some());
+    let fenced_tenants = app.manager.tenants().into_iter().filter(is_fenced).collect();
+    let disk = disk_status(&app.manager.conf().disk_budget);
+    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION"), fenced_tenants, disk })
+}
+
+fn disk_status(budget: &DiskBudget) -> Option<DiskStatus> {
+    let Measured { resident, not_uploaded, in_memory, disk_free, .. } = budget.measured()?;
+    let (intake, room) = (budget.level(), budget.room());
+    Some(DiskStatus { intake, room, resident, not_uploaded, in_memory, free: disk_free })
 }
 
 /// Figures for Prometheus, in the OpenMetrics text format.

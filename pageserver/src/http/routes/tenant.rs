@@ -18,10 +18,17 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     let broken = app.manager.broken().into_iter().filter(|(tenant, ..)| *tenant == id).map(|(_, timeline, _)| timeline);
     let mut ids: Vec<_> = timelines.iter().map(|timeline| timeline.timeline_id()).chain(broken).collect();
     ids.sort();
+    let remote = app.manager.remote_of(id);
+    let fenced = remote.as_ref().and_then(|remote| remote.fenced());
+    let infos: Vec<_> = timelines.iter().map(|timeline| timeline.info()).collect();
     Ok(TenantInfo {
         id,
-        state: Slug { slug: "Active" },
-        current_physical_size: timelines.iter().map(|timeline| timeline.info().layer_bytes).sum(),
+        state: Slug { slug: if fenced.is_some() { "Fenced" } else { "Active" } },
+        generation: remote.map(|remote| remote.generation()),
+        fenced,
+        resident_bytes: infos.iter().map(|info| info.resident_bytes).sum(),
+        in_bucket_bytes: infos.iter().map(|info| info.in_bucket_bytes).sum(),
+        current_physical_size: infos.iter().map(|info| info.layer_bytes).sum(),
         attachment_status: Slug { slug: "attached" },
         timelines: ids,
     })
@@ -58,7 +65,8 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
     answer.await.map(Json)
 }
 
-/// Says how a tenant is to be here: AttachedSingle makes it, without timelines, if it is not there.
+/// Says how a tenant is to be here. AttachedSingle takes it over from whoever has it, and makes it, without timelines,
+/// if it is nowhere yet; Detached lets go of it once all is in object storage, so that another server may attach it.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/location_config", tag = "tenants", params(TenantPath),
     request_body = LocationConfig,
     responses((status = 200, body = LocationAnswer), (status = 400, body = ErrorBody)))]
@@ -77,7 +85,19 @@ pub(crate) async fn location_config(
     match config.mode {
         LocationMode::AttachedSingle => {
             let manager = app.manager.clone();
-            to_the_end("making of a tenant", async move { Ok(manager.create_tenant(id).await?) }).await?;
+            let sources = app.sources.clone();
+            to_the_end("attaching of a tenant", async move {
+                let is_new = !manager.tenants().contains(&id);
+                manager.attach_tenant(id).await?;
+                if is_new {
+                    sources.follow(id).await;
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        LocationMode::Detached if app.manager.conf().remote_storage.is_some() => {
+            to_the_end("detaching of a tenant", async move { detach(&app, id).await }).await?;
         }
         LocationMode::Detached => {
             let reason = "mode Detached is not supported: nothing of the tenant is kept elsewhere. To remove it for \
@@ -88,6 +108,18 @@ pub(crate) async fn location_config(
     }
     let shards = vec![ShardLocation { shard_id: id, node_id: NODE_ID }];
     Ok(Json(LocationAnswer { shards, stripe_size: None }))
+}
+
+/// The servers that sent its WAL keep it until the tenant is attached again.
+async fn detach(app: &App, id: TenantShardId) -> Result<(), ApiError> {
+    for timeline in app.manager.timelines(id)? {
+        app.sources.stop(id, timeline.timeline_id()).await;
+    }
+    let detached = app.manager.detach_tenant(id).await;
+    if detached.is_err() {
+        app.sources.follow(id).await;
+    }
+    Ok(detached?)
 }
 
 /// Waits until timelines have WAL up to given LSNs: 200 if all have, 202 if some have, 404 if none has.

@@ -3,6 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use crate::http::error::{ApiError, ErrorBody};
@@ -14,16 +16,21 @@ use crate::http::{App, moment, to_the_end};
 use crate::pgdata::timestamps::LsnByTimestamp;
 use crate::tenant::manager::{ManageError, NewBranch};
 use crate::tenant::timeline::Timeline;
+use crate::walreceiver::stored::{name_of, of_new_branch};
 
 use super::lsn::find_moment;
 
-fn info(app: &App, timeline: &Timeline) -> TimelineInfo {
+/// Longest name of a branch.
+const NAME_MAX: usize = 63;
+
+async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
     let info = timeline.info();
     let min_readable_lsn = timeline.min_readable_lsn();
-    TimelineInfo {
+    Ok(TimelineInfo {
         tenant_id,
         timeline_id,
+        name: name_of(timeline).await?,
         ancestor_timeline_id: info.ancestor_timeline_id,
         ancestor_lsn: info.ancestor_lsn,
         last_record_lsn: info.last_record_lsn,
@@ -34,7 +41,10 @@ fn info(app: &App, timeline: &Timeline) -> TimelineInfo {
         initdb_lsn: info.import_lsn,
         current_physical_size: info.layer_bytes,
         pg_version: info.pg_version,
-        state: timeline.broken().map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
+        state: timeline
+            .broken()
+            .or_else(|| info.fenced.clone())
+            .map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
         walreceiver_status: app.sources.status(tenant_id, timeline_id),
         is_archived: false,
         children: app.manager.children(tenant_id, timeline_id),
@@ -44,7 +54,15 @@ fn info(app: &App, timeline: &Timeline) -> TimelineInfo {
         l0_layer_count: info.l0_layers,
         frozen_layer_count: info.frozen_layers,
         in_memory_bytes: info.in_memory_bytes,
-    }
+        remote_consistent_lsn: info.remote_consistent_lsn,
+        generation: info.generation,
+        fenced: info.fenced,
+        resident_bytes: info.resident_bytes,
+        in_bucket_bytes: info.in_bucket_bytes,
+        upload_layers: info.upload_layers,
+        upload_bytes: info.upload_bytes,
+        upload_error: info.upload_error,
+    })
 }
 
 /// All timelines of a tenant.
@@ -54,13 +72,16 @@ pub(crate) async fn list(
     State(app): State<App>,
     At(path): At<TenantPath>,
 ) -> Result<Json<Vec<ListedTimeline>>, ApiError> {
-    let open = app.manager.timelines(path.tenant_shard_id)?;
-    let open = open.iter().map(|timeline| ListedTimeline::Open(Box::new(info(&app, timeline))));
+    let mut all = Vec::new();
+    for timeline in app.manager.timelines(path.tenant_shard_id)? {
+        all.push(ListedTimeline::Open(Box::new(info(&app, &timeline).await?)));
+    }
     let broken = app.manager.broken().into_iter().filter(|(tenant, ..)| *tenant == path.tenant_shard_id);
     let broken = broken.map(|(tenant_id, timeline_id, reason)| {
         ListedTimeline::Broken(BrokenTimeline { tenant_id, timeline_id, state: TimelineState::Broken { reason } })
     });
-    Ok(Json(open.chain(broken).collect()))
+    all.extend(broken);
+    Ok(Json(all))
 }
 
 /// One timeline.
@@ -68,7 +89,7 @@ pub(crate) async fn list(
     params(TimelinePath), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<TimelineInfo>, ApiError> {
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
-    Ok(Json(info(&app, &timeline)))
+    Ok(Json(info(&app, &timeline).await?))
 }
 
 /// Makes a branch, at an LSN, a moment, or the ancestor's last record. The same again answers the same.
@@ -104,15 +125,39 @@ pub(crate) async fn create(
         (None, Some(text)) => Some(lsn_to_branch_at(&ancestor, text).await?),
     };
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
-    let manager = app.manager.clone();
+    let named = app.clone();
     let timeline = to_the_end("making of a branch", async move {
-        let (timeline, created) = manager.branch(tenant, new).await?;
+        let _naming = named.naming.lock().await;
+        let told = match &wanted.name {
+            Some(name) => Some(told_of_name(&named, tenant, &new, name).await?),
+            None => None,
+        };
+        let (timeline, created) = named.manager.branch_with(tenant, new, told.as_deref()).await?;
         let at = timeline.origin().import_lsn;
         tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
         Ok(timeline)
     });
     let timeline = timeline.await?;
-    Ok((StatusCode::CREATED, Json(info(&app, &timeline))))
+    Ok((StatusCode::CREATED, Json(info(&app, &timeline).await?)))
+}
+
+/// What the directory of a new branch says of its name, which must be free.
+async fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -> Result<Vec<u8>, ApiError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if !first || name.len() > NAME_MAX || !name.bytes().all(plain) || name.parse::<TimelineId>().is_ok() {
+        return Err(ApiError::bad_request(format!(
+            "{name:?} is no name for a branch: a letter or digit, then letters, digits and _.-, {NAME_MAX} at most, \
+             and not an id"
+        )));
+    }
+    for timeline in app.manager.timelines(tenant)? {
+        let id = timeline.timeline_id();
+        if id != new.timeline_id && name_of(&timeline).await?.as_deref() == Some(name) {
+            return Err(ManageError::Conflict(format!("the branch {name} exists already: it is timeline {id}")).into());
+        }
+    }
+    Ok(of_new_branch(name)?)
 }
 
 /// The last LSN whose commits are not after the moment.

@@ -8,6 +8,8 @@ fn layer(kind: LayerKind, keys: (i128, i128), lsns: (u64, u64)) -> LayerInfo {
         size: 3 << 20,
         l0: false,
         file_name: Some("a&b".to_owned()),
+        resident: true,
+        in_bucket: false,
     }
 }
 

@@ -12,10 +12,13 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
 use super::{Layer, LayerMap, Violation, invariants};
-use crate::tenant::storage_layer::PersistentLayerDesc;
+use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
 
 const KEYS: u32 = 24;
 const LSNS: u64 = 60;
+
+/// Of no file.
+const IDENTITY: LayerIdentity = LayerIdentity { file_id: 1, tail_offset: 4096 };
 
 fn key(n: u32) -> Key {
     Key { field6: n, ..Key::MIN }
@@ -36,7 +39,7 @@ fn image(keys: Range<Key>, lsn: u64) -> PersistentLayerDesc {
 }
 
 fn layers(descs: &[PersistentLayerDesc]) -> Vec<Arc<Layer>> {
-    descs.iter().map(|desc| Arc::new(Layer::new(Utf8Path::new("/t"), desc.clone(), 1))).collect()
+    descs.iter().map(|desc| Arc::new(Layer::new(Utf8Path::new("/t"), desc.clone(), 1, IDENTITY))).collect()
 }
 
 /// What may be drawn; [`consistent`] then drops what would break the invariants.
@@ -165,6 +168,8 @@ proptest! {
 
     #[test]
     fn adding_l0_layers_one_by_one_gives_the_map_built_at_once(descs in consistent(), end in 1..80u64) {
+        // Layers know when they were made.
+        env::clock::freeze_thread();
         let (l0, keyed): (Vec<_>, Vec<_>) = layers(&descs).into_iter().partition(|layer| layer.desc().is_l0());
         let mut grown = LayerMap::new(keyed).unwrap();
         for layer in l0 {

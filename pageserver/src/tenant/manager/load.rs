@@ -1,34 +1,61 @@
 //! Opening of all that a working directory holds: ancestors before the timelines that branch off them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use camino::Utf8Path;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::Timelines;
+use super::{Broken, Tenant, bucket};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
-use crate::errors::{ErrorKind, StorageError};
+use crate::errors::StorageError;
 use crate::tenant::timeline::{Manifest, Timeline, has_manifest};
 use crate::virtual_file::fs;
+
+/// A file of this name in a tenant's directory says that a start does not attach it: another server has it, or it was
+/// detached.
+pub(super) const DETACHED_NAME: &str = "detached";
 
 /// What was found.
 #[derive(Default)]
 pub(super) struct Loaded {
-    pub(super) tenants: BTreeMap<TenantShardId, Timelines>,
+    pub(super) tenants: BTreeMap<TenantShardId, Tenant>,
     /// Timelines that could not be opened, and why.
-    pub(super) broken: BTreeMap<(TenantShardId, TimelineId), String>,
+    pub(super) broken: Broken,
 }
 
 pub(super) async fn load(conf: &'static PageServerConf, ctx: &RequestContext) -> Result<Loaded, StorageError> {
     let mut loaded = Loaded::default();
-    for tenant in entries(&conf.tenants_path()).await? {
-        let Ok(id) = tenant.parse::<TenantShardId>() else { continue };
+    if let Some(storage) = &conf.remote_storage {
+        for (id, (tenant, broken)) in bucket::load(conf, storage).await? {
+            loaded.tenants.extend(tenant.map(|tenant| (id, tenant)));
+            loaded.broken.extend(broken);
+        }
+        return Ok(loaded);
+    }
+    for id in local_tenants(conf).await?.0 {
         let waiting = manifests(conf, id, &mut loaded).await?;
         open_in_order(conf, id, waiting, &mut loaded, ctx).await;
     }
     Ok(loaded)
+}
+
+/// The tenants of the working directory: those to be attached, and those that are not.
+pub(super) async fn local_tenants(
+    conf: &PageServerConf,
+) -> Result<(Vec<TenantShardId>, BTreeSet<TenantShardId>), StorageError> {
+    let (mut attached, mut detached) = (Vec::new(), BTreeSet::new());
+    for name in fs::list_dir_if_any(&conf.tenants_path()).await? {
+        let Ok(id) = name.parse::<TenantShardId>() else { continue };
+        match fs::list_dir_if_any(&conf.tenant_path(&id)).await?.iter().any(|name| name == DETACHED_NAME) {
+            true => drop(detached.insert(id)),
+            false => attached.push(id),
+        }
+    }
+    for id in &detached {
+        tracing::info!(tenant = %id, "not attached: it was detached, or another server has taken it over");
+    }
+    Ok((attached, detached))
 }
 
 /// The timelines of a tenant with their ancestors. Directories without a manifest are the rest of an import or a
@@ -40,7 +67,7 @@ async fn manifests(
 ) -> Result<BTreeMap<TimelineId, Option<TimelineId>>, StorageError> {
     loaded.tenants.entry(id).or_default();
     let mut found = BTreeMap::new();
-    for name in entries(&conf.timelines_path(&id)).await? {
+    for name in fs::list_dir_if_any(&conf.timelines_path(&id)).await? {
         let Ok(timeline_id) = name.parse::<TimelineId>() else { continue };
         let dir = conf.timeline_path(&id, &timeline_id);
         if !has_manifest(&dir).await? {
@@ -50,7 +77,7 @@ async fn manifests(
         }
         match Manifest::load(&dir, id, timeline_id).await {
             Ok(manifest) => drop(found.insert(timeline_id, manifest.origin.ancestor.map(|it| it.timeline_id))),
-            Err(error) => note_broken(loaded, id, timeline_id, error.to_string()),
+            Err(error) => note_broken(&mut loaded.broken, id, timeline_id, error.to_string()),
         }
     }
     Ok(found)
@@ -63,31 +90,25 @@ async fn open_in_order(
     loaded: &mut Loaded,
     ctx: &RequestContext,
 ) {
+    let Loaded { tenants, broken } = loaded;
+    let open = &mut tenants.entry(id).or_default().timelines;
     loop {
-        let open = loaded.tenants.entry(id).or_default();
         let ready = waiting.iter().find(|(_, ancestor)| ancestor.is_none_or(|ancestor| open.contains_key(&ancestor)));
         let Some((timeline_id, ancestor)) = ready.map(|(timeline, ancestor)| (*timeline, *ancestor)) else { break };
         waiting.remove(&timeline_id);
         let ancestor = ancestor.and_then(|ancestor| open.get(&ancestor)).cloned();
         match Timeline::open_on(conf, id, timeline_id, ancestor.as_ref(), ctx).await {
             Ok(timeline) => drop(open.insert(timeline_id, timeline)),
-            Err(error) => note_broken(loaded, id, timeline_id, error.to_string()),
+            Err(error) => note_broken(broken, id, timeline_id, error.to_string()),
         }
     }
     for (timeline_id, ancestor) in waiting {
         let ancestor = ancestor.map_or_else(String::new, |ancestor| ancestor.to_string());
-        note_broken(loaded, id, timeline_id, format!("its ancestor {ancestor} is missing or could not be opened"));
+        note_broken(broken, id, timeline_id, format!("its ancestor {ancestor} is missing or could not be opened"));
     }
 }
 
-fn note_broken(loaded: &mut Loaded, id: TenantShardId, timeline_id: TimelineId, reason: String) {
+pub(super) fn note_broken(broken: &mut Broken, id: TenantShardId, timeline_id: TimelineId, reason: String) {
     tracing::error!(tenant = %id, timeline = %timeline_id, "timeline cannot be opened: {reason}");
-    loaded.broken.insert((id, timeline_id), reason);
-}
-
-async fn entries(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
-    match fs::list_dir(dir).await {
-        Err(error) if error.kind() == ErrorKind::Gone => Ok(Vec::new()),
-        other => other,
-    }
+    broken.insert((id, timeline_id), reason);
 }

@@ -1,11 +1,14 @@
-//! Reads checked blocks of a file, some of which may still be in its writer's memory.
+//! Reads checked blocks of a file on this disk, some of which may still be in its writer's memory, or of one in the
+//! bucket.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, offset_in_block};
 use parking_lot::RwLock;
 
+use super::remote_file::RemoteFile;
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::virtual_file::buffered_writer::Tail;
@@ -38,14 +41,20 @@ impl Extent {
 /// A file of checked blocks.
 #[derive(Clone, Debug)]
 pub(super) struct BlockSource {
-    file: Arc<VirtualFile>,
+    origin: Origin,
     file_id: FileId,
     tail: Option<Arc<RwLock<Tail>>>,
 }
 
+#[derive(Clone, Debug)]
+enum Origin {
+    Local(Arc<VirtualFile>),
+    Remote(Arc<RemoteFile>),
+}
+
 /// Verified blocks that lie together.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     first: u64,
     bytes: RunBytes,
 }
@@ -56,6 +65,8 @@ enum RunBytes {
     Disk(AlignedBuf),
     /// Copied from the writer's memory, perhaps with an incomplete last block.
     Memory(Vec<u8>),
+    /// From the bucket or a cache of it.
+    Shared(Bytes),
 }
 
 impl Drop for Run {
@@ -70,10 +81,27 @@ impl Drop for Run {
 }
 
 impl Run {
+    /// Blocks from `first` on that were verified.
+    pub(super) fn shared(first: u64, bytes: Bytes) -> Self {
+        Self { first, bytes: RunBytes::Shared(bytes) }
+    }
+
+    /// The first block.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Block `number` as it is in the file.
+    pub(super) fn block(&self, number: u64) -> Option<&[u8]> {
+        let start = usize::try_from(number.checked_sub(self.first)?).ok()?.checked_mul(BLOCK_SIZE)?;
+        self.bytes().get(start..start + BLOCK_SIZE)
+    }
+
     fn bytes(&self) -> &[u8] {
         match &self.bytes {
             RunBytes::Disk(buf) => buf,
             RunBytes::Memory(bytes) => bytes,
+            RunBytes::Shared(bytes) => bytes,
         }
     }
 }
@@ -120,11 +148,35 @@ impl Blocks {
 
 impl BlockSource {
     pub(super) fn new(file: Arc<VirtualFile>, file_id: FileId, tail: Option<Arc<RwLock<Tail>>>) -> Self {
-        Self { file, file_id, tail }
+        Self { origin: Origin::Local(file), file_id, tail }
     }
 
-    pub(super) fn file(&self) -> &Arc<VirtualFile> {
-        &self.file
+    /// The blocks of a file in the bucket.
+    pub(super) fn remote(file: Arc<RemoteFile>, file_id: FileId) -> Self {
+        Self { origin: Origin::Remote(file), file_id, tail: None }
+    }
+
+    /// The file in the bucket, if the blocks come from there.
+    pub(super) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
+        match &self.origin {
+            Origin::Local(_) => None,
+            Origin::Remote(file) => Some(file),
+        }
+    }
+
+    /// Blocks that are read together: offsets and lengths of reads are multiples of so many.
+    pub(super) fn unit_blocks(&self) -> u64 {
+        match &self.origin {
+            Origin::Local(file) => file.align() / BLOCK_SIZE as u64,
+            Origin::Remote(_) => 1,
+        }
+    }
+
+    /// Has the blocks of `extents`, given in ascending order, cached if they are in the bucket.
+    pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<(), StorageError> {
+        let Origin::Remote(file) = &self.origin else { return Ok(()) };
+        let wanted: Vec<Range<u64>> = self.plan(extents).into_iter().map(|(first, end)| first..end).collect();
+        file.gather(&wanted).await.map(drop)
     }
 
     /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them and the number of reads.
@@ -159,7 +211,12 @@ impl BlockSource {
     /// Ranges of blocks to read, coalesced.
     fn plan(&self, extents: &[Extent]) -> Vec<(u64, u64)> {
         debug_assert!(extents.is_sorted_by_key(|extent| extent.position));
-        let unit = self.file.align() / BLOCK_SIZE as u64;
+        let unit = self.unit_blocks();
+        // What comes from the bucket is put together where it is known what is cached.
+        let (gap, longest) = match &self.origin {
+            Origin::Local(_) => (GAP_BLOCKS_MAX, READ_BLOCKS_MAX),
+            Origin::Remote(_) => (0, u64::MAX),
+        };
         let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
         for extent in extents {
             let first = extent.first_block() / unit * unit;
@@ -167,21 +224,16 @@ impl BlockSource {
             match ranges.last_mut() {
                 Some(last) if end <= last.1 => {}
                 // Reads are cut at one size, so that their buffers can be used again.
-                Some(last) if first < last.1 && end - last.0 > READ_BLOCKS_MAX => {
+                Some(last) if first < last.1 && end - last.0 > longest => {
                     let start = last.1;
                     ranges.push((start, end));
                 }
                 Some(last) if first < last.1 => last.1 = end,
-                Some(last) if first <= last.1 + GAP_BLOCKS_MAX && end - last.0 <= READ_BLOCKS_MAX => last.1 = end,
+                Some(last) if first <= last.1 + gap && end - last.0 <= longest => last.1 = end,
                 _ => ranges.push((first, end)),
             }
         }
         ranges
-    }
-
-    fn start_read(&self, first: u64, end: u64) -> (u64, IoFuture<AlignedBuf>) {
-        let offset = first * BLOCK_SIZE as u64;
-        (offset, self.file.start_read(offset, (end - first) as usize * BLOCK_SIZE))
     }
 
     fn verify(&self, first: u64, end: u64, buf: AlignedBuf) -> Result<Run, StorageError> {
@@ -196,7 +248,11 @@ impl BlockSource {
 
     pub(super) fn corrupt(&self, block: u64, reason: impl Into<String>) -> StorageError {
         METRICS.corrupt_blocks.inc();
-        StorageError::Corrupt { path: self.file.path(), offset: block * BLOCK_SIZE as u64, reason: reason.into() }
+        let path = match &self.origin {
+            Origin::Local(file) => file.path(),
+            Origin::Remote(file) => file.name(),
+        };
+        StorageError::Corrupt { path, offset: block * BLOCK_SIZE as u64, reason: reason.into() }
     }
 
     /// The values of `extents`, in their order. Returns the number of reads, too.
@@ -249,19 +305,29 @@ pub(super) struct Reading<'a> {
 
 impl Reading<'_> {
     fn start_more(&mut self) {
+        let Origin::Local(file) = &self.source.origin else { return };
         let rest = self.later.split_off(self.later.len().min(READS_IN_FLIGHT_MAX));
         for (first, end) in std::mem::replace(&mut self.later, rest) {
-            let (offset, read) = self.source.start_read(first, end);
+            let offset = first * BLOCK_SIZE as u64;
+            let read = file.start_read(offset, (end - first) as usize * BLOCK_SIZE);
             self.started.push((first, end, offset, read));
         }
     }
 
     /// Waits for the blocks and verifies them. Returns them and the number of reads.
     pub(super) async fn finish(mut self) -> Result<(Blocks, u64), StorageError> {
+        let file = match &self.source.origin {
+            Origin::Local(file) => file,
+            Origin::Remote(file) => {
+                let wanted: Vec<Range<u64>> = self.later.iter().map(|(first, end)| *first..*end).collect();
+                let (runs, reads) = file.read(&wanted).await?;
+                return Ok((Blocks { runs }, reads));
+            }
+        };
         let reads = (self.started.len() + self.later.len()) as u64;
         while !self.started.is_empty() {
             for (first, end, offset, read) in std::mem::take(&mut self.started) {
-                let buf = read.await.map_err(|source| self.source.file.error("read", offset, source))?;
+                let buf = read.await.map_err(|source| file.error("read", offset, source))?;
                 self.blocks.runs.push(self.source.verify(first, end, buf)?);
             }
             self.start_more();

@@ -1,6 +1,7 @@
 //! Reads delta layers.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use camino::Utf8Path;
 use pageserver_api::key::Key;
@@ -8,8 +9,9 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::layer_file::LayerFile;
+use super::remote_file::RemoteFile;
 use super::visit::{KeyVersions, collect_versions, read_versions};
-use super::{PersistentLayerDesc, ReconstructState};
+use super::{LayerIdentity, PersistentLayerDesc, ReconstructState};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 
@@ -28,6 +30,26 @@ impl DeltaLayer {
     ) -> Result<Self, StorageError> {
         debug_assert!(desc.is_delta);
         Ok(Self { file: LayerFile::open_as(path, desc).await? })
+    }
+
+    /// Opens the layer `desc` in the bucket.
+    pub(crate) async fn open_remote(
+        remote: Arc<RemoteFile>,
+        desc: &PersistentLayerDesc,
+        identity: LayerIdentity,
+        generation: u32,
+    ) -> Result<Self, StorageError> {
+        debug_assert!(desc.is_delta);
+        Ok(Self { file: LayerFile::open_remote(remote, desc, identity, generation).await? })
+    }
+
+    pub(super) fn file(&self) -> &LayerFile {
+        &self.file
+    }
+
+    /// The file in the bucket, if that is what is read.
+    pub(crate) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
+        self.file.source().remote_file()
     }
 
     /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`, newest first, of each key

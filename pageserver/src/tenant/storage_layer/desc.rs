@@ -4,12 +4,22 @@ use std::ops::Range;
 
 use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
+use serde::{Deserialize, Serialize};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::LayerName;
 
-/// A layer file's identity: whose it is and what it covers.
+/// What tells a layer's file from any other, and lets it be opened without its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerIdentity {
+    /// Drawn at random when the file was made; part of the checksum of each of its blocks.
+    pub file_id: u64,
+    /// Where the index begins, in bytes: from here to the end is what opening needs.
+    pub tail_offset: u64,
+}
+
+/// What a layer file is: whose, and what it covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistentLayerDesc {
     /// The tenant shard that wrote it.

@@ -1,6 +1,7 @@
 //! Reads image layers.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use camino::Utf8Path;
 use layer_format::index::IndexEntry;
@@ -12,7 +13,8 @@ use utils::lsn::Lsn;
 use super::block_source::Extent;
 use super::image_writer::decompress;
 use super::layer_file::LayerFile;
-use super::{PersistentLayerDesc, ReconstructState};
+use super::remote_file::RemoteFile;
+use super::{LayerIdentity, PersistentLayerDesc, ReconstructState};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 
@@ -36,6 +38,31 @@ impl ImageLayer {
         Ok(Self { file: LayerFile::open_as(path, desc).await? })
     }
 
+    /// Opens the layer `desc` in the bucket.
+    pub(crate) async fn open_remote(
+        remote: Arc<RemoteFile>,
+        desc: &PersistentLayerDesc,
+        identity: LayerIdentity,
+        generation: u32,
+    ) -> Result<Self, StorageError> {
+        debug_assert!(!desc.is_delta);
+        Ok(Self { file: LayerFile::open_remote(remote, desc, identity, generation).await? })
+    }
+
+    /// Where all its images are.
+    pub(super) fn lsn(&self) -> Lsn {
+        self.file.header().lsn_range.start
+    }
+
+    pub(super) fn file(&self) -> &LayerFile {
+        &self.file
+    }
+
+    /// The file in the bucket, if that is what is read.
+    pub(crate) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
+        self.file.source().remote_file()
+    }
+
     /// Adds to `state` the images of the keys in `keyspace` that need one, if the layer's LSN is in `lsn_range`.
     pub async fn get_values_reconstruct_data(
         &self,
@@ -44,7 +71,7 @@ impl ImageLayer {
         state: &mut ReconstructState,
         _ctx: &RequestContext,
     ) -> Result<(), StorageError> {
-        let lsn = self.file.header().lsn_range.start;
+        let lsn = self.lsn();
         if !lsn_range.contains(&lsn) {
             return Ok(());
         }

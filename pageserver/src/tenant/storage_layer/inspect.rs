@@ -55,6 +55,11 @@ impl LayerInspector {
         Ok(Self { file: LayerFile::open(path).await? })
     }
 
+    /// Opens a file that must be the layer `desc`.
+    pub async fn open_as(path: &Utf8Path, desc: &PersistentLayerDesc) -> Result<Self, StorageError> {
+        Ok(Self { file: LayerFile::open_as(path, desc).await? })
+    }
+
     /// Header of the file.
     pub fn header(&self) -> &Header {
         self.file.header()
@@ -117,7 +122,7 @@ impl LayerInspector {
     async fn verify_blocks(&self) -> Result<u64, StorageError> {
         let last = self.desc().file_size / layer_format::block::BLOCK_SIZE as u64 - 1;
         // Block 0 and the last one were checked at open; blocks that direct I/O wants skipped are zero.
-        let first = self.file.source().file().align() / layer_format::block::BLOCK_SIZE as u64;
+        let first = self.file.source().unit_blocks();
         for start in (first.max(1)..last).step_by(VERIFY_BLOCKS as usize) {
             self.file.source().read_payload(start, last.min(start + VERIFY_BLOCKS)).await?;
         }

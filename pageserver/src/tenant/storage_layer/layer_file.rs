@@ -1,4 +1,5 @@
-//! An open layer file: header, footer, fences; index pages through the page cache; blocks on demand.
+//! An open layer file, local or in the bucket: header, footer, fences; index pages through the page cache; blocks on
+//! demand.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,21 +7,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use camino::Utf8Path;
 use layer_format::FormatError;
-use layer_format::block::{BLOCK_SIZE, FileId, block_start};
-use layer_format::fences::Fences;
+use layer_format::block::{BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_start};
+use layer_format::fences::{FENCE_LEN, Fences};
 use layer_format::footer::Footer;
 use layer_format::header::{Header, LayerKind};
 use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPage};
 use pageserver_api::key::{CompactKey, Key};
 use utils::lsn::Lsn;
 
-use super::PersistentLayerDesc;
 use super::block_source::{BlockSource, Extent};
+use super::remote_file::RemoteFile;
 use super::visit::compact_bounds;
+use super::{LayerIdentity, PersistentLayerDesc};
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::page_cache::{self, CachedFile};
 use crate::virtual_file::{OpenMode, VirtualFile};
+
+/// The tail of a file in the bucket is fetched as a whole up to this size; of a longer one first the end only.
+const TAIL_BYTES_MAX: u64 = 16 << 20;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -50,6 +55,11 @@ async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, Stora
         offset,
         reason: "the file ends inside a block".to_owned(),
     })
+}
+
+/// What tells the file at `path` from any other.
+pub(crate) async fn read_identity(path: &Utf8Path) -> Result<LayerIdentity, StorageError> {
+    Ok(LayerFile::open(path).await?.identity())
 }
 
 impl LayerFile {
@@ -87,6 +97,42 @@ impl LayerFile {
         Err(StorageError::Corrupt { path: path.to_owned(), offset: 0, reason })
     }
 
+    /// Opens the layer `desc` in the bucket. What is at `identity.tail_offset` is all that is fetched, if it is not too
+    /// long; there is no need of the header, since every block is checked against the file's id.
+    pub(super) async fn open_remote(
+        remote: Arc<RemoteFile>,
+        desc: &PersistentLayerDesc,
+        identity: LayerIdentity,
+        generation: u32,
+    ) -> Result<Self, StorageError> {
+        let layout = TailLayout::of(identity, desc.file_size).ok_or_else(|| {
+            let reason = format!("an index at {} cannot be in {} bytes", identity.tail_offset, desc.file_size);
+            StorageError::Corrupt { path: remote.name(), offset: identity.tail_offset, reason }
+        })?;
+        let TailLayout { index_block, index_pages, fences_block, last } = layout;
+        let ahead = if desc.file_size - identity.tail_offset <= TAIL_BYTES_MAX { index_block } else { fences_block };
+        let footer = remote.read_last(ahead..last + 1).await?;
+        let source = BlockSource::remote(Arc::clone(&remote), FileId(identity.file_id));
+        let footer = Footer::decode(&footer, last).map_err(|error| source.corrupt(last, error.0))?;
+        let found = (footer.file_id.0, footer.index_block, footer.index_pages, footer.fences_block);
+        if found != (identity.file_id, index_block, index_pages, fences_block) {
+            return Err(source.corrupt(last, "the footer is of another file"));
+        }
+        let mut fences = source.read_payload(fences_block, last).await?;
+        fences.truncate(footer.fences_len as usize);
+        let fences = Fences::decode(&fences, index_pages).map_err(|error| source.corrupt(fences_block, error.0))?;
+        let header = Header {
+            kind: if desc.is_delta { LayerKind::Delta } else { LayerKind::Image },
+            generation,
+            file_id: footer.file_id,
+            tenant_shard_id: desc.tenant_shard_id,
+            timeline_id: desc.timeline_id,
+            key_range: desc.key_range.clone(),
+            lsn_range: desc.lsn_range.clone(),
+        };
+        Ok(Self { source, header, footer, fences, file_size: desc.file_size, cached: page_cache::register_file() })
+    }
+
     pub(super) fn source(&self) -> &BlockSource {
         &self.source
     }
@@ -103,6 +149,11 @@ impl LayerFile {
         let Header { kind, tenant_shard_id, timeline_id, key_range, lsn_range, .. } = self.header.clone();
         let is_delta = kind == LayerKind::Delta;
         PersistentLayerDesc { tenant_shard_id, timeline_id, key_range, lsn_range, is_delta, file_size: self.file_size }
+    }
+
+    pub(super) fn identity(&self) -> LayerIdentity {
+        let tail_offset = self.footer.index_block * BLOCK_SIZE as u64;
+        LayerIdentity { file_id: self.header.file_id.0, tail_offset }
     }
 
     pub(super) fn pages(&self) -> u32 {
@@ -154,9 +205,40 @@ impl LayerFile {
     }
 }
 
+/// Where the parts of a file's tail are, which follows from where it begins and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TailLayout {
+    index_block: u64,
+    index_pages: u32,
+    fences_block: u64,
+    last: u64,
+}
+
+impl TailLayout {
+    fn of(identity: LayerIdentity, file_size: u64) -> Option<Self> {
+        let size = BLOCK_SIZE as u64;
+        let blocks = file_size.checked_sub(identity.tail_offset)? / size;
+        let whole = identity.tail_offset.is_multiple_of(size) && file_size.is_multiple_of(size);
+        let index_block = identity.tail_offset / size;
+        // A page takes its blocks and a fence, and behind the fences comes the footer.
+        let fence_blocks = |pages: u64| (pages * FENCE_LEN as u64).div_ceil(BLOCK_PAYLOAD as u64);
+        let needed = |pages: u64| pages * INDEX_PAGE_BLOCKS + fence_blocks(pages) + 1;
+        let guess = blocks * BLOCK_PAYLOAD as u64 / (INDEX_PAGE_BLOCKS * BLOCK_PAYLOAD as u64 + FENCE_LEN as u64);
+        let pages = (guess.saturating_sub(2)..=guess).rev().find(|pages| needed(*pages) == blocks)?;
+        let fences_block = index_block + pages * INDEX_PAGE_BLOCKS;
+        let last = (file_size / size).checked_sub(1)?;
+        (whole && index_block > 0).then_some(Self {
+            index_block,
+            index_pages: u32::try_from(pages).ok()?,
+            fences_block,
+            last,
+        })
+    }
+}
+
 fn check_layout(header: &Header, footer: &Footer, last: u64) -> Result<(), FormatError> {
     let index_end = footer.index_block + u64::from(footer.index_pages) * INDEX_PAGE_BLOCKS;
-    let fence_blocks = footer.fences_len.div_ceil(layer_format::block::BLOCK_PAYLOAD as u64);
+    let fence_blocks = footer.fences_len.div_ceil(BLOCK_PAYLOAD as u64);
     if header.file_id != footer.file_id || header.file_id == FileId(0) {
         return Err(FormatError("header and footer are of different files".to_owned()));
     }

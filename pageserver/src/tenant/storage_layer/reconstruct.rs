@@ -86,6 +86,19 @@ impl ReconstructState {
         history.is_complete()
     }
 
+    /// Takes back what was added of the keys in `keyspace` below `end`, as if the layer had not been visited.
+    pub(crate) fn forget_below(&mut self, keyspace: &KeySpace, end: Lsn) {
+        for range in keyspace.ranges() {
+            for (_, history) in self.keys.range_mut(range.clone()) {
+                history.records.retain(|(lsn, _)| *lsn >= end);
+                if history.image.as_ref().is_some_and(|(lsn, _)| *lsn < end) {
+                    history.image = None;
+                    history.cached = false;
+                }
+            }
+        }
+    }
+
     /// Whether `key` needs no older versions.
     pub fn is_complete(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(KeyHistory::is_complete)

@@ -104,7 +104,7 @@ pub(super) async fn read_versions(
 }
 
 /// The newest state of a key that is cached: only the versions after it are still wanted.
-fn cached_base(wanted: &mut KeyVersions, state: &ReconstructState) -> Option<(Key, Lsn, Bytes)> {
+pub(super) fn cached_base(wanted: &mut KeyVersions, state: &ReconstructState) -> Option<(Key, Lsn, Bytes)> {
     let cached = |(at, entry): (usize, &IndexEntry)| Some((at, entry.lsn, state.cached(&wanted.key, entry.lsn)?));
     let (at, lsn, value) = wanted.versions.iter().enumerate().find_map(cached)?;
     wanted.versions.truncate(at);

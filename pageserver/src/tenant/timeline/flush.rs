@@ -8,17 +8,15 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use super::manifest::{LayerEntry, Manifest};
+use super::bucket;
 use super::state::{FlushProgress, Frozen, RecordLsn, TimelineState, Writer, layer_error};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::StorageError;
 use crate::metrics::{self, METRICS, StorageOperation};
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::storage_layer::read_identity;
 use crate::virtual_file::fs;
-
-/// Generation of layer files written here. There is one owner as yet.
-pub(super) const GENERATION: u32 = 1;
 
 /// Frozen layers that may wait before whoever takes in values has to.
 const MAX_FROZEN: usize = 2;
@@ -87,7 +85,10 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
 fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> JoinHandle<Result<(), StorageError>> {
     let state = Arc::clone(state);
     env::spawn::task("flush of frozen layers", async move {
-        let result = write_frozen(&state, target).await;
+        let mut result = write_frozen(&state, target).await;
+        if result.as_ref().is_err_and(StorageError::is_disk_full) && state.conf.disk_budget.make_room().await {
+            result = write_frozen(&state, target).await;
+        }
         if let Err(error) = &result {
             state.note_error(error);
             METRICS.storage_operations_errors.of(StorageOperation::LayerFlush).inc();
@@ -134,7 +135,8 @@ async fn place(
     let layer = match progress.insert(reached) {
         FlushProgress::Named(layer) => Arc::clone(layer),
         FlushProgress::Written(desc, temp) => {
-            let layer = Arc::new(Layer::new(&state.dir, desc.clone(), GENERATION));
+            let identity = read_identity(temp).await?;
+            let layer = Arc::new(Layer::new(&state.dir, desc.clone(), state.layer_generation(), identity));
             fs::rename(temp, layer.path()).await?;
             *progress = Some(FlushProgress::Named(Arc::clone(&layer)));
             layer
@@ -157,22 +159,13 @@ async fn publish(state: &TimelineState, map: LayerMap, consistent: RecordLsn) ->
     if fault::planted(fault::Bug::PromiseTooEarly) {
         state.advance_disk_consistent(consistent);
     }
-    manifest_of(state, &map, consistent).store(&state.dir).await?;
+    let manifest = bucket::manifest_of(state, &map, consistent);
+    bucket::store(state, &manifest).await?;
     state.update_layers(|layers| {
-        layers.map = map;
+        layers.map = map.clone();
         layers.frozen.retain(|frozen| frozen.end.last > consistent.last);
     });
     state.advance_disk_consistent(consistent);
+    bucket::submit(state, manifest, &map);
     Ok(())
-}
-
-fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: RecordLsn) -> Manifest {
-    Manifest {
-        tenant_shard_id: state.tenant_shard_id,
-        timeline_id: state.timeline_id,
-        origin: state.origin,
-        disk_consistent_lsn: consistent.last,
-        prev_record_lsn: consistent.prev,
-        layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
-    }
 }

@@ -8,7 +8,9 @@ use serde::Serialize;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use super::bucket;
 use super::state::TimelineState;
+use crate::tenant::layer_map::Layer;
 
 /// A timeline at one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -37,12 +39,28 @@ pub struct TimelineInfo {
     pub prev_record_lsn: Lsn,
     /// History is complete up to here, durably.
     pub disk_consistent_lsn: Lsn,
+    /// History is complete up to here in the bucket: it survives the loss of the disk.
+    pub remote_consistent_lsn: Option<Lsn>,
+    /// The generation that this server writes under; 0 if there never was a bucket.
+    pub generation: u32,
+    /// Why this server may not write any more: another one has taken the tenant over.
+    pub fenced: Option<String>,
     /// Number of layer files.
     pub layers: usize,
     /// Number of L0 layers among them.
     pub l0_layers: usize,
     /// Size of all layer files in bytes.
     pub layer_bytes: u64,
+    /// Bytes of layers that are whole on this disk.
+    pub resident_bytes: u64,
+    /// Bytes of layers that the bucket has.
+    pub in_bucket_bytes: u64,
+    /// Layers that wait to be uploaded.
+    pub upload_layers: usize,
+    /// Their bytes.
+    pub upload_bytes: u64,
+    /// Why the last upload failed, until one succeeds.
+    pub upload_error: Option<String>,
     /// In-memory layers that wait to be written.
     pub frozen_layers: usize,
     /// Bytes of values in memory and ephemeral files.
@@ -53,6 +71,10 @@ impl TimelineInfo {
     pub(super) fn of(state: &TimelineState) -> Self {
         let layers = state.layers();
         let (record, durable) = (state.record_lsn(), state.disk_consistent());
+        let upload = state.uploader.as_ref().map(|uploader| uploader.status()).unwrap_or_default();
+        let sum = |counts: fn(&Layer) -> bool| {
+            layers.map.iter().filter(|layer| counts(layer)).map(|layer| layer.desc().file_size).sum()
+        };
         let open_bytes = layers.open.as_ref().map_or(0, |layer| layer.size());
         Self {
             tenant_shard_id: state.tenant_shard_id,
@@ -67,9 +89,17 @@ impl TimelineInfo {
             last_record_lsn: record.last,
             prev_record_lsn: record.prev,
             disk_consistent_lsn: durable.last,
+            remote_consistent_lsn: bucket::remote_consistent(state),
+            generation: state.generation,
+            fenced: state.uploader.as_ref().and_then(|uploader| uploader.remote().fenced()),
             layers: layers.map.len(),
             l0_layers: layers.map.l0_layers().len(),
             layer_bytes: layers.map.total_size(),
+            resident_bytes: sum(Layer::is_local),
+            in_bucket_bytes: sum(Layer::is_remote),
+            upload_layers: upload.waiting,
+            upload_bytes: upload.waiting_bytes,
+            upload_error: upload.last_error,
             frozen_layers: layers.frozen.len(),
             in_memory_bytes: open_bytes + layers.frozen.iter().map(|frozen| frozen.layer.size()).sum::<u64>(),
         }
@@ -104,6 +134,10 @@ pub struct LayerInfo {
     pub l0: bool,
     /// Name of the file.
     pub file_name: Option<String>,
+    /// Whether it is whole on this disk, or in memory.
+    pub resident: bool,
+    /// Whether the bucket has it.
+    pub in_bucket: bool,
 }
 
 /// All layers of a timeline.
@@ -116,6 +150,8 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
         size,
         l0: true,
         file_name: None,
+        resident: true,
+        in_bucket: false,
     };
     let open = layers.open.iter();
     let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
@@ -131,6 +167,8 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
             size: desc.file_size,
             l0: desc.is_l0(),
             file_name: layer.path().file_name().map(str::to_owned),
+            resident: layer.is_local(),
+            in_bucket: layer.is_remote(),
         }
     });
     open.chain(frozen).chain(files).collect()

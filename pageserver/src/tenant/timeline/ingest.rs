@@ -67,6 +67,11 @@ pub(super) async fn put_batch(
     let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
     let _guard = state.enter()?;
     state.check_writable()?;
+    // Before the writer is locked: room is also made by writing out what it has.
+    tokio::select! {
+        admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
+        () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
+    }
     let mut writer = state.writer.lock().await;
     let last = state.record_lsn().last;
     if first <= last {

@@ -1,29 +1,26 @@
-//! Making, opening and closing timelines.
+//! Making and closing timelines; opening is in `open`.
 
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pageserver_api::key::PARAMETERS_KEY;
-use pageserver_api::parameters::ClusterParameters;
 use pageserver_api::shard::TenantShardId;
 use redo::RedoContext;
-use utils::bin_ser::BeSer;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::Timeline;
 use super::dir_lock::DirLock;
-use super::flush::GENERATION;
-use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin};
+use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin, WAL_SOURCE_NAME};
 use super::state::{Branching, Layers, RecordLsn, Start, TimelineState};
-use super::{read, recovery};
+use super::{bucket, recovery};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::metrics::{self, METRICS, StorageOperation};
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
-use crate::tenant::storage_layer::PersistentLayerDesc;
+use crate::tenant::remote::{IndexPart, TenantRemote, Uploader};
+use crate::tenant::storage_layer::{PersistentLayerDesc, read_identity};
 use crate::virtual_file::fs;
 
 /// A timeline that is to be made from imported layers.
@@ -55,10 +52,7 @@ impl Timeline {
         timeline_id: TimelineId,
     ) -> Result<(), StorageError> {
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
-        fs::create_dir_all(&dir).await?;
-        for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(&conf.workdir)) {
-            fs::fsync_dir(parent).await?;
-        }
+        fs::create_dir_durably(&dir, &conf.workdir).await?;
         let _lock = DirLock::take(&dir)?;
         recovery::remove_unfinished(&dir).await
     }
@@ -74,6 +68,17 @@ impl Timeline {
         conf: &'static PageServerConf,
         new: NewTimeline,
         layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
+        ctx: &RequestContext,
+    ) -> Result<Timeline, StorageError> {
+        Self::create_with(conf, new, layers, None, ctx).await
+    }
+
+    /// As [`Timeline::create`], and uploads it to the bucket as a tenant held there.
+    pub async fn create_with(
+        conf: &'static PageServerConf,
+        new: NewTimeline,
+        layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
+        remote: Option<Arc<TenantRemote>>,
         _ctx: &RequestContext,
     ) -> Result<Timeline, StorageError> {
         let NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn } = new;
@@ -83,18 +88,14 @@ impl Timeline {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
         check_import(&layers, &new)?;
-        let map = place_all(&dir, layers).await?;
+        let generation = remote.as_ref().map_or(0, |remote| remote.generation());
+        let map = place_all(&dir, layers, generation.max(1)).await?;
         let consistent = RecordLsn { last: origin.import_lsn, prev: prev_record_lsn };
-        let manifest = Manifest {
-            tenant_shard_id,
-            timeline_id,
-            origin,
-            disk_consistent_lsn: consistent.last,
-            prev_record_lsn: consistent.prev,
-            layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
-        };
+        let mut manifest = new_manifest(tenant_shard_id, timeline_id, origin, consistent);
+        manifest.generation = generation;
+        manifest.layers = map.iter().map(|layer| LayerEntry::of(layer)).collect();
         manifest.store(&dir).await?;
-        Ok(assemble(conf, manifest, map, lock, None))
+        Ok(assemble(conf, manifest, map, lock, None, remote.map(|remote| (remote, None))))
     }
 
     /// Makes a timeline that continues this one from `lsn` on, whatever the size of what is before: it has no layers of
@@ -104,6 +105,16 @@ impl Timeline {
     /// [`StorageError::Invalid`] if `lsn` lies before what is readable or after the last record, or if the timeline
     /// exists.
     pub async fn branch(&self, timeline_id: TimelineId, lsn: Lsn) -> Result<Timeline, StorageError> {
+        self.branch_with(timeline_id, lsn, None).await
+    }
+
+    /// As [`Timeline::branch`], with what is told about it from outside, as its directory is to have it.
+    pub(crate) async fn branch_with(
+        &self,
+        timeline_id: TimelineId,
+        lsn: Lsn,
+        told: Option<&[u8]>,
+    ) -> Result<Timeline, StorageError> {
         let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::CreateBranch));
         let (conf, record) = (self.state.conf, self.record_lsn());
         self.check_readable(lsn)?;
@@ -120,84 +131,63 @@ impl Timeline {
         if recovery::has_manifest(&dir).await? {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
-        let ancestor = Ancestor { timeline_id: self.state.timeline_id, lsn };
-        let manifest = Manifest {
-            tenant_shard_id,
-            timeline_id,
-            origin: Origin { import_lsn: lsn, ancestor: Some(ancestor), ..self.state.origin },
-            disk_consistent_lsn: lsn,
-            prev_record_lsn: if lsn == record.last { record.prev } else { Lsn::INVALID },
-            layers: Vec::new(),
-        };
-        manifest.store(&dir).await?;
-        Ok(assemble(conf, manifest, LayerMap::default(), lock, Some(Branching { state: Arc::clone(&self.state), lsn })))
-    }
-
-    /// Opens a timeline as its manifest says, its ancestors too, and removes what a crash may have left beside them.
-    ///
-    /// # Errors
-    /// As [`Timeline::open_on`].
-    pub async fn open(
-        conf: &'static PageServerConf,
-        tenant_shard_id: TenantShardId,
-        timeline_id: TimelineId,
-        ctx: &RequestContext,
-    ) -> Result<Timeline, StorageError> {
-        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
-        let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
-        let ancestor = match manifest.origin.ancestor {
-            Some(ancestor) => Some(Box::pin(Self::open(conf, tenant_shard_id, ancestor.timeline_id, ctx)).await?),
-            None => None,
-        };
-        Self::open_on(conf, tenant_shard_id, timeline_id, ancestor.as_ref(), ctx).await
-    }
-
-    /// Opens a timeline as its manifest says, and removes what a crash may have left beside it. `ancestor` must be the
-    /// one that the manifest names.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] naming the file if manifest or layers are damaged or missing;
-    /// [`StorageError::Invalid`] if another process has the timeline open.
-    pub async fn open_on(
-        conf: &'static PageServerConf,
-        tenant_shard_id: TenantShardId,
-        timeline_id: TimelineId,
-        ancestor: Option<&Timeline>,
-        ctx: &RequestContext,
-    ) -> Result<Timeline, StorageError> {
-        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LoadLayerMap));
-        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
-        let lock = DirLock::take(&dir)?;
-        let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
-        let branching = branching_of(&dir, &manifest, ancestor)?;
-        let map = recovery::recover(&dir, &manifest).await?;
-        let timeline = assemble(conf, manifest, map, lock, branching);
-        timeline.load_parameters(ctx).await?;
-        Ok(timeline)
-    }
-
-    /// Parameters that redo depends on may have changed since the import: takes over the newest that are stored.
-    async fn load_parameters(&self, ctx: &RequestContext) -> Result<(), StorageError> {
-        let own = read::get_own(&self.state, PARAMETERS_KEY, self.last_record_lsn(), ctx).await?;
-        let Some(stored) = own else { return Ok(()) };
-        let parameters = ClusterParameters::des(&stored)
-            .map_err(|error| StorageError::Internal(format!("stored cluster parameters: {error}")))?;
-        for (lsn, on) in parameters.wal_log_hints_changes {
-            self.set_wal_log_hints(lsn, on);
+        if let Some(told) = told {
+            fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), told).await?;
         }
-        Ok(())
+        let ancestor = Ancestor { timeline_id: self.state.timeline_id, lsn };
+        let origin = Origin { import_lsn: lsn, ancestor: Some(ancestor), ..self.state.origin };
+        let prev = if lsn == record.last { record.prev } else { Lsn::INVALID };
+        let mut manifest = new_manifest(tenant_shard_id, timeline_id, origin, RecordLsn { last: lsn, prev });
+        manifest.generation = self.state.generation;
+        manifest.store(&dir).await?;
+        let remote = self.state.uploader.as_ref().map(|uploader| (Arc::clone(uploader.remote()), None));
+        let branching = Branching { state: Arc::clone(&self.state), lsn };
+        Ok(assemble(conf, manifest, LayerMap::default(), lock, Some(branching), remote))
     }
 
-    /// Ends all work and waits for it. What was not flushed is lost here and comes again from the WAL.
+    /// Ends all work and waits for it. What was not flushed is lost here and comes again from the WAL; what was not
+    /// uploaded is uploaded after the next start.
     pub async fn shutdown(self) {
         self.state.cancel.cancel();
+        if let Some(uploader) = &self.state.uploader {
+            uploader.stop().await;
+        }
+        if let Err(error) = bucket::note_in_bucket(&self.state).await {
+            let timeline = self.state.timeline_id;
+            tracing::warn!(%timeline, "the manifest does not say that it is in the bucket: {error}");
+        }
         // In-memory layers keep the gate open as long as they live.
         let _writer = self.state.writer.lock().await;
         let _flusher = self.state.flusher.lock().await;
         self.state.update_layers(|layers| *layers = Layers { map: layers.map.clone(), ..Layers::default() });
         drop((_writer, _flusher));
         self.state.gate.close().await;
+        for layer in self.state.layers().map.iter() {
+            layer.close().await;
+        }
         self.state.unlock();
+    }
+}
+
+/// The manifest of a timeline without layers that is nowhere yet.
+fn new_manifest(
+    tenant_shard_id: TenantShardId,
+    timeline_id: TimelineId,
+    origin: Origin,
+    consistent: RecordLsn,
+) -> Manifest {
+    Manifest {
+        tenant_shard_id,
+        timeline_id,
+        generation: 0,
+        in_bucket: false,
+        deleted: false,
+        wal_source: None,
+        origin,
+        wal_log_hints_changes: Vec::new(),
+        disk_consistent_lsn: consistent.last,
+        prev_record_lsn: consistent.prev,
+        layers: Vec::new(),
     }
 }
 
@@ -215,10 +205,15 @@ fn check_import(layers: &[(PersistentLayerDesc, Utf8PathBuf)], new: &NewTimeline
     }
 }
 
-async fn place_all(dir: &Utf8Path, layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>) -> Result<LayerMap, StorageError> {
+async fn place_all(
+    dir: &Utf8Path,
+    layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
+    generation: u32,
+) -> Result<LayerMap, StorageError> {
     let (mut placed, mut temporary) = (Vec::new(), Vec::new());
     for (desc, path) in layers {
-        placed.push(Arc::new(Layer::new(dir, desc, GENERATION)));
+        let identity = read_identity(&path).await?;
+        placed.push(Arc::new(Layer::new(dir, desc, generation, identity)));
         temporary.push(path);
     }
     let map = LayerMap::new(placed.clone()).map_err(|violation| StorageError::Invalid(violation.to_string()))?;
@@ -229,35 +224,44 @@ async fn place_all(dir: &Utf8Path, layers: Vec<(PersistentLayerDesc, Utf8PathBuf
     Ok(map)
 }
 
-/// Where the timeline of `manifest` branches off `ancestor`.
-fn branching_of(
-    dir: &Utf8Path,
-    manifest: &Manifest,
-    ancestor: Option<&Timeline>,
-) -> Result<Option<Branching>, StorageError> {
-    let given = ancestor.map(|timeline| timeline.state.timeline_id);
-    match (manifest.origin.ancestor, ancestor) {
-        (None, None) => Ok(None),
-        (Some(named), Some(ancestor)) if given == Some(named.timeline_id) => {
-            Ok(Some(Branching { state: Arc::clone(&ancestor.state), lsn: named.lsn }))
-        }
-        (named, _) => {
-            Err(StorageError::Internal(format!("{dir}: the ancestor is {named:?}, but it is opened with {given:?}")))
-        }
-    }
-}
-
-fn assemble(
+/// The handle of a timeline whose layers are `map`. With a bucket, its uploader begins with what was found there.
+pub(super) fn assemble(
     conf: &'static PageServerConf,
     manifest: Manifest,
     map: LayerMap,
     lock: DirLock,
     ancestor: Option<Branching>,
+    remote: Option<(Arc<TenantRemote>, Option<IndexPart>)>,
 ) -> Timeline {
-    let Manifest { tenant_shard_id, timeline_id, origin, disk_consistent_lsn, prev_record_lsn, .. } = manifest;
-    let disk_consistent = RecordLsn { last: disk_consistent_lsn, prev: prev_record_lsn };
+    let Manifest { tenant_shard_id, timeline_id, origin, generation, in_bucket, .. } = manifest;
+    let uploader = remote.map(|(remote, found)| {
+        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
+        Uploader::start(remote, timeline_id, dir, found)
+    });
+    let disk_consistent = RecordLsn { last: manifest.disk_consistent_lsn, prev: manifest.prev_record_lsn };
     let limit = L0FlushConfig::Direct { max_concurrency: conf.l0_flush_max_concurrency };
     let l0_flush = L0FlushGlobalState::new(limit);
-    let start = Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, lock, l0_flush };
-    Timeline { state: Arc::new(TimelineState::new(start)) }
+    let start = Start {
+        conf,
+        tenant_shard_id,
+        timeline_id,
+        origin,
+        ancestor,
+        map: map.clone(),
+        disk_consistent,
+        lock,
+        l0_flush,
+        generation,
+        in_bucket,
+        uploader,
+    };
+    let timeline = Timeline { state: Arc::new(TimelineState::new(start)) };
+    for (lsn, on) in &manifest.wal_log_hints_changes {
+        timeline.set_wal_log_hints(*lsn, *on);
+    }
+    if timeline.state.uploader.is_some() {
+        bucket::submit(&timeline.state, manifest, &map);
+        env::spawn::task("note that it is in the bucket", bucket::note_when_in_bucket(Arc::clone(&timeline.state)));
+    }
+    timeline
 }

@@ -17,14 +17,17 @@ use utils::lsn::Lsn;
 
 use crate::errors::StorageError;
 use crate::tenant::layer_map::Layer;
-use crate::tenant::storage_layer::PersistentLayerDesc;
+use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
 use crate::virtual_file::fs;
 
 /// The manifest's name in its timeline's directory.
 pub const MANIFEST_NAME: &str = "manifest";
 
+/// Where a timeline's WAL comes from; `crate::walreceiver` reads and writes it.
+pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
+
 const MAGIC: [u8; 8] = *b"PGSMANIF";
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
 const HEADER_LEN: usize = 12;
 const CRC_LEN: usize = 4;
 
@@ -73,6 +76,8 @@ pub struct LayerEntry {
     pub generation: u32,
     /// Size of the file in bytes.
     pub file_size: u64,
+    /// What tells the file from any other.
+    pub identity: LayerIdentity,
 }
 
 /// A manifest's content.
@@ -82,8 +87,18 @@ pub struct Manifest {
     pub tenant_shard_id: TenantShardId,
     /// The timeline.
     pub timeline_id: TimelineId,
+    /// The generation that wrote this; 0 where there is no bucket.
+    pub generation: u32,
+    /// Whether the bucket has, or had, an index part of this timeline.
+    pub in_bucket: bool,
+    /// In the bucket: the timeline is being deleted, and nothing of it may be used any more.
+    pub deleted: bool,
+    /// In the bucket: where WAL comes from, as the timeline's directory has it in `wal_source`.
+    pub wal_source: Option<String>,
     /// What never changes.
     pub origin: Origin,
+    /// Ends of the records that changed `wal_log_hints`, oldest first, and what it became.
+    pub wal_log_hints_changes: Vec<(Lsn, bool)>,
     /// Everything up to this LSN is in the layers named here.
     pub disk_consistent_lsn: Lsn,
     /// Start of the record that ends at `disk_consistent_lsn`; 0/0 if not known.
@@ -102,6 +117,7 @@ impl LayerEntry {
             lsns: (desc.lsn_range.start, desc.lsn_range.end),
             generation: layer.generation(),
             file_size: desc.file_size,
+            identity: layer.identity(),
         }
     }
 
@@ -120,7 +136,7 @@ impl LayerEntry {
             is_delta: self.is_delta,
             file_size: self.file_size,
         };
-        Layer::new(dir, desc, self.generation)
+        Layer::new(dir, desc, self.generation, self.identity)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reads: walk the layers from new to old until every key is complete, then rebuild the pages.
 
+mod fringe;
+mod prepare;
+
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use pageserver_api::key::Key;
-use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
+use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::rebuild::{rebuild, rebuild_all};
@@ -16,8 +17,9 @@ use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::page_cache::CachedTimeline;
 use crate::task_mgr::TaskKind;
-use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::ReconstructState;
+use fringe::{Fringe, Visit};
+use prepare::prepare;
 
 pub(super) async fn get(
     state: &TimelineState,
@@ -40,20 +42,6 @@ pub(super) async fn get(
 fn cache_for(state: &TimelineState, lsn: Lsn, ctx: &RequestContext) -> Option<CachedTimeline> {
     let is_final = lsn <= state.record_lsn().last;
     (is_final && ctx.task_kind() == TaskKind::PageRequestHandler).then_some(state.cached)
-}
-
-/// As [`get`], of a key whose values are whole, but only from the timeline's own layers.
-pub(super) async fn get_own(
-    state: &TimelineState,
-    key: Key,
-    lsn: Lsn,
-    ctx: &RequestContext,
-) -> Result<Option<Bytes>, StorageError> {
-    let _guard = state.enter()?;
-    let mut found = ReconstructState::new();
-    collect_own(&state.layers(), KeySpace::single(key..key.next()), lsn, &mut found, ctx).await?;
-    let history = found.into_histories().remove(&key).unwrap_or_default();
-    Ok(history.image.map(|(_, image)| image))
 }
 
 pub(super) async fn get_vectored(
@@ -125,7 +113,13 @@ async fn collect_own(
     }
     let mut fringe = Fringe::default();
     fringe.extend(layers, &wanted, end);
-    while let Some(Visit { layer, lsns, keys }) = fringe.pop() {
+    let mut is_prepared = false;
+    while let Some(visit) = fringe.pop() {
+        if !is_prepared && !visit.layer.is_local() {
+            prepare(layers, &fringe, &visit, found, ctx).await;
+            is_prepared = true;
+        }
+        let Visit { layer, lsns, keys } = visit;
         let mut keys = keys.build();
         found.layers_visited += 1;
         layer.collect(&keys, lsns.clone(), found, ctx).await?;
@@ -135,56 +129,5 @@ async fn collect_own(
             fringe.extend(layers, &keys, lsns.start);
         }
     }
-    Ok(fringe.rest.build())
-}
-
-/// Layers still to be visited, each with the keys wanted from it. Every key is wanted from one layer at most. The
-/// newest goes first, so that key ranges that come to the same layer on different ways are read from it together.
-#[derive(Default)]
-struct Fringe {
-    visits: BTreeMap<VisitOrder, Visit>,
-    /// Keys that no layer covers any more.
-    rest: KeySpaceBuilder,
-}
-
-/// End, then start of the LSNs to be read; the rest tells layers apart.
-type VisitOrder = (Lsn, Lsn, Key, bool);
-
-struct Visit {
-    layer: Arc<Layer>,
-    lsns: Range<Lsn>,
-    keys: KeySpaceBuilder,
-}
-
-impl Fringe {
-    /// Adds the layers that hold the next older versions, below `end`, of `keys`.
-    fn extend(&mut self, layers: &Layers, keys: &KeySpace, end: Lsn) {
-        for range in keys.ranges() {
-            let mut uncovered = range.start;
-            for result in layers.map.search(range, end) {
-                self.add_rest(uncovered..result.keys.start);
-                uncovered = result.keys.end;
-                let desc = result.layer.desc();
-                let order = (end, result.lsn_floor, desc.key_range.start, desc.is_delta);
-                let visit = self.visits.entry(order).or_insert_with(|| Visit {
-                    layer: Arc::clone(&result.layer),
-                    lsns: result.lsn_floor..end,
-                    keys: KeySpaceBuilder::default(),
-                });
-                debug_assert!(Arc::ptr_eq(&visit.layer, &result.layer), "two layers at one place of the fringe");
-                visit.keys.add_range(result.keys);
-            }
-            self.add_rest(uncovered..range.end);
-        }
-    }
-
-    fn add_rest(&mut self, keys: Range<Key>) {
-        if keys.start < keys.end {
-            self.rest.add_range(keys);
-        }
-    }
-
-    fn pop(&mut self) -> Option<Visit> {
-        self.visits.pop_last().map(|(_, visit)| visit)
-    }
+    Ok(fringe.into_rest())
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
 use postgres_formats::record::decode;
-use redo::Applied;
+use redo::{Applied, Chain};
 use utils::lsn::Lsn;
 
 use super::redo_settings::RedoSettings;
@@ -49,34 +49,40 @@ pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettin
     let _timer = metrics::timer(&METRICS.wal_redo_seconds);
     METRICS.deltas_per_read_global.observe(records.len() as f64);
     let has_image = image.is_some();
-    let mut value = match image {
-        Some((_, image)) => image.to_vec(),
+    let page = match image {
+        Some((_, image)) => page_of(&image).map_err(|reason| failed(*oldest, reason))?,
         None if special::needs_page(first) => return Err(failed(*oldest, "there is no page to change".to_owned())),
-        None => vec![0; PAGE_SIZE],
+        None => Box::new([0; PAGE_SIZE]),
     };
-    let length = value.len();
-    let page = <&mut Page>::try_from(value.as_mut_slice())
-        .map_err(|_| failed(*oldest, format!("a value of {length} bytes is no page")))?;
+    let mut chain = Chain::new(page);
     for (number, (at, record)) in records.iter().rev().enumerate() {
-        let effect = apply(key, page, *at, record, redo).map_err(|reason| failed(*at, reason))?;
+        let effect;
+        (chain, effect) = apply(key, chain, *at, record, redo).map_err(|reason| failed(*at, reason))?;
         // With an image of a zero page, Postgres too passes over the record: the page is dropped by a later one.
         if effect == Effect::NoPage && number == 0 && !has_image {
             return Err(failed(*at, "the oldest record found needs an earlier version of the page".to_owned()));
         }
     }
-    Ok(Bytes::from(value))
+    let page: Box<[u8]> = chain.into_page();
+    Ok(Bytes::from(page))
 }
 
-fn apply(key: Key, page: &mut Page, at: Lsn, record: &WalRecord, redo: &RedoSettings) -> Result<Effect, String> {
+fn page_of(image: &Bytes) -> Result<Box<Page>, String> {
+    image.to_vec().try_into().map_err(|image: Vec<u8>| format!("a value of {} bytes is no page", image.len()))
+}
+
+fn apply(key: Key, chain: Chain, at: Lsn, record: &WalRecord, redo: &RedoSettings) -> Result<(Chain, Effect), String> {
     let WalRecord::Postgres { block_id, record, .. } = record else {
-        return special::apply(key, page, record).map(|()| Effect::Done);
+        return chain.change(|page| special::apply(key, page, record)).map(|chain| (chain, Effect::Done));
     };
     let redo = redo.at(at);
     let record = decode(redo.version, record).map_err(|error| error.to_string())?;
-    match redo::apply_record(&redo, page, &record, *block_id, at.0).map_err(|error| error.to_string())? {
-        Applied::SkippedNew => Ok(Effect::NoPage),
-        Applied::Changed | Applied::Unchanged | Applied::SkippedByLsn => Ok(Effect::Done),
-    }
+    let (chain, applied) = chain.apply(&redo, &record, *block_id, at.0).map_err(|error| error.to_string())?;
+    let effect = match applied {
+        Applied::SkippedNew => Effect::NoPage,
+        Applied::Changed | Applied::Unchanged | Applied::SkippedByLsn => Effect::Done,
+    };
+    Ok((chain, effect))
 }
 
 /// Rebuilds all of `histories`: many of them on several threads. Memory is that of the histories and the results.

@@ -27,6 +27,11 @@ impl RedoSettings {
         }
     }
 
+    /// All changes of `wal_log_hints`, oldest first.
+    pub(crate) fn wal_log_hints_changes(&self) -> Vec<(Lsn, bool)> {
+        self.wal_log_hints.to_vec()
+    }
+
     /// These settings for records after `lsn`, and before those of the timeline that branches off there.
     pub(crate) fn continuing(mut self, ancestor: RedoSettings, lsn: Lsn) -> Self {
         let shared = ancestor.wal_log_hints.iter().copied().filter(|(changed, _)| *changed <= lsn);

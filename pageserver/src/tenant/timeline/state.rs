@@ -1,6 +1,7 @@
 //! What a timeline consists of: plain data with watches. What is done with it is elsewhere.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,6 +23,7 @@ use crate::errors::{ErrorKind, StorageError};
 use crate::l0_flush::L0FlushGlobalState;
 use crate::page_cache::{self, CachedTimeline};
 use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::remote::Uploader;
 use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
 
 /// A position in the WAL between two records.
@@ -93,6 +95,12 @@ pub(crate) struct TimelineState {
     pub(crate) writer: Mutex<Writer>,
     /// Held while frozen layers are written and while the manifest is replaced.
     pub(crate) flusher: Mutex<Option<FlushProgress>>,
+    /// The generation that manifests are written under; 0 if there never was a bucket.
+    pub(crate) generation: u32,
+    /// Brings the timeline to the bucket, if there is one.
+    pub(crate) uploader: Option<Uploader>,
+    /// The manifest says that the bucket has the timeline.
+    manifest_in_bucket: AtomicBool,
     pub(crate) gate: Gate,
     pub(crate) cancel: CancellationToken,
     layers: RwLock<Arc<Layers>>,
@@ -123,12 +131,18 @@ pub(crate) struct Start {
     pub(crate) disk_consistent: RecordLsn,
     pub(crate) lock: DirLock,
     pub(crate) l0_flush: L0FlushGlobalState,
+    /// The generation of the manifest.
+    pub(crate) generation: u32,
+    /// As the manifest has it.
+    pub(crate) in_bucket: bool,
+    pub(crate) uploader: Option<Uploader>,
 }
 
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
-        let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, lock, l0_flush } =
-            start;
+        let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
+        let Start { lock, l0_flush, generation, in_bucket, uploader, .. } = start;
+        let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
         // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
         Self {
@@ -145,6 +159,9 @@ impl TimelineState {
             size_changes: SizeChanges::new(disk_consistent.last),
             writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
             flusher: Mutex::new(None),
+            generation: generation.max(owned),
+            uploader,
+            manifest_in_bucket: AtomicBool::new(in_bucket),
             gate: Gate::default(),
             cancel: CancellationToken::new(),
             layers: RwLock::new(Arc::new(Layers { open: None, frozen: Vec::new(), map })),
@@ -246,13 +263,36 @@ impl TimelineState {
         *self.lock.lock() = None;
     }
 
+    /// The generation in the names of layer files that are written here.
+    pub(crate) fn layer_generation(&self) -> u32 {
+        self.generation.max(1)
+    }
+
+    /// The bucket has, or had, an index part of the timeline.
+    pub(crate) fn is_in_bucket(&self) -> bool {
+        self.manifest_in_bucket() || self.uploader.as_ref().is_some_and(Uploader::in_bucket)
+    }
+
+    /// The manifest says so.
+    pub(crate) fn manifest_in_bucket(&self) -> bool {
+        self.manifest_in_bucket.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_manifest_in_bucket(&self) {
+        self.manifest_in_bucket.store(true, Ordering::Release);
+    }
+
     /// Begins a piece of work that shutdown waits for.
     pub(crate) fn enter(&self) -> Result<GateGuard, StorageError> {
         self.gate.enter().map_err(|_| StorageError::Shutdown)
     }
 
-    /// Fails if an earlier error has left unknown what is on disk: then nothing more may be written.
+    /// Fails if nothing more may be written: another server has the tenant, or an earlier error has left unknown what
+    /// is on disk.
     pub(crate) fn check_writable(&self) -> Result<(), StorageError> {
+        if let Some(uploader) = &self.uploader {
+            uploader.remote().check_known()?;
+        }
         match self.broken.get() {
             Some(reason) => Err(StorageError::Internal(format!("timeline takes no more writes after: {reason}"))),
             None => Ok(()),

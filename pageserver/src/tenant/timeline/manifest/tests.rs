@@ -13,6 +13,7 @@ fn sample() -> Manifest {
         lsns: (Lsn(0x101), Lsn(0x201)),
         generation: 1,
         file_size: 0x3000,
+        identity: LayerIdentity { file_id: 0x77, tail_offset: 0x2000 },
     };
     let image = LayerEntry {
         is_delta: false,
@@ -20,10 +21,16 @@ fn sample() -> Manifest {
         lsns: (Lsn(0x100), Lsn(0x101)),
         generation: 1,
         file_size: 0x2000,
+        identity: LayerIdentity { file_id: 0x88, tail_offset: 0x1000 },
     };
     Manifest {
         tenant_shard_id: TenantShardId::unsharded(TenantId::from([0x11; 16])),
         timeline_id: TimelineId::from([0x22; 16]),
+        generation: 3,
+        in_bucket: true,
+        deleted: false,
+        wal_source: Some("x=y".to_owned()),
+        wal_log_hints_changes: vec![(Lsn(0x1F0), true)],
         origin: Origin {
             pg_version: PgVersion::V15,
             system_identifier: 0x0102_0304_0506_0708,
@@ -47,19 +54,23 @@ fn path() -> &'static Utf8Path {
 #[test]
 fn golden_bytes() {
     let expected = concat!(
-        "5047534d414e494600000002",
+        "5047534d414e494600000003",
         "111111111111111111111111111111110000",
         "22222222222222222222222222222222",
+        "000000030100010000000000000003783d79",
         "0000000f01020304050607080100000001000000000000000100",
         "0000000000000180",
         "01333333333333333333333333333333330000000000000100",
+        "000000000000000100000000000001f001",
         "000000000000020000000000000001f8",
         "0000000000000002",
         "00000000000000000000000000000000000000000000000000000000000000000000000007",
         "00000000000001000000000000000101000000010000000000002000",
+        "00000000000000880000000000001000",
         "01000000000000000000000000000000000000ffffffffffffffffffffffffffffffffffff",
         "00000000000001010000000000000201000000010000000000003000",
-        "39ffa394",
+        "00000000000000770000000000002000",
+        "0d62b71c",
     );
     let hex: String = sample().encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, expected);
@@ -104,8 +115,9 @@ fn layer_entry() -> impl Strategy<Value = LayerEntry> {
     let key = any::<[u8; 18]>().prop_map(|bytes| Key::from_bytes(&bytes));
     let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u64>());
     (any::<bool>(), key.clone(), key, numbers).prop_map(|(is_delta, start, end, (low, high, generation, file_size))| {
+        let identity = LayerIdentity { file_id: high, tail_offset: low };
         let (low, high) = if is_delta { (low, high) } else { (low / 2, low / 2 + 1) };
-        LayerEntry { is_delta, keys: (start, end), lsns: (Lsn(low), Lsn(high)), generation, file_size }
+        LayerEntry { is_delta, keys: (start, end), lsns: (Lsn(low), Lsn(high)), generation, file_size, identity }
     })
 }
 

@@ -1,0 +1,48 @@
+//! Redo in memory, of WAL that `benches/redo/record_wal.py` recorded: what a record of each type costs, what pages cost
+//! that have 1, 10 and 100 records to apply, and all of the WAL, on one thread and on all cores.
+//!
+//! `REDO_TYPES` names a recording of all record types, `REDO_WAL` one of pgbench; `BENCH_RESULTS` is where the JSON
+//! goes.
+//! Decoding of the record is part of every figure, and for chains the copy of the image that the page starts from.
+
+#[path = "redo/chains.rs"]
+mod chains;
+#[path = "redo/recorded.rs"]
+mod recorded;
+#[path = "redo/types.rs"]
+mod types;
+#[path = "redo/whole.rs"]
+mod whole;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use recorded::Recorded;
+use serde_json::json;
+
+/// How long each case is measured.
+const MEASURED: Duration = Duration::from_secs(1);
+const QUICK: Duration = Duration::from_millis(100);
+
+fn main() {
+    // `cargo test --benches` only wants to know that it compiles.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return;
+    }
+    let quick = std::env::var_os("BENCH_REDO_QUICK").is_some();
+    let measured = if quick { QUICK } else { MEASURED };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let types = types::measure(&open("REDO_TYPES"), measured);
+    let wal = open("REDO_WAL");
+    let chains = chains::measure(&wal, measured, cores);
+    let whole = whole::measure(&wal, if quick { 1 } else { 5 }, cores);
+    let results = json!({ "quick": quick, "cores": cores, "types": types, "chains": chains, "whole": whole });
+    let out = std::env::var_os("BENCH_RESULTS").map_or_else(|| PathBuf::from("."), PathBuf::from).join("redo.json");
+    std::fs::write(&out, format!("{results:#}\n")).expect("results can be written");
+    println!("{}", out.display());
+}
+
+fn open(variable: &str) -> Recorded {
+    let dir = std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names a recording"));
+    Recorded::open(Path::new(&dir))
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Makes tiered.md of tiered.json, with what the project asks for beside the figures."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from machine import machine
+
+MIB = 1 << 20
+CHECKED = "* every page is compared with what was stored; a run with a wrong or missing page is not reported"
+QUICK = "BENCH_TIERED_QUICK=1 " if "BENCH_TIERED_QUICK" in os.environ else ""
+
+
+def topology(run):
+    told = run["topology"]
+    size = told["layers"] * told["pages_per_layer"] * told["page_bytes"] / MIB
+    endpoint = f"* endpoint: {told['endpoint']}; client and server share {told['cores']} cores"
+    yield from (f"## {run['store']}", "", endpoint,
+                f"* latency: {told['latencies_ms']} ms {told['latency']}",
+                f"* data: {told['layers']} image layers of {told['pages_per_layer']:,} pages, {size:,.0f} MiB in all, "
+                "pages that do not compress", "")
+
+
+def points(run):
+    yield from ("### Pages in random order", "",
+                "Asked: at most 2 requests, one after the other, for a page with nothing cached, 1 with its index.", "",
+                "| latency ms | cached | pages at once | p50 ms | p95 ms | p99 ms | GETs a read | GETs a page | "
+                "KiB a page | memory MiB | disk MiB |", "|---|---|---|---|---|---|---|---|---|---|---|")
+    for case in run["points"]:
+        yield (f"| {case['latency_ms']} | {case['level']} | {case['pages_per_read']} | {case['p50_ms']:.3f} | "
+               f"{case['p95_ms']:.3f} | {case['p99_ms']:.3f} | {case['gets_per_read']:.2f} | "
+               f"{case['gets_per_page']:.2f} | {case['bytes_per_page'] / 1024:.1f} | "
+               f"{case['cache_memory_bytes'] / MIB:.0f} | {case['cache_disk_bytes'] / MIB:.0f} |")
+    yield ""
+
+
+def scans(run):
+    yield from ("### All pages in order, 32 at once, nothing cached", "",
+                "Asked: at most 1.3 times the bytes, in requests of 1 MiB or more. `whole` is the percentage of a "
+                "layer after which it is fetched whole in the background (101: never).", "",
+                "| latency ms | read-ahead max MiB | whole | MiB | MiB/s | GETs | bytes, times | mean GET MiB | "
+                "first batch ms |", "|---|---|---|---|---|---|---|---|---|")
+    for case in run["scans"]:
+        yield (f"| {case['latency_ms']} | {case['read_ahead_max'] / MIB:.0f} | {case['prefetch_whole_after']} | "
+               f"{case['bytes'] / MIB:.0f} | {case['mib_per_second']:.0f} | {case['gets']} | "
+               f"{case['bytes_ratio']:.3f} | {case['mean_get_bytes'] / MIB:.2f} | {case['first_batch_ms']:.1f} |")
+    yield ""
+
+
+def restarts(run):
+    yield from ("### Start on an empty disk", "",
+                "Asked: first page within 2 s with 10,000 layers at 25 ms. Medians.", "",
+                "| layers | latency ms | all open, ms | first page, ms | requests until then |",
+                "|---|---|---|---|---|")
+    for case in run["restarts"]:
+        yield (f"| {case['layers']:,} | {case['latency_ms']} | {case['open_ms']:.0f} | {case['first_page_ms']:.0f} | "
+               f"{case['requests_until_first_page']:.0f} |")
+    upload = run["upload"]
+    yield from ("", f"Upload of {upload['layers']} layers, {upload['bytes'] / MIB:,.0f} MiB in all, no latency added: "
+                f"{upload['mb_per_second']:.0f} MB/s (asked: 200 MB/s on the S3 server).", "")
+
+
+def main():
+    results = Path(sys.argv[1])
+    lines = ["# Pages from a bucket", "", *machine(f"`{QUICK}make bench-tiered`", CHECKED)]
+    for run in json.loads((results / "tiered.json").read_text()):
+        for part in (topology, points, scans, restarts):
+            lines.extend(part(run))
+    (results / "tiered.md").write_text("\n".join(lines))
+    print(results / "tiered.md")
+
+
+if __name__ == "__main__":
+    main()

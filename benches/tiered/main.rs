@@ -1,0 +1,145 @@
+//! Pages of layers that are in a bucket: latency of single pages and batches at each level of what is cached, scans
+//! with several settings of reading ahead, the first page after a start on an empty disk, and uploads.
+//!
+//! Runs on a directory, and on an S3 server if `BENCH_S3_ENDPOINT` and `BENCH_S3_BUCKET` are set, each with no, 4 and
+//! 25 ms of latency added to each request. Every page is compared with what was stored: a wrong or missing page ends
+//! the benchmark, and nothing is written. `BENCH_TIERED_QUICK=1` takes some minutes, `BENCH_TIERED_UPLOAD=1` ends
+//! after the uploads. Writes `tiered.json` into the directory that `BENCH_RESULTS` names.
+
+mod points;
+mod restart;
+mod scans;
+mod store;
+mod world;
+
+use camino::Utf8Path;
+use pageserver::{page_cache, virtual_file};
+use pageserver_api::models::virtual_file::IoMode;
+use serde_json::{Value, json};
+
+use points::Level;
+use store::Place;
+use world::{Shape, World};
+
+/// What is uploaded to see how fast that is: a GiB.
+const UPLOAD: Shape = Shape { layers: 8, pages: 16384 };
+
+/// How much is done.
+pub struct Plan {
+    shape: Shape,
+    /// Reads of levels that ask the bucket.
+    cold_reads: usize,
+    /// Reads of the others.
+    warm_reads: usize,
+    /// Pages of a scan without reading ahead.
+    scan_pages_alone: u32,
+    read_aheads: &'static [u64],
+    /// Layers of the timeline for the start on an empty disk.
+    layers: &'static [u32],
+    latencies_ms: &'static [u64],
+}
+
+const FULL: Plan = Plan {
+    shape: UPLOAD,
+    cold_reads: 300,
+    warm_reads: 3000,
+    scan_pages_alone: 8192,
+    read_aheads: &[0, 1 << 20, 4 << 20, 16 << 20],
+    layers: &[100, 10_000],
+    latencies_ms: &[0, 4, 25],
+};
+
+const QUICK: Plan = Plan {
+    shape: Shape { layers: 2, pages: 4096 },
+    cold_reads: 40,
+    warm_reads: 300,
+    scan_pages_alone: 1024,
+    read_aheads: &[0, 1 << 20, 4 << 20],
+    layers: &[10_000],
+    latencies_ms: &[0, 25],
+};
+
+async fn measure(place: &Place, plan: &Plan) -> anyhow::Result<Value> {
+    let prefix = format!("tiered-{}", std::process::id());
+    let (bytes, seconds) = World::make(place.open(&format!("{prefix}-upload"))?, UPLOAD).await?.uploaded;
+    let upload = json!({
+        "bytes": bytes, "seconds": seconds, "mb_per_second": bytes as f64 / seconds / 1e6, "layers": UPLOAD.layers,
+    });
+    println!("{}: upload {upload}", place.kind());
+    if std::env::var_os("BENCH_TIERED_UPLOAD").is_some() {
+        return Ok(json!({ "store": place.kind(), "topology": topology(place, plan), "upload": upload }));
+    }
+    let world = World::make(place.open(&prefix)?, plan.shape).await?;
+    let (mut points, mut scans, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
+    for latency_ms in plan.latencies_ms.iter().copied() {
+        for level in Level::ALL {
+            for batch in [false, true] {
+                points.push(points::measure(&world, plan, level, batch, latency_ms).await?);
+                println!("{}: {}", place.kind(), points.last().unwrap_or(&Value::Null));
+            }
+        }
+        for read_ahead in plan.read_aheads {
+            scans.push(scans::measure(&world, plan, *read_ahead, 101, latency_ms).await?);
+            println!("{}: {}", place.kind(), scans.last().unwrap_or(&Value::Null));
+        }
+        scans.push(scans::measure(&world, plan, 4 << 20, 50, latency_ms).await?);
+        println!("{}: {}", place.kind(), scans.last().unwrap_or(&Value::Null));
+    }
+    for layers in plan.layers {
+        restarts.extend(restart::measure(place, &format!("{prefix}-{layers}"), *layers, plan.latencies_ms).await?);
+        println!("{}: {:#?}", place.kind(), restarts.last());
+    }
+    Ok(json!({
+        "store": place.kind(), "topology": topology(place, plan),
+        "upload": upload, "points": points, "scans": scans, "restarts": restarts,
+    }))
+}
+
+fn topology(place: &Place, plan: &Plan) -> Value {
+    let endpoint = match place {
+        Place::Directory(_) => "the file system of the benchmark".to_owned(),
+        Place::S3 { .. } => {
+            std::env::var("BENCH_S3_SERVER").unwrap_or_else(|_| "an S3 server".to_owned()) + ", same machine, loopback"
+        }
+    };
+    json!({
+        "endpoint": endpoint, "latencies_ms": plan.latencies_ms,
+        "latency": "added to each request by a sleep in the client, in whole milliseconds, rounded up",
+        "layers": plan.shape.layers, "pages_per_layer": plan.shape.pages, "page_bytes": world::PAGE,
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "client_and_server_share_the_machine": true,
+    })
+}
+
+fn places(scratch: &Utf8Path) -> Vec<Place> {
+    let mut places = vec![Place::Directory(scratch.join("bucket"))];
+    if let (Ok(endpoint), Ok(bucket)) = (std::env::var("BENCH_S3_ENDPOINT"), std::env::var("BENCH_S3_BUCKET")) {
+        places.push(Place::S3 { endpoint, bucket });
+    }
+    places
+}
+
+async fn run() -> anyhow::Result<()> {
+    let plan = if std::env::var("BENCH_TIERED_QUICK").is_ok() { QUICK } else { FULL };
+    let scratch = std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned());
+    let scratch = camino_tempfile::tempdir_in(scratch)?;
+    let mut results = Vec::new();
+    for place in places(scratch.path()) {
+        results.push(measure(&place, &plan).await?);
+    }
+    if let Ok(dir) = std::env::var("BENCH_RESULTS") {
+        std::fs::write(Utf8Path::new(&dir).join("tiered.json"), format!("{:#}\n", Value::from(results)))?;
+    }
+    Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    // One that a store opened by the engine would install as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let engine = virtual_file::io_engine_for_bench();
+    virtual_file::init(16384, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
+    page_cache::init(65536);
+    // Rebuilt pages would hide what is measured.
+    page_cache::set_keep_rebuilt(false);
+    tokio::runtime::Runtime::new()?.block_on(run())
+}

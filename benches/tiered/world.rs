@@ -1,0 +1,234 @@
+//! A timeline in a bucket, made of pages that can be told apart, opened on an empty disk.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use camino::Utf8Path;
+use camino_tempfile::Utf8TempDir;
+use pageserver::block_cache;
+use pageserver::config::PageServerConf;
+use pageserver::context::{DownloadBehavior, RequestContext};
+use pageserver::task_mgr::TaskKind;
+use pageserver::tenant::manager::TenantManager;
+use pageserver::tenant::storage_layer::ImageLayerWriter;
+use pageserver::tenant::timeline::{NewTimeline, Origin, Timeline};
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
+use pageserver_api::shard::TenantShardId;
+use postgres_formats::version::PgVersion;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+
+use crate::store::Slow;
+
+/// Where all pages are.
+pub const LSN: Lsn = Lsn(0x1000);
+/// Bytes of a page.
+pub const PAGE: u64 = 8192;
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// How the pages are spread over layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Number of layers.
+    pub layers: u32,
+    /// Pages of each.
+    pub pages: u32,
+}
+
+impl Shape {
+    /// Number of pages.
+    pub fn total(&self) -> u32 {
+        self.layers * self.pages
+    }
+
+    /// The key of page `number` of all.
+    pub fn key(&self, number: u32) -> Key {
+        Key { field2: 1663, field3: 5, field4: 16384 + number / self.pages, field6: number % self.pages, ..Key::MIN }
+    }
+}
+
+/// What page `number` holds: it does not compress, so that bytes can be reckoned with.
+pub fn page(number: u32) -> Vec<u8> {
+    let mut word = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    (0..PAGE / 8).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+fn context() -> RequestContext {
+    RequestContext::new(TaskKind::PageRequestHandler, DownloadBehavior::Download)
+}
+
+/// A timeline that is in a bucket.
+pub struct World {
+    pub store: Slow,
+    pub shape: Shape,
+    tenant: TenantShardId,
+    timeline: TimelineId,
+    /// How fast it got there, in bytes and seconds.
+    pub uploaded: (u64, f64),
+}
+
+/// That timeline, opened on a disk that was empty.
+pub struct Opened {
+    _dir: Utf8TempDir,
+    manager: TenantManager,
+    pub timeline: Timeline,
+    shape: Shape,
+    store: Slow,
+}
+
+fn config(dir: &Utf8Path, store: &Slow) -> &'static PageServerConf {
+    let conf = PageServerConf { remote_storage: Some(store.storage()), ..PageServerConf::dummy_conf(dir.to_owned()) };
+    Box::leak(Box::new(conf))
+}
+
+fn scratch() -> anyhow::Result<Utf8TempDir> {
+    Ok(camino_tempfile::tempdir_in(std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()))?)
+}
+
+/// The process's limits, for what is measured next.
+pub fn limit(change: impl FnOnce(&mut PageServerConf)) -> PageServerConf {
+    let mut conf = PageServerConf { prefetch_whole_after: 101, ..PageServerConf::dummy_conf("/".into()) };
+    change(&mut conf);
+    block_cache::configure(&conf);
+    block_cache::clear_memory();
+    block_cache::set_disk_used(0);
+    conf
+}
+
+impl World {
+    /// Makes the layers on disk, and waits until the bucket has them.
+    pub async fn make(store: Slow, shape: Shape) -> anyhow::Result<Self> {
+        let (dir, ctx) = (scratch()?, context());
+        let conf = config(dir.path(), &store);
+        let (tenant, timeline_id) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
+        let manager = TenantManager::load_idle(conf).await?;
+        manager.create_tenant(tenant).await?;
+        Timeline::prepare(conf, tenant, timeline_id).await?;
+        let mut finished = Vec::new();
+        for layer in 0..shape.layers {
+            let first = layer * shape.pages;
+            let keys = shape.key(first)..shape.key(first + shape.pages);
+            let mut writer = ImageLayerWriter::create(conf, timeline_id, tenant, keys, LSN, &ctx).await?;
+            for number in first..first + shape.pages {
+                writer.put_image(shape.key(number), &page(number)).await?;
+            }
+            finished.push(writer.finish(&ctx).await?);
+        }
+        let bytes = finished.iter().map(|(desc, _)| desc.file_size).sum();
+        let origin = Origin {
+            pg_version: PgVersion::V15,
+            system_identifier: 7,
+            wal_segment_size: 16 << 20,
+            data_checksums: false,
+            wal_log_hints: false,
+            import_lsn: LSN,
+            consistent_lsn: LSN,
+            ancestor: None,
+        };
+        let new = NewTimeline { tenant_shard_id: tenant, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
+        let began = Instant::now();
+        let remote = manager.remote_of(tenant);
+        let timeline = Timeline::create_with(conf, new, finished, remote, &ctx).await?;
+        manager.add(timeline.clone()).await?;
+        ensure!(timeline.wait_uploaded(UPLOAD_TIMEOUT).await, "the upload does not end");
+        let uploaded = (bytes, began.elapsed().as_secs_f64());
+        drop(timeline);
+        manager.shutdown().await;
+        Ok(Self { store, shape, tenant, timeline: timeline_id, uploaded })
+    }
+
+    /// Opens it on an empty disk.
+    pub async fn open(&self) -> anyhow::Result<Opened> {
+        let dir = scratch()?;
+        let manager = TenantManager::load_idle(config(dir.path(), &self.store)).await?;
+        let timeline = manager.get(self.tenant, self.timeline)?;
+        Ok(Opened { _dir: dir, manager, timeline, shape: self.shape, store: self.store.clone() })
+    }
+}
+
+impl Opened {
+    /// Reads one page; fails if it is not the one that was stored. Gives the milliseconds that it took.
+    pub async fn read(&self, number: u32) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        let found = self.timeline.get(self.shape.key(number), LSN, &context()).await?;
+        let took = began.elapsed().as_secs_f64() * 1000.0;
+        ensure!(found == page(number), "page {number} is not the one that was stored: the run does not count");
+        Ok(took)
+    }
+
+    /// Reads several pages at once, as [`Opened::read`].
+    pub async fn read_all(&self, numbers: &[u32]) -> anyhow::Result<f64> {
+        let keys = numbers.iter().map(|number| self.shape.key(*number)..self.shape.key(*number).next()).collect();
+        let began = Instant::now();
+        let found = self.timeline.get_vectored(&KeySpace::from_ranges(keys), LSN, &context()).await?;
+        let took = began.elapsed().as_secs_f64() * 1000.0;
+        for number in numbers {
+            let found = found.get(&self.shape.key(*number)).and_then(|found| found.as_ref().ok());
+            ensure!(
+                found.is_some_and(|found| *found == page(*number)),
+                "page {number} is missing or not the one that was stored: the run does not count"
+            );
+        }
+        Ok(took)
+    }
+
+    /// Has nothing of any layer cached, not even its index.
+    pub async fn forget_all(&self) -> anyhow::Result<()> {
+        for layer in self.timeline.layer_files() {
+            layer.evict().await?;
+        }
+        block_cache::clear_memory();
+        self.settle().await;
+        Ok(())
+    }
+
+    /// Has no data cached in memory.
+    pub fn forget_memory(&self) {
+        block_cache::clear_memory();
+    }
+
+    /// Bytes on local disk.
+    pub fn local_bytes(&self) -> u64 {
+        self.timeline.layer_files().iter().map(|layer| layer.local_bytes()).sum()
+    }
+
+    /// Waits until requests that nobody waits for have ended, and forgets them.
+    pub async fn settle(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            if self.store.asked().requests == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Closes everything.
+    pub async fn close(self) {
+        let Self { manager, timeline, .. } = self;
+        drop(timeline);
+        manager.shutdown().await;
+    }
+}
+
+/// A sequence that looks random and is the same in each run.
+pub struct Draw(u64);
+
+impl Draw {
+    /// Begins a sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number, below `below`.
+    pub fn next(&mut self, below: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % u64::from(below)) as u32
+    }
+}

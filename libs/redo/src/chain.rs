@@ -1,0 +1,54 @@
+//! One page through many records, without a copy of the page per record.
+
+use postgres_formats::page::PageBytes;
+use postgres_formats::record::DecodedRecord;
+
+use crate::apply::{Applied, RedoContext, apply_in_place};
+use crate::error::RedoError;
+
+/// A page on its way through a chain of records.
+///
+/// Every step takes the chain and gives it back only if it succeeded: a page that a failed step may have half changed
+/// is gone with it, and nobody can look at it.
+#[derive(Debug)]
+pub struct Chain {
+    page: Box<PageBytes>,
+}
+
+impl Chain {
+    /// Begins with `page`, all zero if there is none yet.
+    pub fn new(page: Box<PageBytes>) -> Self {
+        Self { page }
+    }
+
+    /// Applies one record as [`apply_record`](crate::apply_record) does.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn apply(
+        mut self,
+        ctx: &RedoContext,
+        rec: &DecodedRecord<'_>,
+        block_id: u8,
+        end_lsn: u64,
+    ) -> Result<(Self, Applied), RedoError> {
+        let applied = apply_in_place(ctx, &mut self.page, rec, block_id, end_lsn)?;
+        Ok((self, applied))
+    }
+
+    /// Makes a change that no block reference announces ([`crate::vm`], [`crate::slru`]).
+    ///
+    /// # Errors
+    ///
+    /// Those of `change`.
+    pub fn change<E>(mut self, change: impl FnOnce(&mut PageBytes) -> Result<(), E>) -> Result<Self, E> {
+        change(&mut self.page)?;
+        Ok(self)
+    }
+
+    /// The page after all records.
+    pub fn into_page(self) -> Box<PageBytes> {
+        self.page
+    }
+}

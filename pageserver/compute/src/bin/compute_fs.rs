@@ -1,0 +1,156 @@
+//! `compute-fs`: the data directory of a compute as a file system.
+#![forbid(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use compute::fetch::Policy;
+use compute::layout::Layout;
+use compute::lifecycle::ComputeConfig;
+use compute::source::directory::{self, DirectorySource};
+use compute::supervisor;
+
+/// The data directory of a compute as a file system.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Mounts the data directory and serves it until SIGTERM.
+    Run {
+        /// The compute.
+        #[arg(long)]
+        dir: PathBuf,
+        #[command(flatten)]
+        serving: Serving,
+    },
+    /// Makes the directory of a compute from a plain data directory whose server is shut down.
+    Boot {
+        /// The compute, to be made. Belongs to the owner of the plain directory.
+        #[arg(long)]
+        dir: PathBuf,
+        /// The plain data directory.
+        #[arg(long)]
+        source_directory: PathBuf,
+    },
+    /// Unmounts; kills a Postgres that still runs on it.
+    Stop {
+        /// The compute.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Serves the connection on standard input: started by `run`.
+    #[command(hide = true)]
+    Serve {
+        /// The compute.
+        #[arg(long)]
+        dir: PathBuf,
+        #[command(flatten)]
+        serving: Serving,
+        /// A former daemon has died.
+        #[arg(long)]
+        resume: bool,
+    },
+}
+
+#[derive(Args)]
+struct Serving {
+    /// Plain data directory that relations are read from; the compute's timeline if not given.
+    #[arg(long)]
+    source_directory: Option<PathBuf>,
+    /// Requests to the source at a time.
+    #[arg(long, default_value_t = Policy::default().in_flight)]
+    in_flight: usize,
+    /// Seconds after which a request is made again.
+    #[arg(long, default_value_t = Policy::default().attempt.as_secs())]
+    attempt_seconds: u64,
+    /// Seconds after which a read fails that the source does not answer.
+    #[arg(long, default_value_t = Policy::default().give_up.as_secs())]
+    give_up_seconds: u64,
+    /// Milliseconds that every answer of the source is held back: for experiments.
+    #[arg(long, default_value_t = 0, hide = true)]
+    delay_ms: u64,
+}
+
+impl Serving {
+    fn policy(&self) -> Policy {
+        Policy {
+            in_flight: self.in_flight,
+            attempt: Duration::from_secs(self.attempt_seconds),
+            give_up: Duration::from_secs(self.give_up_seconds),
+            ..Policy::default()
+        }
+    }
+
+    /// As arguments of `serve`.
+    fn args(&self) -> Vec<String> {
+        let mut args = vec![
+            format!("--in-flight={}", self.in_flight),
+            format!("--attempt-seconds={}", self.attempt_seconds),
+            format!("--give-up-seconds={}", self.give_up_seconds),
+            format!("--delay-ms={}", self.delay_ms),
+        ];
+        args.extend(self.source_directory.iter().map(|dir| format!("--source-directory={}", dir.display())));
+        args
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("compute-fs: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match cli.command {
+        Command::Run { dir, serving } => runtime.block_on(supervisor::run(&layout(&dir)?, &serving.args()))?,
+        Command::Boot { dir, source_directory } => directory::boot(&source_directory, &Layout::new(dir))?,
+        Command::Stop { dir } => supervisor::launch::stop(&layout(&dir)?, Duration::from_secs(60))?,
+        Command::Serve { dir, serving, resume } => {
+            let outcome = runtime.block_on(serve(&layout(&dir)?, &serving, resume));
+            // What is still under way is for nobody.
+            runtime.shutdown_background();
+            if let Err(error) = outcome {
+                tracing::error!("{error:#}");
+                let code = if resume { supervisor::CANNOT_RESUME } else { 1 };
+                return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn layout(dir: &std::path::Path) -> Result<Layout> {
+    Ok(Layout::new(dir.canonicalize().with_context(|| dir.display().to_string())?))
+}
+
+async fn serve(layout: &Layout, serving: &Serving, resume: bool) -> Result<()> {
+    // The kernel has applied that of the process that makes a file.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let _lock = supervisor::lock_daemon(layout)?;
+    let connection = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let Some(root) = &serving.source_directory else {
+        let source = ComputeConfig::load(layout)?.source()?;
+        return Ok(compute::fs::serve(layout, connection, source, serving.policy(), resume).await?);
+    };
+    let source = DirectorySource::open(root).with_context(|| root.display().to_string())?;
+    let source = source.with_delay(Duration::from_millis(serving.delay_ms));
+    compute::fs::serve(layout, connection, source, serving.policy(), resume).await?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! From a boot image to the directory of a compute.
+//!
+//! The archive is unpacked as it comes, and believed when all its sums are right; then the manifest and the catalog
+//! blocks are put into the files that the file system reads.
+
+mod unpack;
+
+use std::io;
+use std::path::Path;
+
+use pageserver_api::boot_image::{
+    BootImageError, CATALOG_INDEX_NAME, CATALOG_PAGES_NAME, CatalogIndex, MANIFEST_NAME, Manifest,
+};
+use pageserver_api::reltag::RelTag;
+use pageserver_client::{ClientError, PageServer};
+
+use crate::BLOCK;
+use crate::catalog::CatalogWriter;
+use crate::layout::Layout;
+use crate::source::pagestream::TimelineAt;
+use crate::source::{RelFork, RelationFile};
+
+/// Why a compute's directory was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The page server did not give the image.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// It is damaged.
+    #[error("{0}")]
+    Image(#[from] BootImageError),
+    /// A file of it is not as its sum says, or is missing.
+    #[error("boot image: {path}: {problem}")]
+    File {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The local disk.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What a boot image said.
+#[derive(Clone, Debug)]
+pub struct Booted {
+    /// The relations and what the cluster is.
+    pub manifest: Manifest,
+    /// Blocks that came along.
+    pub catalog_blocks: usize,
+    /// Bytes of the archive's files.
+    pub bytes: u64,
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BootError {
+    let path = path.display().to_string();
+    move |source| BootError::Io { path, source }
+}
+
+/// Fills the directory of a compute, which exists and is empty.
+pub async fn fetch(server: &PageServer, at: &TimelineAt, layout: &Layout) -> Result<Booted, BootError> {
+    let stream = server.boot_image(at.tenant, at.timeline, at.lsn, false).await?;
+    let bytes = unpack::unpack(stream, layout.root()).await?;
+    let layout = layout.clone();
+    let finished = env::spawn::blocking(move || finish(&layout)).await;
+    let (manifest, catalog_blocks) = finished.map_err(|error| BootError::Io {
+        path: "boot image".to_owned(),
+        source: io::Error::other(error.to_string()),
+    })??;
+    Ok(Booted { manifest, catalog_blocks, bytes })
+}
+
+/// Only the manifest.
+pub(crate) async fn manifest(server: &PageServer, at: &TimelineAt) -> Result<Manifest, BootError> {
+    let stream = server.boot_image(at.tenant, at.timeline, at.lsn, false).await?;
+    let bytes = unpack::one_file(stream, MANIFEST_NAME).await?;
+    Ok(Manifest::decode(&bytes)?)
+}
+
+/// The manifest as the file system wants it.
+pub(crate) fn relation_files(manifest: &Manifest) -> Vec<RelationFile> {
+    let file = |entry: &pageserver_api::boot_image::RelationSize| RelationFile {
+        path: manifest.path(entry.rel),
+        rel: rel_fork(entry.rel),
+        blocks: entry.blocks,
+    };
+    manifest.relations.iter().map(file).collect()
+}
+
+fn rel_fork(rel: RelTag) -> RelFork {
+    RelFork { spc: rel.spcnode, db: rel.dbnode, rel: rel.relnode, fork: rel.forknum }
+}
+
+/// Puts what is only there to be transferred where it belongs.
+fn finish(layout: &Layout) -> Result<(Manifest, usize), BootError> {
+    let read = |name: &str| {
+        let path = layout.root().join(name);
+        std::fs::read(&path).map_err(io_error(&path))
+    };
+    let manifest = Manifest::decode(&read(MANIFEST_NAME)?)?;
+    let (index, pages) = (CatalogIndex::decode(&read(CATALOG_INDEX_NAME)?)?, read(CATALOG_PAGES_NAME)?);
+    let path = layout.manifest();
+    crate::manifest::write(&path, &relation_files(&manifest)).map_err(io_error(&path))?;
+    let path = layout.catalog();
+    write_catalog(&path, &index, &pages).map_err(io_error(&path))?;
+    let link = layout.upper().join("pg_wal");
+    std::os::unix::fs::symlink("../pg_wal", &link).map_err(io_error(&link))?;
+    let boot = layout.root().join("boot");
+    std::fs::remove_dir_all(&boot).map_err(io_error(&boot))?;
+    Ok((manifest, index.0.len()))
+}
+
+fn write_catalog(path: &Path, index: &CatalogIndex, pages: &[u8]) -> io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    let mut writer = CatalogWriter::create(path)?;
+    for (entry, page) in index.0.iter().zip(pages.chunks(BLOCK)) {
+        writer.add(rel_fork(entry.rel), entry.block, page)?;
+    }
+    writer.finish()
+}

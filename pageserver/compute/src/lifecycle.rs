@@ -1,0 +1,135 @@
+//! A compute's life: made of a boot image, started, stopped, started again, destroyed.
+//!
+//! Each step is of use by itself: [`create`] fills a directory, [`start`] makes a server of it that answers, [`stop`]
+//! ends it and waits until all that it wrote is in its branch, [`destroy`] removes it. What they need of the page
+//! server's management interface is [`Control`].
+
+pub mod config;
+mod copy;
+mod create;
+mod install;
+mod mounted;
+mod owner;
+mod run;
+mod server;
+mod settings;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use utils::lsn::Lsn;
+
+use crate::boot::BootError;
+use crate::layout::Layout;
+use crate::source::SourceError;
+pub use config::ComputeConfig;
+pub use create::{NewCompute, create};
+pub use install::find as find_server;
+pub use run::{StartOptions, Started, Stopped, destroy, start, stop};
+pub use server::{State, connstr, log_path};
+
+/// Why a compute is not as it was asked to be.
+#[derive(Debug, thiserror::Error)]
+pub enum LifecycleError {
+    /// What was asked for makes no sense, or not now.
+    #[error("{0}")]
+    Refused(String),
+    /// The page server's management interface.
+    #[error("{0}")]
+    Control(String),
+    /// The boot image.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The blocks.
+    #[error("cannot read the timeline: {0}")]
+    Source(#[from] SourceError),
+    /// The server.
+    #[error("{0}")]
+    Server(String),
+    /// The local disk.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// Results of this module.
+pub type Result<T> = std::result::Result<T, LifecycleError>;
+
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> LifecycleError {
+    let path = path.display().to_string();
+    move |source| LifecycleError::Io { path, source }
+}
+
+/// What a compute needs of the page server's management interface. Errors say what the page server says.
+pub trait Control {
+    /// Registers the compute as the one that writes its branch, from `start` on.
+    fn register(
+        &self,
+        compute: &ComputeConfig,
+        start: Lsn,
+        connstr: &str,
+        replace: bool,
+    ) -> std::result::Result<(), String>;
+
+    /// Ends the registration.
+    fn release(&self, compute: &ComputeConfig) -> std::result::Result<(), String>;
+
+    /// Where the branch ends.
+    fn end(&self, compute: &ComputeConfig) -> std::result::Result<Lsn, String>;
+}
+
+/// The computes of a directory.
+#[derive(Clone, Debug)]
+pub struct Computes {
+    dir: PathBuf,
+}
+
+impl Computes {
+    /// Those in `dir`, which need not exist.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The place of the compute `name`.
+    ///
+    /// # Errors
+    /// That is no name.
+    pub fn layout(&self, name: &str) -> Result<Layout> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if !first || name.len() > 63 || !name.bytes().all(plain) {
+            let rule = "a letter or digit, then letters, digits and _.-, 63 at most";
+            return Err(LifecycleError::Refused(format!("{name:?} is no name for a compute: {rule}")));
+        }
+        let dir = std::path::absolute(&self.dir).map_err(io_error(&self.dir))?;
+        Ok(Layout::new(dir.join(name)))
+    }
+
+    /// All, by name; for one whose `compute.json` cannot be read, why.
+    pub fn list(&self) -> Result<Vec<(String, Result<ComputeConfig>)>> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error(&self.dir)(error)),
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(io_error(&self.dir))?.file_name().to_string_lossy().into_owned();
+            let Ok(layout) = self.layout(&name) else { continue };
+            if layout.config().exists() {
+                all.push((name, ComputeConfig::load(&layout)));
+            }
+        }
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(all)
+    }
+}
+
+/// How long something took, for people.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

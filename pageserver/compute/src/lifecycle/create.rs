@@ -1,0 +1,134 @@
+//! Making of a compute: its directory, filled, and `compute.json` last.
+
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+
+use super::config::{ComputeConfig, Storage};
+use super::owner::Owner;
+use super::{Computes, LifecycleError, Result, copy, install, io_error};
+use crate::boot;
+use crate::layout::Layout;
+
+/// The first port that is tried.
+const FIRST_PORT: u16 = 55_432;
+
+/// A compute to be made.
+#[derive(Clone, Debug)]
+pub struct NewCompute<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// The timeline.
+    pub timeline: TimelineId,
+    /// The timeline's name.
+    pub branch: Option<String>,
+    /// As of when; where the timeline ends, if the compute is to write it.
+    pub lsn: Lsn,
+    /// Major version of Postgres.
+    pub pg_version: u32,
+    /// Page service, as libpq takes it.
+    pub page_service: &'a str,
+    /// Token for it.
+    pub token: Option<String>,
+    /// It is to write nothing.
+    pub read_only: bool,
+    /// All relations are copied to the local disk before it starts.
+    pub copy: bool,
+    /// Port of Postgres; a free one if not given.
+    pub port: Option<u16>,
+    /// The user of the system that runs Postgres, if the caller is root.
+    pub user: &'a str,
+    /// The user of Postgres that may replicate.
+    pub superuser: &'a str,
+    /// Programs of Postgres; looked for if not given.
+    pub pg_bin: Option<&'a Path>,
+}
+
+/// Makes a compute. If it fails, nothing is left.
+pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig> {
+    let layout = computes.layout(new.name)?;
+    let (bin_dir, owner) = (install::find(new.pg_version, new.pg_bin)?, Owner::choose(new.user)?);
+    if layout.config().exists() {
+        return Err(LifecycleError::Refused(format!("the compute {} exists already", new.name)));
+    }
+    let mut config = ComputeConfig {
+        id: TimelineId::generate().to_string(),
+        name: new.name.to_owned(),
+        tenant: new.tenant,
+        timeline: new.timeline,
+        branch: new.branch.clone(),
+        boot_lsn: new.lsn,
+        released_lsn: None,
+        pg_version: new.pg_version,
+        data_checksums: false,
+        bin_dir,
+        port: choose_port(computes, new.port)?,
+        page_service: new.page_service.to_owned(),
+        token: new.token.clone(),
+        read_only: new.read_only,
+        superuser: new.superuser.to_owned(),
+        owner,
+        storage: if new.copy { Storage::Copy } else { Storage::Lazy },
+    };
+    make_root(&layout)?;
+    let filled = fill(&layout, &mut config).and_then(|()| config.store(&layout));
+    if filled.is_err()
+        && let Err(left) = std::fs::remove_dir_all(layout.root())
+    {
+        tracing::warn!("{} is left: {left}", layout.root().display());
+    }
+    filled.map(|()| config)
+}
+
+/// The directory itself may be entered by others: the socket is in it. What is in it may not.
+fn make_root(layout: &Layout) -> Result<()> {
+    let root = layout.root();
+    let parent = root.parent().map_or(Ok(()), std::fs::create_dir_all);
+    parent.map_err(io_error(root))?;
+    match std::fs::DirBuilder::new().mode(0o755).create(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(LifecycleError::Refused(format!(
+            "{} exists already, and is no compute: remove it, or give another name",
+            root.display()
+        ))),
+        other => other.map_err(io_error(root)),
+    }
+}
+
+fn fill(layout: &Layout, config: &mut ComputeConfig) -> Result<()> {
+    let runtime = super::server::runtime()?;
+    runtime.block_on(async {
+        let booted = boot::fetch(&config.page_server()?, &config.at(), layout).await?;
+        config.data_checksums = booted.manifest.data_checksums;
+        if config.storage == Storage::Copy {
+            let files = crate::manifest::read(&layout.manifest()).map_err(io_error(&layout.manifest()))?;
+            let blocks = copy::all(&config.source()?, &files, &layout.upper()).await?;
+            tracing::info!("{} files with {blocks} blocks copied", files.len());
+        }
+        Ok::<_, LifecycleError>(())
+    })?;
+    let data = layout.data();
+    std::fs::DirBuilder::new().mode(0o700).create(&data).map_err(io_error(&data))?;
+    if config.read_only {
+        let path = layout.upper().join("standby.signal");
+        std::fs::write(&path, "").map_err(io_error(&path))?;
+    }
+    if let Some(owner) = &config.owner {
+        owner.give_all(layout.root()).map_err(io_error(layout.root()))?;
+    }
+    Ok(())
+}
+
+/// The port that is wanted, or one that neither is in use nor belongs to another compute of the directory.
+fn choose_port(computes: &Computes, wanted: Option<u16>) -> Result<u16> {
+    if let Some(port) = wanted {
+        return Ok(port);
+    }
+    let taken: Vec<u16> = computes.list()?.into_iter().filter_map(|(_, config)| Some(config.ok()?.port)).collect();
+    let is_free = |port: &u16| !taken.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (FIRST_PORT..u16::MAX).find(is_free).ok_or_else(|| LifecycleError::Refused("no port is free: give one".to_owned()))
+}

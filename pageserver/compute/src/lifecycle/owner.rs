@@ -1,0 +1,80 @@
+//! Who runs Postgres: it refuses to run as root, so then another user does.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LifecycleError, Result};
+
+/// A user of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its name.
+    pub name: String,
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    /// Who is to run Postgres: `None` for the caller. `wanted` only means something for root.
+    pub(super) fn choose(wanted: &str) -> Result<Option<Self>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let passwd = std::fs::read_to_string("/etc/passwd").map_err(super::io_error(Path::new("/etc/passwd")))?;
+        match find(&passwd, wanted) {
+            Some(owner) if owner.uid == 0 => {
+                Err(LifecycleError::Refused("Postgres refuses to run as root: give another user".to_owned()))
+            }
+            Some(owner) => Ok(Some(owner)),
+            None => Err(LifecycleError::Refused(format!(
+                "there is no user {wanted} to run Postgres, which refuses to run as root: give another user"
+            ))),
+        }
+    }
+
+    /// Makes it the owner of a file or directory.
+    pub(super) fn give(&self, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
+    }
+
+    /// Makes it the owner of all that is in a directory, and of that.
+    pub(super) fn give_all(&self, dir: &Path) -> io::Result<()> {
+        self.give(dir)?;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() { self.give_all(&entry.path())? } else { self.give(&entry.path())? }
+        }
+        Ok(())
+    }
+}
+
+/// A command of `owner`, or of the caller.
+pub(super) fn command(owner: Option<&Owner>, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    if let Some(owner) = owner {
+        command.uid(owner.uid).gid(owner.gid).env("HOME", "/").env("USER", &owner.name);
+    }
+    command
+}
+
+fn find(passwd: &str, wanted: &str) -> Option<Owner> {
+    let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let user = users.find(|fields| fields.first() == Some(&wanted))?;
+    Some(Owner { name: wanted.to_owned(), uid: user.get(2)?.parse().ok()?, gid: user.get(3)?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\npg:x:101:104::/home:/bin/sh\nbroken:x\n";
+        assert_eq!(find(passwd, "pg"), Some(Owner { name: "pg".to_owned(), uid: 101, gid: 104 }));
+        assert_eq!((find(passwd, "p"), find(passwd, "broken")), (None, None));
+    }
+}

@@ -1,0 +1,202 @@
+//! Starting, stopping and removal of a compute.
+
+use std::time::{Duration, Instant};
+
+use postgres_formats::control_file::ControlFile;
+use rustix::process::Signal;
+use utils::lsn::Lsn;
+
+use super::config::{ComputeConfig, Storage};
+use super::server::{self, State};
+use super::settings::{self, Wanted};
+use super::{Control, LifecycleError, Result, io_error, millis, mounted};
+use crate::layout::Layout;
+
+/// Between two looks at how far the branch is.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Bytes of the longest header of a WAL page: by so many the end of WAL may be ahead of the end of the last record.
+const PAGE_HEADER: u64 = 40;
+
+/// How a compute is started.
+#[derive(Clone, Debug)]
+pub struct StartOptions {
+    /// Addresses to listen on besides the socket; empty for none.
+    pub listen: String,
+    /// Commits wait until the page server has what they wrote.
+    pub wait_for_pageserver: bool,
+    /// Settings of Postgres: `name=value`.
+    pub overrides: Vec<String>,
+    /// Take the place of a compute whose host is lost.
+    pub replace: bool,
+    /// How the page server reaches the compute; by its socket if not given.
+    pub connstr: Option<String>,
+    /// For Postgres to answer.
+    pub timeout: Duration,
+}
+
+/// A compute that answers.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// How to reach it on this machine.
+    pub connstr: String,
+    /// From the start of the process until the first answer, in milliseconds.
+    pub ready_ms: u64,
+}
+
+/// A compute that was stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All that it wrote is in its branch, which ends at this LSN and may be written by another compute now.
+    Released(Lsn),
+    /// It only read.
+    ReadOnly,
+    /// It stays the one that writes its branch: for this reason it is not known to have all.
+    Kept(String),
+}
+
+/// Starts a compute, and waits until it answers.
+pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) -> Result<Started> {
+    let mut compute = ComputeConfig::load(layout)?;
+    if let State::Running(pid) = State::of(&compute, layout) {
+        return Err(LifecycleError::Refused(format!("{} runs already, as process {pid}", compute.name)));
+    }
+    let (upper, sockets) = (layout.upper(), server::sockets(&compute, layout));
+    let StartOptions { listen, wait_for_pageserver: wait, overrides, .. } = options;
+    let settings = settings::all(&compute, &upper, &sockets, &Wanted { listen, wait: *wait, overrides })?;
+    let connstr = server::connstr(&compute, layout);
+    if !compute.read_only {
+        let begin = compute.released_lsn.unwrap_or(compute.boot_lsn);
+        let reached_by = options.connstr.as_deref().unwrap_or(&connstr);
+        control.register(&compute, begin, reached_by, options.replace).map_err(LifecycleError::Control)?;
+        if compute.released_lsn.take().is_some() {
+            compute.store(layout)?;
+        }
+    }
+    if compute.storage == Storage::Lazy {
+        mounted::mount(layout)?;
+    }
+    server::forget_crashed(&compute, layout, options.timeout)?;
+    let started = env::clock::now();
+    let mut process = server::launch(&compute, layout, &settings)?;
+    let answered = server::runtime()?.block_on(async {
+        let mut client = server::ready(&compute, layout, &mut process, options.timeout).await?;
+        if !compute.read_only {
+            // Whatever the page server is doing: from now on all WAL is kept that it has not taken.
+            let slot = compute.slot();
+            let sql = format!(
+                "SELECT pg_create_physical_replication_slot('{slot}', true) WHERE NOT EXISTS \
+                 (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
+            );
+            let made = client.simple_query(&sql).await;
+            // The page server may have been faster.
+            if let Err(error) = made
+                && error.sqlstate() != Some(pq_proto::sqlstate::SqlState::DUPLICATE_OBJECT)
+            {
+                return Err(LifecycleError::Server(format!("cannot make the replication slot {slot}: {error}")));
+            }
+        }
+        client.close().await;
+        Ok(())
+    });
+    server::reap(process);
+    answered?;
+    Ok(Started { connstr, ready_ms: millis(env::clock::now().saturating_duration_since(started)) })
+}
+
+/// Stops a compute in order, and waits until its branch has all that it wrote; then the branch is free.
+pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Result<Stopped> {
+    let mut compute = ComputeConfig::load(layout)?;
+    match State::of(&compute, layout) {
+        State::Running(_) => {}
+        State::Stopped => return Err(LifecycleError::Refused(format!("{} does not run", compute.name))),
+        State::Crashed => {
+            let name = &compute.name;
+            return Err(LifecycleError::Refused(format!("{name} has crashed: start it again, or destroy it")));
+        }
+    }
+    let begun = env::clock::now();
+    if !compute.read_only {
+        catch_up(&compute, layout, begun, timeout / 2, control);
+    }
+    server::end(&compute, layout, Signal::INT, timeout)?;
+    mounted::unmount(layout)?;
+    if compute.read_only {
+        return Ok(Stopped::ReadOnly);
+    }
+    match drain(&compute, layout, begun, timeout, control) {
+        Ok(end) => {
+            compute.released_lsn = Some(end);
+            compute.store(layout)?;
+            Ok(Stopped::Released(end))
+        }
+        Err(reason) => Ok(Stopped::Kept(reason)),
+    }
+}
+
+/// A server that stops waits only for those who follow it just then: the page server may be about to come back. If it
+/// does not, there is a limit.
+fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Duration, control: &impl Control) {
+    let Some(flushed) = server::flushed_lsn(compute, layout) else { return };
+    while control.end(compute).ok().is_none_or(|end| end + PAGE_HEADER < flushed) {
+        if env::clock::now().saturating_duration_since(begun) >= limit {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Waits until the branch has the record that a server writes last, and releases the compute.
+fn drain(
+    compute: &ComputeConfig,
+    layout: &Layout,
+    begun: Instant,
+    timeout: Duration,
+    control: &impl Control,
+) -> std::result::Result<Lsn, String> {
+    let last = last_checkpoint(layout).map_err(|error| error.to_string())?;
+    loop {
+        let end = control.end(compute)?;
+        if end > last {
+            control.release(compute)?;
+            return Ok(end);
+        }
+        if env::clock::now().saturating_duration_since(begun) >= timeout {
+            return Err(format!("the branch has WAL up to {end} only, and the last record begins at {last}"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn last_checkpoint(layout: &Layout) -> Result<Lsn> {
+    let path = layout.upper().join("global/pg_control");
+    let bytes = std::fs::read(&path).map_err(io_error(&path))?;
+    let control =
+        ControlFile::decode(&bytes).map_err(|error| LifecycleError::Server(format!("{}: {error}", path.display())))?;
+    Ok(control.fields.checkpoint)
+}
+
+/// Removes a compute that does not run; with `force` one that does, too, and what its branch has not got is lost.
+pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<()> {
+    let compute = ComputeConfig::load(layout)?;
+    match State::of(&compute, layout) {
+        State::Running(_) if force => server::end(&compute, layout, Signal::QUIT, Duration::from_secs(30))?,
+        State::Running(_) => {
+            return Err(LifecycleError::Refused(format!("{} runs: stop it first", compute.name)));
+        }
+        State::Stopped | State::Crashed => {}
+    }
+    if !compute.read_only && compute.released_lsn.is_none() {
+        match control.release(&compute) {
+            Ok(()) => {}
+            Err(reason) if force => tracing::warn!("{} may still be registered: {reason}", compute.name),
+            Err(reason) => return Err(LifecycleError::Control(reason)),
+        }
+    }
+    mounted::unmount(layout)?;
+    let sockets = server::sockets(&compute, layout);
+    if sockets != layout.root() && sockets.exists() {
+        std::fs::remove_dir_all(&sockets).map_err(io_error(&sockets))?;
+    }
+    std::fs::remove_dir_all(layout.root()).map_err(io_error(layout.root()))
+}

@@ -1,0 +1,182 @@
+//! The local side of the file system: names, and the blocks that are here.
+//!
+//! Real files and directories mirror the data directory. A file of the manifest gets a real file when it is first
+//! written to: sparse, of the right size, and [`mark`]ed with its number and limit. A block of it is remote if it lies
+//! below the limit and is a hole; so data and presence are one fact, and nothing besides has to be kept in step.
+//!
+//! * [`tree`]: the names. [`load`]: how they are found again. [`names`]: how they change.
+//! * [`file`], [`bitmap`], [`mark`]: what is known of a file. [`data`]: how its contents change.
+//! * [`removed`]: the log of the manifest's files that are gone.
+//!
+//! Locks are taken in this order: the tree, a file's state, the log.
+
+pub(crate) mod attr;
+mod bitmap;
+mod data;
+pub(crate) mod file;
+mod load;
+mod mark;
+mod names;
+mod removed;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tree;
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+
+use attr::{Attr, Owner};
+pub(crate) use data::{Fetched, blocks};
+use file::{FileNode, State};
+pub(crate) use load::check_attributes;
+use mark::Mark;
+pub(crate) use names::Make;
+use removed::Removed;
+use tree::{NodeId, ROOT, Tree};
+
+use crate::BLOCK;
+
+pub(crate) struct Overlay {
+    upper: PathBuf,
+    staging: PathBuf,
+    orphans: PathBuf,
+    tree: RwLock<Tree>,
+    removed: Mutex<Removed>,
+    /// Of files that are only in the manifest.
+    owner: Owner,
+    handles: AtomicUsize,
+    handles_max: usize,
+}
+
+/// The outcome of a change that may have to wait for blocks of which only a part changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Done,
+    /// These are to be fetched first; then the change is to be made again.
+    Needs(Vec<u32>),
+}
+
+impl Overlay {
+    /// The file with number `id`, with or without a name.
+    pub(crate) fn file(&self, id: NodeId) -> io::Result<Arc<FileNode>> {
+        let tree = self.tree.read();
+        tree.file(id).cloned().ok_or_else(|| missing(&tree, id))
+    }
+
+    /// Attributes of node `id`.
+    pub(crate) fn attr(&self, id: NodeId) -> io::Result<Attr> {
+        let tree = self.tree.read();
+        self.attr_of(&tree, id)
+    }
+
+    /// Room on the file system of the real files.
+    pub(crate) fn stat_fs(&self) -> Result<rustix::fs::StatVfs, Errno> {
+        rustix::fs::statvfs(&self.upper)
+    }
+
+    fn attr_of(&self, tree: &Tree, id: NodeId) -> io::Result<Attr> {
+        if let Some(file) = tree.file(id) {
+            let state = file.state.lock();
+            if !state.exists {
+                return Ok(Attr::lazy(id, u64::from(state.limit) * BLOCK as u64, &self.owner));
+            }
+        }
+        Ok(Attr::of(id, &self.location(tree, id)?.symlink_metadata()?))
+    }
+
+    /// Where the real file or directory of node `id` is, or would be.
+    fn location(&self, tree: &Tree, id: NodeId) -> io::Result<PathBuf> {
+        match tree.path(id) {
+            Some(path) if id != ROOT => Ok(self.upper.join(path)),
+            Some(_) => Ok(self.upper.clone()),
+            None if tree.file(id).is_some() => Ok(self.orphan(id)),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    fn orphan(&self, id: NodeId) -> PathBuf {
+        self.orphans.join(format!("{id:x}"))
+    }
+
+    /// Calls `act` with the file's state, of which the blocks present are known and the real file is open, if there is
+    /// one. With `make`, there is one.
+    pub(crate) fn with_state<R>(
+        &self,
+        file: &FileNode,
+        make: bool,
+        act: impl FnOnce(&mut State) -> io::Result<R>,
+    ) -> io::Result<R> {
+        {
+            let mut state = file.state.lock();
+            let ready = if state.exists { state.handle.is_some() && state.present.is_some() } else { !make };
+            if ready {
+                return act(&mut state);
+            }
+        }
+        let tree = self.tree.read();
+        let mut state = file.state.lock();
+        if make && !state.exists {
+            self.make_real(&tree, file, &mut state)?;
+        }
+        self.open(&tree, file, &mut state)?;
+        drop(tree);
+        act(&mut state)
+    }
+
+    fn open(&self, tree: &Tree, file: &FileNode, state: &mut State) -> io::Result<()> {
+        if state.exists && state.handle.is_none() {
+            let path = self.location(tree, file.id)?;
+            let handle = File::options().read(true).write(true).open(path)?;
+            self.keep(tree, state, Arc::new(handle));
+        }
+        if let (Some(handle), None) = (&state.handle, &state.present) {
+            state.present = Some(mark::present(handle, state.limit)?);
+        }
+        Ok(())
+    }
+
+    /// Makes the sparse file that stands for one of the manifest. It appears under its name with its mark.
+    fn make_real(&self, tree: &Tree, file: &FileNode, state: &mut State) -> io::Result<()> {
+        let aside = self.staging.join(format!("{:x}", file.id));
+        let handle = attr::private_file().create(true).truncate(true).open(&aside)?;
+        handle.set_len(u64::from(state.limit) * BLOCK as u64)?;
+        mark::write(&handle, Mark { id: file.id, limit: state.limit })?;
+        std::fs::rename(&aside, self.location(tree, file.id)?)?;
+        state.exists = true;
+        state.unsynced = true;
+        state.unsynced_name = true;
+        self.keep(tree, state, Arc::new(handle));
+        Ok(())
+    }
+
+    fn keep(&self, tree: &Tree, state: &mut State, handle: Arc<File>) {
+        state.handle = Some(handle);
+        if self.handles.fetch_add(1, Ordering::Relaxed) >= self.handles_max {
+            self.close_idle(tree);
+        }
+    }
+
+    /// Closes real files that nobody is just using. Those whose state is locked, the caller's among them, stay open.
+    fn close_idle(&self, tree: &Tree) {
+        let mut open = 0;
+        for file in tree.files() {
+            let Some(mut state) = file.state.try_lock() else { continue };
+            if state.handle.as_ref().is_some_and(|handle| Arc::strong_count(handle) == 1) {
+                state.handle = None;
+            }
+            open += usize::from(state.handle.is_some());
+        }
+        self.handles.store(open + 1, Ordering::Relaxed);
+    }
+}
+
+fn missing(tree: &Tree, id: NodeId) -> io::Error {
+    let error = if tree.children(id).is_some() { Errno::ISDIR } else { Errno::NOENT };
+    error.into()
+}

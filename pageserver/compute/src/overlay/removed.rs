@@ -1,0 +1,79 @@
+//! The file `removed`: node numbers of the manifest's files that were removed, in the order of their removal.
+//!
+//! Records of number (u64) and its CRC-32C (u32), little endian. A record that does not check out ends the log: it was
+//! being written when power failed, and nobody was told of it.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const RECORD: usize = 12;
+
+pub(crate) struct Removed {
+    file: File,
+    ids: HashSet<u64>,
+    dirty: bool,
+}
+
+impl Removed {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let ids = std::fs::read(path)?.chunks_exact(RECORD).map_while(decode).collect();
+        Ok(Self { file, ids, dirty: true })
+    }
+
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub(crate) fn append(&mut self, id: u64) -> io::Result<()> {
+        if self.ids.contains(&id) {
+            return Ok(());
+        }
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&id.to_le_bytes());
+        record[8..].copy_from_slice(&crc32c::crc32c(&id.to_le_bytes()).to_le_bytes());
+        self.file.write_all_at(&record, (self.ids.len() * RECORD) as u64)?;
+        self.ids.insert(id);
+        self.dirty = true;
+        Ok(())
+    }
+
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        if self.dirty {
+            self.file.sync_data()?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+}
+
+fn decode(record: &[u8]) -> Option<u64> {
+    let (id, crc) = record.split_first_chunk::<8>()?;
+    (crc == crc32c::crc32c(id).to_le_bytes()).then_some(u64::from_le_bytes(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_end_is_written_over() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let path = dir.path().join("removed").into_std_path_buf();
+        let mut log = Removed::open(&path).unwrap();
+        for id in [3, 4, 3, 5] {
+            log.append(id).unwrap();
+        }
+        log.sync().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 36);
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(30).unwrap();
+        let mut log = Removed::open(&path).unwrap();
+        assert_eq!([3, 4, 5].map(|id| log.contains(id)), [true, true, false]);
+        log.append(9).unwrap();
+        let log = Removed::open(&path).unwrap();
+        assert_eq!([3, 4, 5, 9].map(|id| log.contains(id)), [true, true, false, true]);
+    }
+}

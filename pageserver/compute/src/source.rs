@@ -1,0 +1,60 @@
+//! Where the contents of relations come from that a compute has never written.
+
+pub mod directory;
+pub mod pagestream;
+
+use std::future::Future;
+
+/// A fork of a relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelFork {
+    /// Tablespace.
+    pub spc: u32,
+    /// Database; 0 for what all databases share.
+    pub db: u32,
+    /// File number of the relation.
+    pub rel: u32,
+    /// 0 main, 1 free space map, 2 visibility map, 3 init.
+    pub fork: u8,
+}
+
+/// A relation file of the data directory, all its segments taken together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelationFile {
+    /// Path of segment 0 below the data directory, such as `base/5/16384` or `global/1262_vm`.
+    pub path: String,
+    /// Which fork of which relation.
+    pub rel: RelFork,
+    /// Length.
+    pub blocks: u32,
+}
+
+/// Why blocks cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// Comes back by itself: asked again until it does.
+    #[error("{0}")]
+    Retry(String),
+    /// The LSN can no longer be read. Says which lease would have kept it.
+    #[error("{0}")]
+    Gone(String),
+    /// Anything else; asking again does not help.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Contents of a data directory's relations as of one LSN.
+pub trait PageSource: Send + Sync + 'static {
+    /// All relation files at that LSN.
+    fn manifest(&self) -> impl Future<Output = Result<Vec<RelationFile>, SourceError>> + Send;
+
+    /// Reads `count` blocks from `first` on (numbered within the fork, not within a segment) into `out`, which has
+    /// `count * 8192` bytes.
+    fn read_blocks(
+        &self,
+        rel: RelFork,
+        first: u32,
+        count: u32,
+        out: &mut [u8],
+    ) -> impl Future<Output = Result<(), SourceError>> + Send;
+}

@@ -1,0 +1,233 @@
+//! A timeline as a source: its page service is asked, as of one LSN.
+//!
+//! A range is asked for at once on one connection; ranges that are wanted at the same time have connections of their
+//! own, which are kept. A connection that fails is given up, and the range is asked for again on a new one until that
+//! has taken too long. As long as the source lives it keeps its LSN leased.
+
+mod lease;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
+use pageserver_api::reltag::RelTag;
+use pageserver_client::{ClientError, PageReceiver, PageSender, PageServer};
+use parking_lot::Mutex;
+use postgres_formats::page::{PageBytes, set_data_checksum};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+
+use super::{PageSource, RelFork, RelationFile, SourceError};
+use crate::{BLOCK, boot};
+
+/// Ranges that are asked for at the same time.
+const CONNECTIONS: usize = 32;
+/// Blocks that are asked for at once: 1 MiB.
+const BLOCKS_AT_ONCE: u32 = 128;
+/// For one range on one connection.
+const EXCHANGE: Duration = Duration::from_secs(20);
+/// After so long without an answer the caller is told.
+const GIVE_UP: Duration = Duration::from_secs(30);
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Which timeline, as of when.
+#[derive(Clone, Debug)]
+pub struct TimelineAt {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The timeline.
+    pub timeline: TimelineId,
+    /// The LSN.
+    pub lsn: Lsn,
+    /// Whether the cluster has data checksums: the page service's pages do not.
+    pub data_checksums: bool,
+}
+
+/// A timeline as of an LSN. Cheap to clone.
+#[derive(Clone)]
+pub struct PagestreamSource {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    server: PageServer,
+    at: TimelineAt,
+    idle: Mutex<Vec<Stream>>,
+    permits: Semaphore,
+    next_id: AtomicU64,
+}
+
+type Stream = (PageSender, PageReceiver);
+
+/// Why a range was not read.
+enum Fault {
+    /// The connection is of no more use.
+    Lost { reason: String, was_new: bool },
+    /// The page service says no.
+    Refused(SourceError),
+}
+
+impl PagestreamSource {
+    /// Reads from `server`. Must be called in a runtime: the lease is renewed by a task of it.
+    pub fn new(server: PageServer, at: TimelineAt) -> Self {
+        let inner = Arc::new(Inner {
+            server,
+            at,
+            idle: Mutex::default(),
+            permits: Semaphore::new(CONNECTIONS),
+            next_id: AtomicU64::new(1),
+        });
+        env::spawn::task("lease of the boot LSN", lease::keep(Arc::downgrade(&inner)));
+        Self { inner }
+    }
+}
+
+impl PageSource for PagestreamSource {
+    async fn manifest(&self) -> Result<Vec<RelationFile>, SourceError> {
+        let Inner { server, at, .. } = &*self.inner;
+        let manifest = boot::manifest(server, at).await.map_err(|error| self.inner.meaning(&error.to_string()))?;
+        Ok(boot::relation_files(&manifest))
+    }
+
+    async fn read_blocks(&self, rel: RelFork, first: u32, count: u32, out: &mut [u8]) -> Result<(), SourceError> {
+        if out.len() != count as usize * BLOCK {
+            return Err(SourceError::Failed(format!("{} bytes for {count} blocks", out.len())));
+        }
+        let mut next = first;
+        for range in out.chunks_mut(BLOCKS_AT_ONCE as usize * BLOCK) {
+            self.inner.range(rel, next, range).await?;
+            next = next.saturating_add(BLOCKS_AT_ONCE);
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Reads blocks, again and again if need be.
+    async fn range(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), SourceError> {
+        let (started, mut pause) = (env::clock::now(), PAUSE_MIN);
+        let _permit = self.permits.acquire().await.map_err(|error| SourceError::Failed(error.to_string()))?;
+        loop {
+            match self.attempt(rel, first, out).await {
+                Ok(()) => return Ok(()),
+                Err(Fault::Refused(error)) => return Err(error),
+                // One that was kept may have been closed meanwhile, and the others with it.
+                Err(Fault::Lost { was_new: false, .. }) => self.idle.lock().clear(),
+                Err(Fault::Lost { reason, was_new: true }) => {
+                    if env::clock::now().saturating_duration_since(started) >= GIVE_UP {
+                        return Err(SourceError::Retry(format!("the page server does not answer: {reason}")));
+                    }
+                    tracing::debug!("asking again in {pause:?}: {reason}");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    /// Whoever drops this in the middle drops the connection.
+    async fn attempt(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let kept = self.idle.lock().pop();
+        let was_new = kept.is_none();
+        let exchange = async {
+            let mut stream = match kept {
+                Some(stream) => stream,
+                None => self.connect().await?,
+            };
+            self.exchange(&mut stream, rel, first, out).await?;
+            Ok(stream)
+        };
+        match timeout(EXCHANGE, exchange).await {
+            Ok(Ok(stream)) => {
+                self.idle.lock().push(stream);
+                Ok(())
+            }
+            Ok(Err(Fault::Lost { reason, .. })) => Err(Fault::Lost { reason, was_new }),
+            Ok(Err(refused)) => Err(refused),
+            Err(_) => Err(Fault::Lost { reason: format!("no answer within {EXCHANGE:?}"), was_new }),
+        }
+    }
+
+    async fn connect(&self) -> Result<Stream, Fault> {
+        let TimelineAt { tenant, timeline, .. } = self.at;
+        let stream = self.server.pagestream(ProtocolVersion::V3, tenant, timeline).await;
+        Ok(stream.map_err(|error| self.fault(error))?.split())
+    }
+
+    /// Sends all requests, then takes all answers.
+    async fn exchange(
+        &self,
+        (sender, receiver): &mut Stream,
+        rel: RelFork,
+        first: u32,
+        out: &mut [u8],
+    ) -> Result<(), Fault> {
+        let requests: Vec<Request> =
+            (first..).zip(out.chunks(BLOCK)).map(|(block, _)| self.request(rel, block)).collect();
+        requests.iter().for_each(|request| sender.queue(request));
+        sender.flush().await.map_err(|error| self.fault(error))?;
+        for ((block, page), request) in (first..).zip(out.chunks_mut(BLOCK)).zip(&requests) {
+            let answer = receiver.receive_for(request).await.map_err(|error| self.fault(error))?;
+            self.take(answer, block, page)?;
+        }
+        Ok(())
+    }
+
+    fn request(&self, rel: RelFork, block: u32) -> Request {
+        let RelFork { spc, db, rel, fork } = rel;
+        let rel = RelTag { spcnode: spc, dbnode: db, relnode: rel, forknum: fork };
+        let reqid = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let header = RequestHeader { reqid, request_lsn: self.at.lsn, not_modified_since: self.at.lsn };
+        Request { header, query: Query::GetPage(rel, block) }
+    }
+
+    fn take(&self, answer: Answer<Bytes>, block: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let page = match &answer {
+            Answer::Page(page) => <PageBytes>::try_from(&page[..]).ok(),
+            Answer::Error(text) => return Err(Fault::Refused(self.meaning(&String::from_utf8_lossy(text)))),
+            _ => None,
+        };
+        let (Some(mut page), Ok(out)) = (page, <&mut PageBytes>::try_from(out)) else {
+            return Err(Fault::Refused(SourceError::Failed(format!("block {block}: the answer is no page"))));
+        };
+        if self.at.data_checksums {
+            set_data_checksum(&mut page, block);
+        }
+        *out = page;
+        Ok(())
+    }
+
+    fn fault(&self, error: ClientError) -> Fault {
+        let text = error.to_string();
+        match self.meaning(&text) {
+            gone @ SourceError::Gone(_) => Fault::Refused(gone),
+            _ if matches!(error, ClientError::Authentication(_) | ClientError::Config(_)) => {
+                Fault::Refused(SourceError::Failed(text))
+            }
+            _ => Fault::Lost { reason: text, was_new: true },
+        }
+    }
+
+    /// What an error of the page service means for a compute.
+    fn meaning(&self, text: &str) -> SourceError {
+        let TimelineAt { timeline, lsn, .. } = &self.at;
+        if text.contains("not readable") || text.contains("garbage collected") {
+            return SourceError::Gone(format!(
+                "{text}: what this compute was started from is gone. A lease of LSN {lsn} on timeline {timeline}, \
+                 renewed all the time, would have kept it; the compute renews its own as long as its file system runs"
+            ));
+        }
+        if text.contains(&format!("timeline {timeline}")) && text.contains("not found") {
+            return SourceError::Gone(format!("{text}: the branch that this compute was started from is deleted"));
+        }
+        if text.contains("timed out") || text.contains("shut") {
+            return SourceError::Retry(text.to_owned());
+        }
+        SourceError::Failed(text.to_owned())
+    }
+}

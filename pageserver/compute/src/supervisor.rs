@@ -1,0 +1,115 @@
+//! The process that owns the mount.
+//!
+//! It holds the connection to the kernel open and lends it to a daemon that serves it. A daemon that dies is replaced:
+//! the kernel keeps what was asked, and Postgres waits for some milliseconds. When the connection itself is lost, what
+//! Postgres wrote and had not synced is lost with the kernel's cache, and Postgres does not know; so it is killed with
+//! SIGKILL before the directory is mounted again, and recovers from its WAL ([`recovery`]).
+//!
+//! * [`mount`]: mounting, with and without privileges. [`daemon`]: the process that serves.
+//! * [`postgres`]: finding the processes of the server, and killing them.
+//! * [`launch`]: starting all this from another process, and stopping it.
+
+mod daemon;
+pub mod launch;
+mod mount;
+mod postgres;
+mod recovery;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::layout::Layout;
+use daemon::{Daemon, Ended};
+use mount::Mount;
+use recovery::{Running, recover};
+
+/// How often the connection is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Exit status of a daemon that cannot take a connection over.
+pub const CANNOT_RESUME: i32 = 4;
+
+/// Kernel's read-ahead, where we may set it; the daemon's own is there in any case.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// Printed when the file system can be used.
+pub const READY: &str = "ready";
+
+/// Mounts the compute at `layout` and keeps it served by processes `compute-fs serve <daemon_args>` until SIGTERM.
+pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {
+    let lock = lock(layout)?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    mount::clear(&layout.data())?;
+    let mut running = Running::start(layout.clone(), daemon_args.to_vec())?;
+    running.until_ready().await?;
+    println!("{READY}");
+    io::stdout().flush()?;
+    loop {
+        tokio::select! {
+            ended = running.daemon_ended() => running.replace_daemon(ended?).await?,
+            () = tokio::time::sleep(LOOK) => {}
+            () = either(&mut terminate, &mut interrupt) => break,
+        }
+        if !running.mount()?.is_connected() {
+            running = after_loss(running).await?;
+        }
+    }
+    let stopped = running.stop().await;
+    drop(lock);
+    stopped
+}
+
+async fn after_loss(running: Running) -> io::Result<Running> {
+    tracing::error!("the connection to the kernel is lost: what Postgres wrote and had not synced is gone with it");
+    let mut running = env::spawn::blocking(move || {
+        let mut running = running;
+        recover(&mut running).map(|()| running)
+    })
+    .await
+    .map_err(io::Error::other)??;
+    running.until_ready().await?;
+    tracing::info!("mounted again; Postgres may be started, and will recover");
+    Ok(running)
+}
+
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+/// The lock of the supervisor, with its process id in it.
+fn lock(layout: &Layout) -> io::Result<File> {
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(layout.lock())?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let text = format!("{}: another supervisor runs on this compute", layout.root().display());
+        io::Error::new(io::ErrorKind::AddrInUse, text)
+    })?;
+    sign(&mut file)?;
+    Ok(file)
+}
+
+/// Writes our process id into a lock.
+fn sign(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    write!(lock, "{}", std::process::id())
+}
+
+/// Takes the lock of the daemon: a former one may still be writing what the kernel had kept back.
+pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(layout.daemon_lock())?;
+    for _ in 0..100 {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            sign(&mut file)?;
+            return Ok(file);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "another daemon still serves this compute"))
+}

@@ -1,0 +1,78 @@
+//! The process that serves a mount.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use tokio::task::JoinHandle;
+
+use super::{Layout, Mount};
+
+pub(crate) struct Daemon {
+    pid: Option<Pid>,
+    since: Instant,
+    exit: JoinHandle<io::Result<ExitStatus>>,
+}
+
+/// How a daemon ended.
+pub(crate) struct Ended(ExitStatus);
+
+impl Daemon {
+    /// Starts a daemon on the connection of `mount`, which is its standard input. It runs as the user that the files
+    /// belong to.
+    pub(crate) fn start(layout: &Layout, mount: &Mount, args: &[String], resume: bool) -> io::Result<Self> {
+        let log = File::options().create(true).append(true).open(layout.log())?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("serve").arg("--dir").arg(layout.root()).args(args);
+        if resume {
+            command.arg("--resume");
+        }
+        command.stdin(Stdio::from(mount.connection()?)).stdout(log.try_clone()?).stderr(log);
+        if rustix::process::geteuid().is_root() {
+            let owner = std::fs::metadata(layout.upper())?;
+            std::os::unix::fs::chown(layout.log(), Some(owner.uid()), Some(owner.gid()))?;
+            command.uid(owner.uid()).gid(owner.gid());
+        }
+        // A signal to the supervisor's group, as from a terminal, is for the supervisor alone.
+        let mut child = command.process_group(0).spawn()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let exit = env::spawn::blocking(move || child.wait());
+        Ok(Self { pid, since: env::clock::now(), exit })
+    }
+
+    pub(crate) async fn ended(&mut self) -> io::Result<Ended> {
+        (&mut self.exit).await.map_err(io::Error::other)?.map(Ended)
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        env::clock::now() - self.since
+    }
+
+    /// It may have ended.
+    pub(crate) fn kill(self) {
+        if let Some(pid) = self.pid.filter(|_| !self.exit.is_finished()) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.0.code()
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.code(), self.0.signal()) {
+            (Some(code), _) => write!(f, "exit status {code}"),
+            (None, Some(signal)) => write!(f, "killed by signal {signal}"),
+            (None, None) => write!(f, "{}", self.0),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The processes of a server whose data directory is a mount.
+//!
+//! Postgres works in its data directory, so the directory a process works in says whether it belongs to the server:
+//! this also finds those that outlived their postmaster, and needs nothing of the mount itself, which may be dead.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A process that waits for a lost connection ends when that is closed, which does not take long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Sends SIGKILL to all processes of the server on `data`, the postmaster first; gives their ids.
+pub(crate) fn kill(data: &Path) -> io::Result<Vec<i32>> {
+    let mut found = processes(data)?;
+    // Children are made later than their parent, and mostly have the larger number.
+    let postmaster = postmaster(data);
+    found.sort_by_key(|pid| (Some(*pid) != postmaster, *pid));
+    for pid in &found {
+        let Some(process) = Pid::from_raw(*pid) else { continue };
+        match rustix::process::kill_process(process, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
+/// Returns when no process of the server on `data` is left. Kills those that were being born meanwhile.
+pub(crate) fn await_end(data: &Path) -> io::Result<()> {
+    let since = env::clock::now();
+    while !kill(data)?.is_empty() {
+        if env::clock::now() - since > PATIENCE {
+            let text = format!("{}: processes of Postgres do not end", data.display());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// The id in `postmaster.pid`, read past the mount.
+fn postmaster(data: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(data.parent()?.join("upper/postmaster.pid")).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
+fn processes(data: &Path) -> io::Result<Vec<i32>> {
+    let postmaster = postmaster(data);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Both are unreadable where a process has just ended.
+        let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
+        let (Ok(directory), Ok(program)) = (link("cwd"), link("exe")) else { continue };
+        let program = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_postgres = program == "postgres" || program == "postgres (deleted)";
+        // Of a mount that was detached, the directory is shown as the root.
+        let detached = postmaster == Some(pid) && directory == Path::new("/");
+        if is_postgres && (directory.starts_with(data) || detached) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}

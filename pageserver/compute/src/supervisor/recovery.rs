@@ -1,0 +1,207 @@
+//! What runs, and the order in which it is taken down and brought up again.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{CANNOT_RESUME, Daemon, Ended, Layout, Mount, READ_AHEAD_KIB, mount, postgres};
+
+/// What a recovery from the loss of the connection does, step by step.
+pub(crate) trait Steps {
+    /// Sends SIGKILL to the server and all its processes.
+    fn kill_postgres(&mut self) -> io::Result<()>;
+    /// Ends the connection, so that nothing waits for an answer any more.
+    fn disconnect(&mut self);
+    /// Returns when no process of the server is left.
+    fn await_end_of_postgres(&mut self) -> io::Result<()>;
+    fn unmount(&mut self) -> io::Result<()>;
+    /// Mounts and serves again.
+    fn mount(&mut self) -> io::Result<()>;
+}
+
+/// Nothing is mounted while a process of the former server is left: it would go on with pages that the new mount does
+/// not have, and its next checkpoint would make the loss permanent.
+pub(crate) fn recover(steps: &mut impl Steps) -> io::Result<()> {
+    steps.kill_postgres()?;
+    steps.disconnect();
+    steps.await_end_of_postgres()?;
+    steps.unmount()?;
+    steps.mount()
+}
+
+/// A mount and its daemon.
+pub(crate) struct Running {
+    layout: Layout,
+    daemon_args: Vec<String>,
+    mount: Option<Mount>,
+    daemon: Option<Daemon>,
+    pause: Duration,
+}
+
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Running {
+    pub(crate) fn start(layout: Layout, daemon_args: Vec<String>) -> io::Result<Self> {
+        let mut running = Self { layout, daemon_args, mount: None, daemon: None, pause: Duration::ZERO };
+        running.mount_and_serve()?;
+        Ok(running)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.layout.data()
+    }
+
+    pub(crate) fn mount(&self) -> io::Result<&Mount> {
+        self.mount.as_ref().ok_or_else(|| io::Error::other("not mounted"))
+    }
+
+    fn mount_and_serve(&mut self) -> io::Result<()> {
+        let mount = Mount::new(&self.layout)?;
+        self.daemon = Some(Daemon::start(&self.layout, &mount, &self.daemon_args, false)?);
+        self.mount = Some(mount);
+        Ok(())
+    }
+
+    /// Returns when the file system answers. If it cannot, nothing stays mounted.
+    pub(crate) async fn until_ready(&mut self) -> io::Result<()> {
+        let data = self.data();
+        let answers = env::spawn::blocking(move || std::fs::metadata(data));
+        let ended = tokio::select! {
+            answer = answers => {
+                let metadata = answer.map_err(io::Error::other)??;
+                mount::set_read_ahead(&metadata, READ_AHEAD_KIB);
+                return Ok(());
+            }
+            ended = self.daemon_ended() => ended?,
+        };
+        self.disconnect();
+        self.unmount()?;
+        let text = format!("the file system did not start: {ended}; see {}", self.layout.log().display());
+        Err(io::Error::other(text))
+    }
+
+    pub(crate) async fn daemon_ended(&mut self) -> io::Result<Ended> {
+        match self.daemon.as_mut() {
+            Some(daemon) => daemon.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lends the connection to a new daemon.
+    pub(crate) async fn replace_daemon(&mut self, ended: Ended) -> io::Result<()> {
+        let daemon = self.daemon.take();
+        let Some(mount) = &self.mount else { return Ok(()) };
+        if !mount.is_connected() {
+            return Ok(());
+        }
+        if ended.code() == Some(CANNOT_RESUME) {
+            tracing::error!("the connection cannot be handed over: {ended}");
+            mount.abort();
+            return Ok(());
+        }
+        if daemon.is_some_and(|daemon| daemon.age() > PAUSE_MAX) {
+            self.pause = Duration::ZERO;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).clamp(Duration::from_millis(10), PAUSE_MAX);
+        self.daemon = Some(Daemon::start(&self.layout, mount, &self.daemon_args, true)?);
+        tracing::warn!("the daemon ended ({ended}); another has taken over");
+        Ok(())
+    }
+
+    /// Takes everything down. A server that still runs is killed: it would lose its files.
+    pub(crate) async fn stop(mut self) -> io::Result<()> {
+        env::spawn::blocking(move || {
+            self.kill_postgres()?;
+            self.await_end_of_postgres()?;
+            self.unmount()
+        })
+        .await
+        .map_err(io::Error::other)?
+    }
+}
+
+impl Steps for Running {
+    fn kill_postgres(&mut self) -> io::Result<()> {
+        let killed = postgres::kill(&self.data())?;
+        if !killed.is_empty() {
+            tracing::warn!(?killed, "killed Postgres");
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(mount) = &self.mount {
+            mount.abort();
+        }
+        if let Some(daemon) = self.daemon.take() {
+            daemon.kill();
+        }
+    }
+
+    fn await_end_of_postgres(&mut self) -> io::Result<()> {
+        postgres::await_end(&self.data())
+    }
+
+    fn unmount(&mut self) -> io::Result<()> {
+        self.mount = None;
+        mount::unmount(&self.data())
+    }
+
+    fn mount(&mut self) -> io::Result<()> {
+        self.mount_and_serve()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorded {
+        done: Vec<&'static str>,
+        fails: &'static str,
+    }
+
+    impl Recorded {
+        fn step(&mut self, name: &'static str) -> io::Result<()> {
+            self.done.push(name);
+            if self.fails == name { Err(io::Error::other(name)) } else { Ok(()) }
+        }
+    }
+
+    impl Steps for Recorded {
+        fn kill_postgres(&mut self) -> io::Result<()> {
+            self.step("kill")
+        }
+
+        fn disconnect(&mut self) {
+            self.done.push("disconnect");
+        }
+
+        fn await_end_of_postgres(&mut self) -> io::Result<()> {
+            self.step("await")
+        }
+
+        fn unmount(&mut self) -> io::Result<()> {
+            self.step("unmount")
+        }
+
+        fn mount(&mut self) -> io::Result<()> {
+            self.step("mount")
+        }
+    }
+
+    #[test]
+    fn postgres_is_gone_before_anything_is_mounted() {
+        let mut world = Recorded::default();
+        recover(&mut world).unwrap();
+        assert_eq!(world.done, ["kill", "disconnect", "await", "unmount", "mount"]);
+        for fails in ["kill", "await", "unmount"] {
+            let mut world = Recorded { fails, ..Recorded::default() };
+            recover(&mut world).unwrap_err();
+            assert_eq!(world.done.last(), Some(&fails));
+            assert!(!world.done.contains(&"mount"), "mounted although `{fails}` had failed");
+        }
+    }
+}

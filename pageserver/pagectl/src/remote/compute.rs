@@ -1,0 +1,152 @@
+//! `pagectl compute ...`: stock Postgres servers on branches.
+
+mod control;
+mod serve;
+mod show;
+mod start;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::bail;
+use camino::Utf8PathBuf;
+use clap::{Args, Subcommand};
+use compute::lifecycle::{self, ComputeConfig, Computes, State, Stopped};
+use serde_json::json;
+use utils::lsn::Lsn;
+
+use super::Remote;
+use crate::output;
+use control::Registry;
+pub(crate) use start::StartArgs;
+
+/// What is done with computes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ComputeCommand {
+    /// Start a stock Postgres on a branch, or one that was stopped. The branch is made if it is not there.
+    Start(Box<StartArgs>),
+    /// Stop a compute, and wait until its branch has all that it wrote.
+    Stop {
+        /// Its name.
+        name: String,
+        /// For Postgres to stop and the branch to have all.
+        #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
+        timeout: Duration,
+    },
+    /// List the computes of this machine.
+    List,
+    /// Open psql on a compute, or print how to reach it.
+    Connect {
+        /// Its name.
+        name: String,
+        /// The database.
+        #[arg(long, default_value = "postgres")]
+        dbname: String,
+        /// Only print the connection string.
+        #[arg(long)]
+        print: bool,
+        /// Arguments for psql.
+        #[arg(last = true)]
+        psql: Vec<String>,
+    },
+    /// Print the end of a compute's log.
+    Logs {
+        /// Its name.
+        name: String,
+        /// How many lines.
+        #[arg(long, default_value_t = 50)]
+        lines: usize,
+    },
+    /// Remove a compute that is stopped. Its branch stays.
+    Destroy {
+        /// Its name.
+        name: String,
+        /// Also if it runs: what its branch has not got is lost.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Do all of this for others, by HTTP, until it is ended.
+    Serve(Box<serve::ServeArgs>),
+}
+
+/// Where computes are.
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArgs {
+    /// Directory of this machine's computes.
+    #[arg(long, global = true, env = "PAGECTL_COMPUTES", default_value = "computes", value_name = "DIR")]
+    computes: Utf8PathBuf,
+    #[command(subcommand)]
+    command: ComputeCommand,
+}
+
+/// Runs the command.
+pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> {
+    let computes = Computes::new(args.computes.into_std_path_buf());
+    match args.command {
+        ComputeCommand::Start(args) => start::run(remote, &computes, &args),
+        ComputeCommand::Stop { name, timeout } => stop(remote, &computes, &name, timeout),
+        ComputeCommand::List => show::list(remote, &computes),
+        ComputeCommand::Connect { name, dbname, print, psql } => {
+            connect(remote, &computes, &name, &dbname, print, &psql)
+        }
+        ComputeCommand::Logs { name, lines } => {
+            output::line(show::logs(&computes, &name, lines)?);
+            Ok(())
+        }
+        ComputeCommand::Destroy { name, force } => destroy(remote, &computes, &name, force),
+        ComputeCommand::Serve(args) => serve::run(remote, computes, *args),
+    }
+}
+
+fn stop(remote: &Remote<'_>, computes: &Computes, name: &str, timeout: Duration) -> anyhow::Result<()> {
+    let end = stopped(remote, computes, name, timeout)?;
+    let summary = match end {
+        Some(end) => format!("{name} is stopped; its branch ends at LSN {end}"),
+        None => format!("{name} is stopped"),
+    };
+    output::finish(remote.common.json, &json!({ "end_lsn": end }), summary);
+    Ok(())
+}
+
+/// Stops a compute. Where its branch ends, if it wrote one.
+fn stopped(remote: &Remote<'_>, computes: &Computes, name: &str, timeout: Duration) -> anyhow::Result<Option<Lsn>> {
+    match lifecycle::stop(&computes.layout(name)?, timeout, &Registry(remote))? {
+        Stopped::Released(end) => Ok(Some(end)),
+        Stopped::ReadOnly => Ok(None),
+        Stopped::Kept(reason) => bail!(
+            "{name} is stopped, but {reason}. Nothing is lost: start it again, and stop it when the page server follows"
+        ),
+    }
+}
+
+fn connect(
+    remote: &Remote<'_>,
+    computes: &Computes,
+    name: &str,
+    dbname: &str,
+    print: bool,
+    psql: &[String],
+) -> anyhow::Result<()> {
+    let layout = computes.layout(name)?;
+    let compute = ComputeConfig::load(&layout)?;
+    let connstr = format!("{} dbname={dbname}", lifecycle::connstr(&compute, &layout));
+    if print {
+        output::finish(remote.common.json, &json!({ "connstr": connstr }), &connstr);
+        return Ok(());
+    }
+    if !matches!(State::of(&compute, &layout), State::Running(_)) {
+        bail!("{name} does not run: pagectl compute start {name}");
+    }
+    // The one of the same installation if it has one: server packages may come without.
+    let own = compute.bin_dir.join("psql");
+    let program = if own.is_file() { own } else { "psql".into() };
+    let error = Command::new(&program).arg(&connstr).args(psql).exec();
+    bail!("cannot run {}: {error}. The compute is at {connstr}", program.display())
+}
+
+fn destroy(remote: &Remote<'_>, computes: &Computes, name: &str, force: bool) -> anyhow::Result<()> {
+    lifecycle::destroy(&computes.layout(name)?, force, &Registry(remote))?;
+    output::finish(remote.common.json, &json!({ "name": name }), format!("{name} is removed"));
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! `pagectl compute serve`: the same by HTTP, as JSON. Whoever has the token may start programs here: without one
+//! nothing is served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use clap::Args;
+use compute::lifecycle::{self, Computes};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::control::Registry;
+use super::start::{HostArgs, Wanted, start};
+use super::{show, stopped};
+use crate::cli::Common;
+use crate::output;
+use crate::remote::Remote;
+use crate::remote::client::Client;
+
+/// For a compute to stop.
+const STOP: Duration = Duration::from_secs(120);
+/// Lines of a log, if it is not said how many.
+const LINES: usize = 50;
+/// Shorter tokens can be guessed.
+const TOKEN_MIN: usize = 16;
+
+/// Where it listens.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Host and port.
+    #[arg(long = "listen-http", default_value = "127.0.0.1:9899", value_name = "ADDRESS")]
+    address: String,
+    /// The bearer token that callers must have.
+    #[arg(long, env = "PAGECTL_SERVE_TOKEN", hide_env_values = true)]
+    serve_token: String,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// What handlers need.
+struct Served {
+    computes: Computes,
+    host: HostArgs,
+    token: String,
+    client: Client,
+    common: Common,
+    page_token: Option<String>,
+}
+
+impl Served {
+    fn remote(&self) -> Remote<'_> {
+        Remote { client: self.client.clone(), common: &self.common, token: self.page_token.clone() }
+    }
+}
+
+type Refused = (StatusCode, Json<Value>);
+type Answer = Result<Json<Value>, Refused>;
+
+/// Serves until the process is ended.
+pub(super) fn run(remote: &Remote<'_>, computes: Computes, args: ServeArgs) -> anyhow::Result<()> {
+    let ServeArgs { address, serve_token: token, host } = args;
+    if token.len() < TOKEN_MIN {
+        bail!("--serve-token must have {TOKEN_MIN} characters at least: who has it may start programs here");
+    }
+    let (client, common, page_token) = (remote.client.clone(), remote.common.clone(), remote.token.clone());
+    let router = router(Arc::new(Served { computes, host, token, client, common, page_token }));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(&address).await;
+        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+        output::line(format_args!("listening on http://{}", listener.local_addr()?));
+        Ok(axum::serve(listener, router).await?)
+    })
+}
+
+fn router(served: Arc<Served>) -> Router {
+    Router::new()
+        .route("/v1/compute", get(list).post(make))
+        .route("/v1/compute/{name}", get(one).delete(destroy))
+        .route("/v1/compute/{name}/start", post(again))
+        .route("/v1/compute/{name}/stop", post(stop))
+        .route("/v1/compute/{name}/logs", get(logs))
+        .layer(from_fn_with_state(Arc::clone(&served), check))
+        .with_state(served)
+}
+
+async fn check(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+    let wanted = format!("Bearer {}", served.token);
+    if given.is_some_and(|given| is_same(&given, wanted.as_bytes())) {
+        return next.run(request).await;
+    }
+    refused(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong").into_response()
+}
+
+/// Takes as long wherever the difference is.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other)) == 0
+}
+
+fn refused(status: StatusCode, msg: impl std::fmt::Display) -> Refused {
+    (status, Json(json!({ "msg": msg.to_string() })))
+}
+
+/// Runs what waits for Postgres and the page server.
+async fn work(served: Arc<Served>, work: impl FnOnce(&Served) -> anyhow::Result<Value> + Send + 'static) -> Answer {
+    match env::spawn::blocking(move || work(&served)).await {
+        Ok(Ok(value)) => Ok(Json(value)),
+        Ok(Err(error)) => Err(refused(StatusCode::CONFLICT, format_args!("{error:#}"))),
+        Err(error) => Err(refused(StatusCode::INTERNAL_SERVER_ERROR, error)),
+    }
+}
+
+async fn list(State(served): State<Arc<Served>>) -> Answer {
+    work(served, |served| Ok(json!({ "computes": show::all(&served.computes)? }))).await
+}
+
+async fn one(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Answer {
+    let all = show::all(&served.computes).map_err(|error| refused(StatusCode::CONFLICT, error))?;
+    let found = all.into_iter().find(|one| one["name"] == *name);
+    found.map(Json).ok_or_else(|| refused(StatusCode::NOT_FOUND, format_args!("there is no compute {name}")))
+}
+
+fn body(body: Result<Json<Wanted>, JsonRejection>) -> Result<Wanted, Refused> {
+    body.map(|Json(wanted)| wanted).map_err(|rejection| refused(StatusCode::BAD_REQUEST, rejection.body_text()))
+}
+
+async fn make(State(served): State<Arc<Served>>, wanted: Result<Json<Wanted>, JsonRejection>) -> Answer {
+    let wanted = body(wanted)?;
+    work(served, move |served| start(&served.remote(), &served.computes, &wanted, &served.host)).await
+}
+
+/// Starts one that was stopped.
+async fn again(
+    State(served): State<Arc<Served>>,
+    Path(name): Path<String>,
+    wanted: Result<Json<Wanted>, JsonRejection>,
+) -> Answer {
+    let mut wanted = body(wanted)?;
+    wanted.name = Some(name.clone());
+    work(served, move |served| {
+        if !served.computes.layout(&name)?.config().exists() {
+            bail!("there is no compute {name}");
+        }
+        start(&served.remote(), &served.computes, &wanted, &served.host)
+    })
+    .await
+}
+
+async fn stop(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Answer {
+    let stop = move |served: &Served| stopped(&served.remote(), &served.computes, &name, STOP);
+    work(served, move |served| Ok(json!({ "end_lsn": stop(served)? }))).await
+}
+
+#[derive(Deserialize)]
+struct Force {
+    #[serde(default)]
+    force: bool,
+}
+
+async fn destroy(
+    State(served): State<Arc<Served>>,
+    Path(name): Path<String>,
+    Query(Force { force }): Query<Force>,
+) -> Answer {
+    work(served, move |served| {
+        lifecycle::destroy(&served.computes.layout(&name)?, force, &Registry(&served.remote()))?;
+        Ok(json!({ "name": name }))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+struct Lines {
+    lines: Option<usize>,
+}
+
+async fn logs(
+    State(served): State<Arc<Served>>,
+    Path(name): Path<String>,
+    Query(Lines { lines }): Query<Lines>,
+) -> Answer {
+    let logs = move |served: &Served| show::logs(&served.computes, &name, lines.unwrap_or(LINES));
+    work(served, move |served| Ok(json!({ "log": logs(served)? }))).await
+}

@@ -1,0 +1,136 @@
+//! What the verification found, for people and programs.
+
+use std::collections::BTreeMap;
+
+use postgres_formats::version::PgVersion;
+use serde_json::{Map, Value, json};
+use utils::lsn::Lsn;
+
+use super::counts::{Counts, CountsByRecord};
+use super::replay::Replay;
+use crate::output;
+
+/// Differences that are described; all are counted.
+const DESCRIBED: usize = 40;
+
+/// Comparison of pages with the files of the stopped server.
+#[derive(Debug, Default)]
+pub(super) struct FinalCounts {
+    /// Equal pages by kind.
+    equal: BTreeMap<String, u64>,
+    different: u64,
+    problems: Vec<String>,
+    /// Pages of relations that were dropped, or of SLRUs that were truncated.
+    pub(super) absent: u64,
+    /// Pages of free space maps, which the WAL does not determine.
+    pub(super) unlogged: u64,
+}
+
+impl FinalCounts {
+    pub(super) fn equal(&mut self, kind: String) {
+        *self.equal.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn different(&mut self, problem: String) {
+        self.different += 1;
+        if self.problems.len() < DESCRIBED {
+            self.problems.push(problem);
+        }
+    }
+
+    fn compared(&self) -> u64 {
+        self.equal.values().sum::<u64>() + self.different
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "compared": self.compared(), "different": self.different, "absent": self.absent,
+            "unlogged": self.unlogged, "equal": self.equal,
+        })
+    }
+}
+
+/// All final comparisons.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) relations: FinalCounts,
+    pub(super) slru: FinalCounts,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub(super) struct Report {
+    version: PgVersion,
+    end: Lsn,
+    counts: CountsByRecord,
+    total: Counts,
+    map_clears: u64,
+    problems: Vec<String>,
+    files: Option<Files>,
+}
+
+impl Report {
+    pub(super) fn new(version: PgVersion, end: Lsn, replay: Replay, files: Option<Files>) -> Self {
+        let Replay { counts, map_clears, mut problems, .. } = replay;
+        if let Some(Files { relations, slru }) = &files {
+            problems.extend(relations.problems.iter().chain(&slru.problems).cloned());
+        }
+        Self { version, end, total: counts.total(), counts, map_clears, problems, files }
+    }
+
+    fn final_pages(&self, count: impl Fn(&FinalCounts) -> u64) -> u64 {
+        self.files.as_ref().map_or(0, |files| count(&files.relations) + count(&files.slru))
+    }
+
+    fn differences(&self) -> u64 {
+        self.total.different + self.final_pages(|counts| counts.different)
+    }
+
+    /// Nothing may differ, and nothing that was to be compared may be left out.
+    pub(super) fn failed(&self) -> bool {
+        self.differences() + self.total.errors + self.total.skipped > 0
+    }
+
+    /// Prints a table of the record types that were met, and all differences.
+    pub(super) fn print(&self) {
+        output::line(format_args!(
+            "{:26} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "record", "records", "blocks", "compared", "changed", "different", "errors", "images", "skipped"
+        ));
+        let met = self.counts.iter().filter(|(_, counts)| counts.records > 0);
+        for (name, counts) in met.chain([("all", &self.total)]) {
+            let Counts { records, blocks, compared, changed, different, errors, images, skipped } = counts;
+            output::line(format_args!(
+                "{name:26} {records:>9} {blocks:>9} {compared:>9} {changed:>9} {different:>9} {errors:>9} {images:>9} \
+                 {skipped:>9}"
+            ));
+        }
+        if let Some(Files { relations, slru }) = &self.files {
+            output::line(format_args!("pages of files, equal by kind: {:?}, {:?}", relations.equal, slru.equal));
+        }
+        self.problems.iter().for_each(output::line);
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let by_record: Map<_, _> = self.counts.iter().map(|(name, c)| (name.to_owned(), c.to_json())).collect();
+        let files = self.files.as_ref();
+        json!({
+            "version": self.version.major(), "end_lsn": self.end.to_string(), "total": self.total.to_json(),
+            "by_record": by_record, "map_clears": self.map_clears,
+            "relations": files.map(|files| files.relations.to_json()), "slru": files.map(|files| files.slru.to_json()),
+            "problems": self.problems,
+        })
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let Counts { records, compared, errors, skipped, images, .. } = self.total;
+        format!(
+            "Postgres {}: {records} records to LSN {}, {compared} blocks compared, {images} images applied, {} pages \
+             of files compared, {} different, {errors} errors, {skipped} skipped",
+            self.version.major(),
+            self.end,
+            self.final_pages(FinalCounts::compared),
+            self.differences()
+        )
+    }
+}

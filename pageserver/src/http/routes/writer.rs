@@ -1,0 +1,100 @@
+//! The compute that writes a timeline: its WAL is received as long as it is registered.
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utils::lsn::Lsn;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::{Args, At, Body, TimelinePath};
+use crate::http::{App, to_the_end};
+use crate::walreceiver::{NewWriter, Writer};
+
+/// A compute that wants to write a timeline.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WriterBody {
+    /// What tells the compute from all others.
+    id: String,
+    /// Its name, for people.
+    name: String,
+    /// How to reach it, as libpq takes it. The user needs REPLICATION.
+    connstr: String,
+    /// The replication slot to use there; made if it is missing.
+    slot: String,
+    /// What it writes begins here: where the timeline ends now.
+    #[schema(value_type = String)]
+    start_lsn: Lsn,
+    /// Take the place of another compute, whose host is lost. What that has not sent is lost, too.
+    #[serde(default)]
+    replace: bool,
+}
+
+/// Who writes a timeline.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WriterAnswer {
+    /// What tells the compute from all others.
+    id: String,
+    /// Its name.
+    name: String,
+    /// Its WAL is taken from here on.
+    #[schema(value_type = String)]
+    start_lsn: Lsn,
+    /// The timeline ends here now.
+    #[schema(value_type = String)]
+    last_record_lsn: Lsn,
+}
+
+/// Which compute.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WriterArgs {
+    /// What tells it from all others.
+    id: String,
+}
+
+/// Registers a compute as the one that writes a timeline, and receives its WAL. The same compute again only says anew
+/// how to reach it.
+#[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/writer", tag = "computes",
+    params(TimelinePath), request_body = WriterBody,
+    responses((status = 200, body = WriterAnswer), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "Another server writes it"),
+        (status = 412, body = ErrorBody, description = "The timeline does not end where the compute starts")))]
+pub(crate) async fn register(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Body(body): Body<WriterBody>,
+) -> Result<Json<WriterAnswer>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    let WriterBody { id, name, connstr, slot, start_lsn, replace } = body;
+    to_the_end("registering of a compute", async move {
+        let writer = Writer { id, name, start_lsn };
+        app.sources.register_writer(&timeline, NewWriter { writer, connstr, slot, replace }).await?;
+        let Writer { id, name, start_lsn } = app
+            .sources
+            .writer(&timeline)
+            .ok_or_else(|| ApiError::precondition("the server shuts down: the compute is followed after its start"))?;
+        tracing::info!(timeline = %timeline.timeline_id(), compute = %name, %start_lsn, "compute registered");
+        Ok(Json(WriterAnswer { id, name, start_lsn, last_record_lsn: timeline.last_record_lsn() }))
+    })
+    .await
+}
+
+/// Ends the registration of a compute that has stopped. Then another one may write the timeline.
+#[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/writer", tag = "computes",
+    params(TimelinePath, WriterArgs),
+    responses((status = 200, body = Object), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "Another compute writes it")))]
+pub(crate) async fn release(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Args(args): Args<WriterArgs>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
+    to_the_end("release of a compute", async move {
+        app.sources.release_writer(&timeline, &args.id).await?;
+        Ok(Json(serde_json::json!({ "last_record_lsn": timeline.last_record_lsn() })))
+    })
+    .await
+}

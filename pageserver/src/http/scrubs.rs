@@ -1,0 +1,114 @@
+//! Scrubs that were asked for: one at a time for each tenant, in the background.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pageserver_api::shard::TenantShardId;
+use parking_lot::Mutex;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::tenant::manager::{ManageError, TenantManager};
+use crate::tenant::scrub::{self, Options, Progress, Report, Subject};
+
+/// How far a scrub is, or what came of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ScrubAnswer {
+    /// Running, Done, or Failed.
+    pub(crate) state: &'static str,
+    /// Local files read so far.
+    pub(crate) files: u64,
+    /// Objects read so far.
+    pub(crate) objects: u64,
+    /// Bytes read so far.
+    pub(crate) bytes: u64,
+    /// Bytes to read, of the timelines begun so far.
+    pub(crate) planned_bytes: u64,
+    /// Whether all that is named is there and whole, once it is done.
+    pub(crate) sound: Option<bool>,
+    /// What was found, once it is done.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) report: Option<Report>,
+    /// Why it failed.
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Job {
+    progress: Arc<Progress>,
+    result: Mutex<Option<Result<Report, String>>>,
+}
+
+impl Job {
+    fn answer(&self) -> ScrubAnswer {
+        let result = self.result.lock();
+        let report = result.as_ref().and_then(|result| result.as_ref().ok());
+        ScrubAnswer {
+            state: match &*result {
+                None => "Running",
+                Some(Ok(_)) => "Done",
+                Some(Err(_)) => "Failed",
+            },
+            files: self.progress.files(),
+            objects: self.progress.objects(),
+            bytes: self.progress.bytes(),
+            planned_bytes: self.progress.planned(),
+            sound: report.map(Report::is_sound),
+            report: report.cloned(),
+            error: result.as_ref().and_then(|result| result.as_ref().err().cloned()),
+        }
+    }
+}
+
+/// The last scrub of each tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubs {
+    jobs: Mutex<HashMap<TenantShardId, Arc<Job>>>,
+}
+
+impl Scrubs {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// [`ManageError::Conflict`] while one of the same tenant runs.
+    pub(crate) fn start(
+        &self,
+        manager: &TenantManager,
+        tenant: TenantShardId,
+        options: Options,
+    ) -> Result<ScrubAnswer, ManageError> {
+        let subject = Subject {
+            conf: manager.conf(),
+            tenant,
+            open: manager.timelines(tenant)?,
+            generation: manager.remote_of(tenant).map(|remote| remote.generation()),
+            exclusive: false,
+        };
+        let job = Arc::new(Job::default());
+        let mut jobs = self.jobs.lock();
+        if jobs.get(&tenant).is_some_and(|job| job.result.lock().is_none()) {
+            return Err(ManageError::Conflict(format!("tenant {tenant} is being scrubbed")));
+        }
+        jobs.insert(tenant, Arc::clone(&job));
+        let running = Arc::clone(&job);
+        env::spawn::task("scrub", async move {
+            let result = scrub::scrub(&subject, options, &running.progress).await;
+            let found = result.as_ref().map_or(0, |report| report.findings.len());
+            if found > 0 {
+                tracing::warn!(%tenant, "a scrub has found {found} things that are not as they should be");
+            }
+            *running.result.lock() = Some(result.map_err(|error| error.to_string()));
+        });
+        drop(jobs);
+        Ok(job.answer())
+    }
+
+    /// How far the last one is.
+    pub(crate) fn status(&self, tenant: TenantShardId) -> Option<ScrubAnswer> {
+        self.jobs.lock().get(&tenant).map(|job| job.answer())
+    }
+}
+
+/// What is younger than this may be about to be named.
+pub(crate) const GRACE: Duration = Duration::from_secs(3600);

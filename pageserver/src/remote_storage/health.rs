@@ -1,0 +1,52 @@
+//! Says once when a store does not answer any more, and once when it does again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Failures in a row that make a line in the log; fewer pass unsaid.
+const NOTABLE: u32 = 3;
+/// At most one such line in this time.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+
+/// How a store has answered lately.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// Failures since the last answer.
+    failures: AtomicU32,
+    outage: Mutex<Outage>,
+}
+
+#[derive(Debug, Default)]
+struct Outage {
+    /// Since when, if it was said.
+    said: Option<Instant>,
+    last_line: Option<Instant>,
+}
+
+impl Health {
+    pub(super) fn failed(&self, url: &str, reason: &str) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 < NOTABLE {
+            return;
+        }
+        let now = env::clock::now();
+        let mut outage = self.outage.lock();
+        let recent = |line: Instant| now.saturating_duration_since(line) < LINE_EVERY;
+        if outage.said.is_none() && !outage.last_line.is_some_and(recent) {
+            tracing::warn!("object storage {url} does not answer as it should: {reason}. Trying again");
+            *outage = Outage { said: Some(now), last_line: Some(now) };
+        }
+    }
+
+    pub(super) fn answered(&self, url: &str) {
+        if self.failures.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        if let Some(since) = self.outage.lock().said.take() {
+            let away = env::clock::now().saturating_duration_since(since);
+            tracing::info!("object storage {url} answers again, after {away:.1?}");
+        }
+    }
+}

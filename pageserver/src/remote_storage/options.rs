@@ -1,0 +1,78 @@
+//! How requests are made: for how long, how often, how many at once.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use super::RequestClass;
+
+/// Limits of all requests to one store.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// How long one attempt may take, and a second more for each MiB that it moves.
+    pub attempt_timeout: Duration,
+    /// A request that keeps failing is tried again for this long.
+    pub retry_deadline: Duration,
+    /// Most attempts of one request.
+    pub max_attempts: u32,
+    /// The first pause between two attempts; each further one is twice as long, up to fifty times the first.
+    pub first_pause: Duration,
+    /// Most uploads at once.
+    pub upload_concurrency: NonZeroUsize,
+    /// Most reads at once.
+    pub read_concurrency: NonZeroUsize,
+    /// Files larger than this are uploaded in parts of this size.
+    pub part_size: u64,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            attempt_timeout: Duration::from_secs(15),
+            retry_deadline: Duration::from_secs(60),
+            max_attempts: 50,
+            first_pause: Duration::from_millis(100),
+            upload_concurrency: NonZeroUsize::new(8).expect("not zero"),
+            read_concurrency: NonZeroUsize::new(64).expect("not zero"),
+            part_size: 16 << 20,
+        }
+    }
+}
+
+/// Requests under way are limited by class, so that none waits for those of another class.
+pub(super) struct Budgets {
+    read: Arc<Semaphore>,
+    prefetch: Arc<Semaphore>,
+    upload: Arc<Semaphore>,
+    control: Arc<Semaphore>,
+    delete: Arc<Semaphore>,
+    scrub: Arc<Semaphore>,
+}
+
+impl Budgets {
+    pub(super) fn new(options: &RemoteOptions) -> Self {
+        let reads = options.read_concurrency.get();
+        let of = |most| Arc::new(Semaphore::new(most));
+        Self {
+            read: of(reads),
+            prefetch: of(reads.div_ceil(4)),
+            upload: of(options.upload_concurrency.get()),
+            control: of(reads),
+            delete: of(4),
+            scrub: of(4),
+        }
+    }
+
+    pub(super) fn of(&self, class: RequestClass) -> &Arc<Semaphore> {
+        match class {
+            RequestClass::Read => &self.read,
+            RequestClass::Prefetch => &self.prefetch,
+            RequestClass::Upload => &self.upload,
+            RequestClass::Control => &self.control,
+            RequestClass::Delete => &self.delete,
+            RequestClass::Scrub => &self.scrub,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What requests cost, roughly: list prices of a large cloud's standard class, in micro-dollars. Transfer within the
+//! region costs nothing there, and nor do deletions. A directory costs nothing.
+
+/// 0.005 dollars for a thousand.
+const WRITE_OR_LIST: f64 = 5.0;
+/// 0.0004 dollars for a thousand.
+const READ: f64 = 0.4;
+
+/// Whether a store charges for requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prices {
+    /// It does not.
+    Free,
+    /// It does.
+    Cloud,
+}
+
+impl Prices {
+    /// Of one attempt.
+    pub(super) fn of(self, operation: &str) -> f64 {
+        match (self, operation) {
+            (Self::Free, _) | (_, "delete") => 0.0,
+            (_, "get" | "head") => READ,
+            _ => WRITE_OR_LIST,
+        }
+    }
+}

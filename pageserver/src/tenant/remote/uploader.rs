@@ -1,0 +1,377 @@
+//! Brings a timeline to the bucket: one task, which always goes for the newest state that it was given.
+//!
+//! A publication is: the layers that the bucket lacks, then the index part that names them, then the look at the
+//! generation. Only then is the timeline's position safe, and only then is removed what no index part names any more.
+//! What fails is tried again, with the newest state there is then; what is uploaded already stays uploaded. States that
+//! were never published are passed over, so the work is linear in the number of layers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use futures_util::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use super::{IndexPart, TenantRemote, plan};
+use crate::errors::{ErrorKind, StorageError};
+use crate::remote_storage::{RemotePath, RequestClass};
+use crate::tenant::layer_map::Layer;
+use crate::tenant::storage_layer::RemoteObject;
+use crate::tenant::timeline::manifest::{Manifest, WAL_SOURCE_NAME};
+use crate::virtual_file::fs;
+
+/// Layers that are uploaded at once; the bucket's own budget may allow fewer.
+const PARALLEL: usize = 8;
+/// Pauses between attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// A state of the timeline that is durable here.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Its manifest.
+    pub(crate) manifest: Manifest,
+    /// Its layers.
+    pub(crate) layers: Vec<Arc<Layer>>,
+}
+
+/// How uploading goes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UploadStatus {
+    /// Layers that are to be uploaded.
+    pub(crate) waiting: usize,
+    /// Their bytes.
+    pub(crate) waiting_bytes: u64,
+    /// Why the last attempt failed, until one succeeds.
+    pub(crate) last_error: Option<String>,
+}
+
+/// The handle of the task. It ends with [`Uploader::stop`].
+#[derive(Debug)]
+pub(crate) struct Uploader {
+    shared: Arc<Shared>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    remote: Arc<TenantRemote>,
+    timeline: TimelineId,
+    dir: Utf8PathBuf,
+    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    /// What every later owner will see.
+    consistent: watch::Sender<Option<Lsn>>,
+    in_bucket: AtomicBool,
+    status: Mutex<UploadStatus>,
+    uploaded: Mutex<HashSet<String>>,
+    cancel: CancellationToken,
+    /// Nothing more is uploaded.
+    ended: CancellationToken,
+}
+
+/// What the task knows of the bucket.
+#[derive(Default)]
+struct Published {
+    /// The newest index part that is known to be there for good.
+    manifest: Option<Manifest>,
+    /// The newest one that was written, of which it is not known whether we were fenced by then.
+    unconfirmed: Option<Manifest>,
+    /// What nobody needs.
+    garbage: Vec<RemotePath>,
+}
+
+impl Uploader {
+    /// Starts with what the bucket has of the timeline in `dir`.
+    pub(crate) fn start(
+        remote: Arc<TenantRemote>,
+        timeline: TimelineId,
+        dir: Utf8PathBuf,
+        found: Option<IndexPart>,
+    ) -> Self {
+        let mut published = Published::default();
+        let mut uploaded = HashSet::new();
+        if let Some(IndexPart { manifest, older, .. }) = found {
+            uploaded = plan::names(&manifest).collect();
+            let older = older.into_iter().chain([manifest.generation]);
+            published.garbage = older.map(|generation| remote.index_part_path(timeline, generation)).collect();
+            published.manifest = Some(manifest);
+        }
+        let known = published.manifest.as_ref();
+        let shared = Arc::new(Shared {
+            timeline,
+            dir,
+            wanted: watch::Sender::new(None),
+            // Not even what was found is safe yet: an owner in between that is fenced by now may still write an older
+            // index part, of a later generation than that. Only one of our own generation comes after all of these.
+            consistent: watch::Sender::new(None),
+            in_bucket: AtomicBool::new(known.is_some()),
+            status: Mutex::default(),
+            uploaded: Mutex::new(uploaded),
+            cancel: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            remote,
+        });
+        let task = env::spawn::task("upload", run(Arc::clone(&shared), published));
+        Self { shared, task: Mutex::new(Some(task)) }
+    }
+
+    /// The tenant.
+    pub(crate) fn remote(&self) -> &Arc<TenantRemote> {
+        &self.shared.remote
+    }
+
+    /// The timeline is this now, durably here. Replaces what waits.
+    pub(crate) fn submit(&self, wanted: Wanted) {
+        self.shared.note_waiting(&wanted);
+        self.shared.wanted.send_replace(Some(Arc::new(wanted)));
+    }
+
+    /// Everything up to this LSN is safe in the bucket.
+    pub(crate) fn consistent(&self) -> Option<Lsn> {
+        *self.shared.consistent.borrow()
+    }
+
+    /// Follows [`Uploader::consistent`].
+    pub(crate) fn watch_consistent(&self) -> watch::Receiver<Option<Lsn>> {
+        self.shared.consistent.subscribe()
+    }
+
+    /// Whether the bucket has an index part of the timeline.
+    pub(crate) fn in_bucket(&self) -> bool {
+        self.shared.in_bucket.load(Ordering::Acquire)
+    }
+
+    /// Whether the bucket has the layer whole.
+    pub(crate) fn is_uploaded(&self, file_name: &str) -> bool {
+        self.shared.uploaded.lock().contains(file_name)
+    }
+
+    /// How it goes.
+    pub(crate) fn status(&self) -> UploadStatus {
+        self.shared.status.lock().clone()
+    }
+
+    /// Returns when the task has ended, or is told to.
+    pub(crate) async fn stopped(&self) {
+        self.shared.ended.cancelled().await;
+    }
+
+    /// Ends the task and waits for it. What is not uploaded is uploaded after the next start.
+    pub(crate) async fn stop(&self) {
+        self.shared.cancel.cancel();
+        let task = self.task.lock().take();
+        if let Some(Err(error)) = match task {
+            Some(task) => Some(task.await),
+            None => None,
+        } {
+            tracing::error!(timeline = %self.shared.timeline, "upload: {error}");
+        }
+    }
+}
+
+impl Drop for Uploader {
+    fn drop(&mut self) {
+        self.shared.cancel.cancel();
+    }
+}
+
+/// Publishes until it is stopped, or may not any more.
+async fn run(shared: Arc<Shared>, mut published: Published) {
+    let _ended = shared.ended.clone().drop_guard();
+    let mut wanted = shared.wanted.subscribe();
+    // Something may wait already.
+    wanted.mark_changed();
+    let mut pause = PAUSE_MIN;
+    loop {
+        let next = tokio::select! {
+            next = next(&mut wanted) => next,
+            () = shared.cancel.cancelled() => return,
+        };
+        let result = tokio::select! {
+            result = publish(&shared, &mut published, &next) => result,
+            () = shared.cancel.cancelled() => return,
+        };
+        match result {
+            Ok(()) => {
+                pause = PAUSE_MIN;
+                shared.note_error(None);
+            }
+            Err(error) => {
+                shared.note_error(Some(&error));
+                match error.kind() {
+                    ErrorKind::Fenced | ErrorKind::Shutdown => return,
+                    ErrorKind::Internal | ErrorKind::Invalid => {
+                        tracing::error!(timeline = %shared.timeline, "nothing more is uploaded: {error}");
+                        return;
+                    }
+                    ErrorKind::Retry | ErrorKind::Corrupt | ErrorKind::Gone => {}
+                }
+                // Seen as new once more.
+                wanted.mark_changed();
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.cancel.cancelled() => return,
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Waits for a state that was not seen yet.
+async fn next(wanted: &mut watch::Receiver<Option<Arc<Wanted>>>) -> Arc<Wanted> {
+    loop {
+        if wanted.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(next) = wanted.borrow_and_update().clone() {
+            return next;
+        }
+    }
+}
+
+async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wanted) -> Result<(), StorageError> {
+    let remote = &shared.remote;
+    remote.check_known()?;
+    let manifest = &wanted.manifest;
+    let wal_source = wal_source(shared).await?;
+    // One of an earlier generation is written anew: then nothing that its owner may still do to it matters.
+    if let Some(before) = &published.manifest
+        && before.generation == remote.generation
+        && plan::same_contents(before, manifest)
+        && before.wal_source == wal_source
+    {
+        return Ok(());
+    }
+    upload(shared, wanted).await?;
+    let next = Manifest { generation: remote.generation, in_bucket: true, wal_source, ..manifest.clone() };
+    plan::check(&next, published.manifest.as_ref(), &shared.uploaded.lock(), remote.generation)
+        .map_err(|unfit| StorageError::Internal(format!("index part of timeline {}: {unfit}", shared.timeline)))?;
+    if published.unconfirmed.as_ref() != Some(&next) {
+        let path = remote.index_part_path(shared.timeline, remote.generation);
+        let bytes = next.encode()?.into();
+        published.unconfirmed = None;
+        remote.storage.put(RequestClass::Control, &path, bytes).await?;
+        published.unconfirmed = Some(next);
+    }
+    remote.check().await?;
+    if let Some(next) = published.unconfirmed.take() {
+        published.confirmed(shared, next);
+    }
+    shared.accept(wanted);
+    published.collect_garbage(shared).await
+}
+
+/// Uploads the layers that the bucket lacks.
+async fn upload(shared: &Arc<Shared>, wanted: &Wanted) -> Result<(), StorageError> {
+    shared.note_waiting(wanted);
+    let missing: Vec<Arc<Layer>> = {
+        let uploaded = shared.uploaded.lock();
+        wanted.layers.iter().filter(|layer| !uploaded.contains(file_name(layer))).cloned().collect()
+    };
+    let uploads: Vec<_> = missing.into_iter().map(|layer| upload_layer(Arc::clone(shared), layer)).collect();
+    futures_util::stream::iter(uploads).buffer_unordered(PARALLEL).try_collect().await
+}
+
+async fn upload_layer(shared: Arc<Shared>, layer: Arc<Layer>) -> Result<(), StorageError> {
+    shared.remote.check_known()?;
+    let path = shared.remote.layer_path(shared.timeline, file_name(&layer));
+    shared.remote.storage.put_file(RequestClass::Upload, &path, layer.path()).await?;
+    shared.uploaded.lock().insert(file_name(&layer).to_owned());
+    shared.note_uploaded(layer.desc().file_size);
+    Ok(())
+}
+
+fn file_name(layer: &Layer) -> &str {
+    layer.path().file_name().unwrap_or_default()
+}
+
+/// Where the timeline's WAL comes from, as its directory has it.
+async fn wal_source(shared: &Shared) -> Result<Option<String>, StorageError> {
+    match fs::read_file(&shared.dir.join(WAL_SOURCE_NAME)).await {
+        Ok(bytes) => Ok(String::from_utf8(bytes).ok()),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Published {
+    /// All later owners will see `next`.
+    fn confirmed(&mut self, shared: &Shared, next: Manifest) {
+        let remote = &shared.remote;
+        if let Some(before) = self.manifest.take() {
+            let unnamed = plan::unnamed(&before, &next);
+            self.garbage.extend(unnamed.iter().map(|name| remote.layer_path(shared.timeline, name)));
+        }
+        self.manifest = Some(next);
+    }
+
+    /// Removes what nobody needs. The generation was looked at just now. What cannot be removed is tried again after
+    /// the next publication.
+    async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
+        if self.garbage.is_empty() {
+            return Ok(());
+        }
+        let removed = shared.remote.storage.delete(&self.garbage).await;
+        match removed {
+            Ok(()) => self.garbage.clear(),
+            Err(error) => tracing::info!(timeline = %shared.timeline, "not removed, will be tried again: {error}"),
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The bucket has `wanted`, for good.
+    fn accept(&self, wanted: &Wanted) {
+        for layer in &wanted.layers {
+            let path = self.remote.layer_path(self.timeline, file_name(layer));
+            layer.set_remote(RemoteObject { storage: self.remote.storage.clone(), path });
+        }
+        self.in_bucket.store(true, Ordering::Release);
+        self.consistent.send_if_modified(|known| {
+            let lsn = Some(wanted.manifest.disk_consistent_lsn);
+            let more = lsn > *known;
+            *known = lsn.max(*known);
+            more
+        });
+    }
+
+    fn note_waiting(&self, wanted: &Wanted) {
+        let uploaded = self.uploaded.lock();
+        let waiting = wanted.layers.iter().filter(|layer| !uploaded.contains(file_name(layer)));
+        let (count, bytes) = waiting.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.desc().file_size));
+        drop(uploaded);
+        let mut status = self.status.lock();
+        (status.waiting, status.waiting_bytes) = (count, bytes);
+    }
+
+    fn note_uploaded(&self, bytes: u64) {
+        let mut status = self.status.lock();
+        status.waiting = status.waiting.saturating_sub(1);
+        status.waiting_bytes = status.waiting_bytes.saturating_sub(bytes);
+    }
+
+    fn note_error(&self, error: Option<&StorageError>) {
+        let mut status = self.status.lock();
+        let text = error.map(ToString::to_string);
+        // Logged once, however often it comes.
+        if let Some(text) = &text
+            && status.last_error.is_none()
+            && error.is_some_and(|error| error.kind() != ErrorKind::Fenced)
+        {
+            tracing::warn!(timeline = %self.timeline, "not uploaded, will be tried again: {text}");
+        }
+        if text.is_none() && status.last_error.is_some() {
+            tracing::info!(timeline = %self.timeline, "uploads work again");
+        }
+        status.last_error = text;
+    }
+}

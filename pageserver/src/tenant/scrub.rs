@@ -1,0 +1,109 @@
+//! Verifies all that is stored of a tenant, here and in the bucket, and repairs what has a good copy.
+//!
+//! What should be there is what index parts and manifests name. Every byte that has a checksum is read. What is found
+//! ([`Finding`]) is damaged, missing, or an orphan: there without being named. Nothing is changed unless wanted: local
+//! damage is repaired from the bucket, the bucket from a good local copy, orphans are removed; objects only after a
+//! look at the generations, so that nothing of a newer owner is touched.
+
+mod bucket;
+mod inventory;
+mod layers;
+mod local;
+mod report;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
+
+use self::bucket::Bucket;
+pub use self::report::{Finding, Kind, Lost, Place, Progress, Report};
+use crate::config::PageServerConf;
+use crate::errors::{ErrorKind, StorageError};
+use crate::tenant::timeline::Timeline;
+use crate::virtual_file::fs;
+
+/// What a scrub may change, besides looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Repair local files from the bucket.
+    pub repair: bool,
+    /// Repair objects from good local files.
+    pub repair_bucket: bool,
+    /// Remove what nothing names.
+    pub delete_orphans: bool,
+    /// What is younger than this is no orphan: somebody may be about to name it.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { repair: false, repair_bucket: false, delete_orphans: false, grace: Duration::from_secs(3600) }
+    }
+}
+
+/// What is scrubbed.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The working directory, and the bucket if there is one.
+    pub conf: &'static PageServerConf,
+    /// The tenant.
+    pub tenant: TenantShardId,
+    /// Its timelines that are open in this process.
+    pub open: Vec<Timeline>,
+    /// The generation that this process holds; `None` if it holds none.
+    pub generation: Option<u32>,
+    /// Nobody uses the directory: files that nothing names are no work in progress.
+    pub exclusive: bool,
+}
+
+/// Scrubs one tenant. What is wrong with what is stored is in the report.
+///
+/// # Errors
+/// If the directory or the bucket cannot be looked into at all.
+pub async fn scrub(subject: &Subject, options: Options, progress: &Arc<Progress>) -> Result<Report, StorageError> {
+    let mut report = Report::new(subject.tenant);
+    let bucket = match &subject.conf.remote_storage {
+        Some(storage) => Some(Bucket::look(storage.clone(), subject, &mut report).await?),
+        None => None,
+    };
+    let mut timelines = local_timelines(subject).await?;
+    if let Some(bucket) = &bucket {
+        timelines.extend(bucket.timelines().await?);
+    }
+    local::check_tenant_files(subject, bucket.as_ref(), options, &mut report).await?;
+    for timeline in timelines {
+        layers::scrub_timeline(subject, bucket.as_ref(), timeline, options, progress, &mut report).await?;
+        report.timelines += 1;
+    }
+    report.files = progress.files();
+    report.objects = progress.objects();
+    report.bytes = progress.bytes();
+    Ok(report)
+}
+
+async fn local_timelines(subject: &Subject) -> Result<BTreeSet<TimelineId>, StorageError> {
+    let names = match fs::list_dir(&subject.conf.timelines_path(&subject.tenant)).await {
+        Err(error) if error.kind() == ErrorKind::Gone => Vec::new(),
+        names => names?,
+    };
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+/// The tenants that a working directory and its bucket have.
+///
+/// # Errors
+/// If the directory or the bucket cannot be looked into.
+pub async fn tenants(conf: &PageServerConf) -> Result<Vec<TenantShardId>, StorageError> {
+    let mut found = BTreeSet::new();
+    match fs::list_dir(&conf.tenants_path()).await {
+        Err(error) if error.kind() == ErrorKind::Gone => {}
+        names => found.extend(names?),
+    }
+    if let Some(storage) = &conf.remote_storage {
+        found.extend(bucket::list_tenants(storage).await?);
+    }
+    Ok(found.iter().filter_map(|name| name.parse().ok()).collect())
+}

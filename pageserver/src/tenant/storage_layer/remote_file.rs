@@ -1,0 +1,331 @@
+//! A layer file in the bucket: blocks come from memory, from what local disk has of the file, from requests that are
+//! under way, or by requests of just what is missing. Whatever comes is verified; what is damaged counts as missing.
+
+mod flight;
+mod partial;
+mod streams;
+mod whole;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use camino::Utf8PathBuf;
+use layer_format::block::{self, BLOCK_SIZE, ENVELOPE_FILE_ID, FileId};
+use parking_lot::Mutex;
+
+use super::block_source::Run;
+use super::{LayerIdentity, PersistentLayerDesc};
+use crate::block_cache;
+use crate::errors::StorageError;
+use crate::metrics::METRICS;
+use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
+use flight::{Flight, Flights, Landing, Parts, Purpose};
+use partial::Partial;
+use streams::Streams;
+
+/// What the file that holds some blocks of a layer has behind the layer's file name.
+pub const PARTIAL_SUFFIX: &str = ".partial";
+/// Blocks between two wanted ones that are rather fetched along than asked for separately.
+const GAP_BLOCKS_MAX: u64 = 32;
+/// Blocks of one request at most.
+const REQUEST_BLOCKS_MAX: u64 = 4096;
+/// No device wants larger units than so many blocks.
+const UNIT_BLOCKS_MAX: usize = 16;
+
+/// Where an object is.
+#[derive(Clone, Debug)]
+pub struct RemoteObject {
+    /// The store.
+    pub storage: RemoteStorage,
+    /// The path in it.
+    pub path: RemotePath,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct RemoteFile {
+    object: RemoteObject,
+    file_id: FileId,
+    blocks: u64,
+    /// The first block of the index: reads ahead end here.
+    index_block: u64,
+    partial: Partial,
+    flights: Flights,
+    streams: Mutex<Streams>,
+    /// Blocks that were asked for in the bucket.
+    fetched: AtomicU64,
+}
+
+impl RemoteFile {
+    /// The layer `desc` in the bucket, of which there may be blocks in the file `partial`.
+    pub(crate) async fn open(
+        object: RemoteObject,
+        identity: LayerIdentity,
+        desc: &PersistentLayerDesc,
+        partial: Utf8PathBuf,
+    ) -> Self {
+        let blocks = desc.file_size / BLOCK_SIZE as u64;
+        Self {
+            object,
+            file_id: FileId(identity.file_id),
+            blocks,
+            index_block: identity.tail_offset / BLOCK_SIZE as u64,
+            partial: Partial::open(partial, blocks).await,
+            flights: Flights::default(),
+            streams: Mutex::default(),
+            fetched: AtomicU64::new(0),
+        }
+    }
+
+    /// What errors call it: the object, with the store's URL.
+    pub(super) fn name(&self) -> Utf8PathBuf {
+        self.object.storage.name_of(&self.object.path).into()
+    }
+
+    /// Writes nothing more to the file on local disk, which is about to be something else.
+    pub(crate) fn leave_disk(&self) {
+        self.partial.leave();
+    }
+
+    /// Whether so much of it was read that the rest should be fetched as well.
+    pub(crate) fn is_worth_all(&self) -> bool {
+        let known = self.fetched.load(Ordering::Relaxed).max(self.partial.count());
+        let percent = block_cache::whole_after();
+        percent <= 100 && known * 100 >= self.blocks * percent
+    }
+
+    /// Verified blocks of the ranges `wanted`, which ascend. Returns the number of requests, too.
+    pub(super) async fn read(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
+        if wanted.last().is_some_and(|last| last.end > self.blocks) {
+            return Err(self.corrupt(self.blocks, "the file ends inside a value".to_owned()));
+        }
+        self.read_ahead(wanted);
+        self.gather(wanted).await
+    }
+
+    /// As [`RemoteFile::read`], for blocks that are in the file, and without an opinion about what comes next.
+    pub(super) async fn gather(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
+        let (mut runs, missing) = self.in_memory(wanted);
+        METRICS.block_cache_memory_hits.inc_by(runs.len() as u64);
+        METRICS.block_cache_accesses.inc_by(wanted.iter().map(|range| range.end - range.start).sum());
+        let (mut joined, rest) = self.flights.join(&missing);
+        let rest = self.on_disk(rest, &mut runs).await;
+        let requests = self.fetch(&rest, &mut runs, &mut joined);
+        for (flight, part) in joined {
+            let bytes = flight.bytes().await?;
+            runs.push(Run::shared(part.start, flight.part(bytes, &part)));
+        }
+        runs.sort_unstable_by_key(Run::first);
+        Ok((runs, requests))
+    }
+
+    /// Reads blocks, so that they are cached, and returns the last one as it is.
+    pub(super) async fn read_last(self: &Arc<Self>, blocks: Range<u64>) -> Result<Vec<u8>, StorageError> {
+        let (runs, _) = self.read(std::slice::from_ref(&blocks)).await?;
+        let last = blocks.end.saturating_sub(1);
+        let found = runs.iter().find_map(|run| run.block(last)).map(<[u8]>::to_vec);
+        found.ok_or_else(|| self.corrupt(last, "the block is not there".to_owned()))
+    }
+
+    /// Those of the wanted blocks that are in memory, and the ranges that are not.
+    fn in_memory(&self, wanted: &[Range<u64>]) -> (Vec<Run>, Vec<Range<u64>>) {
+        let (mut runs, mut missing) = (Vec::new(), Vec::new());
+        for block in wanted.iter().cloned().flatten() {
+            match block_cache::get(self.file_id.0, block).filter(|bytes| self.check(block, bytes)) {
+                Some(bytes) => runs.push(Run::shared(block, bytes)),
+                None => add_block(&mut missing, block),
+            }
+        }
+        (runs, missing)
+    }
+
+    /// Adds to `runs` those of the wanted blocks that are on local disk, and returns the rest.
+    async fn on_disk(&self, wanted: Vec<Range<u64>>, runs: &mut Vec<Run>) -> Vec<Range<u64>> {
+        if wanted.is_empty() {
+            return wanted;
+        }
+        let found = self.partial.load(&wanted, |block, bytes| self.check(block, bytes)).await;
+        let mut found_blocks = Vec::new();
+        for (first, bytes) in found {
+            for (block, bytes) in blocks_of(first, &bytes) {
+                block_cache::insert(self.file_id.0, block, &bytes);
+                found_blocks.push(block);
+            }
+            runs.push(Run::shared(first, bytes));
+        }
+        METRICS.block_cache_disk_hits.inc_by(found_blocks.len() as u64);
+        let mut rest = Vec::new();
+        found_blocks.sort_unstable();
+        let is_missing = |block: &u64| found_blocks.binary_search(block).is_err();
+        wanted.into_iter().flatten().filter(is_missing).for_each(|block| add_block(&mut rest, block));
+        rest
+    }
+
+    /// Has the wanted blocks fetched, unless somebody else has begun to meanwhile. Returns the number of new requests.
+    fn fetch(self: &Arc<Self>, wanted: &[Range<u64>], runs: &mut Vec<Run>, joined: &mut Parts) -> u64 {
+        if wanted.is_empty() {
+            return 0;
+        }
+        // A request that has ended since is in memory by now.
+        let (found, wanted) = self.in_memory(wanted);
+        runs.extend(found);
+        let (flights, new) = self.flights.join_or_add(&wanted, Purpose::Read, coalesce);
+        joined.extend(flights);
+        let requests = new.len() as u64;
+        new.into_iter().for_each(|flight| self.depart(flight));
+        requests
+    }
+
+    /// Follows sequences of reads, and fetches what they will come to.
+    fn read_ahead(self: &Arc<Self>, wanted: &[Range<u64>]) {
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
+        let range = first.start..last.end;
+        if range.end > self.index_block {
+            return;
+        }
+        let used = wanted.iter().map(|range| range.end - range.start).sum();
+        let mut streams = self.streams.lock();
+        let window_max = block_cache::read_ahead_max() / BLOCK_SIZE as u64;
+        let advice = streams.note(range.clone(), used, self.index_block, window_max);
+        if let Some(ended) = advice.ended {
+            self.flights.passed(ended, None);
+        }
+        self.flights.passed(advice.stream, Some(range.start));
+        let Some(fetch) = advice.fetch.clone() else { return };
+        let mut absent = Vec::new();
+        fetch.filter(|block| !self.partial.has(*block)).for_each(|block| add_block(&mut absent, block));
+        let (_, absent) = self.flights.join(&absent);
+        let bytes = absent.iter().map(|range| range.end - range.start).sum::<u64>() * BLOCK_SIZE as u64;
+        if bytes > 0 && !flight::may_fetch_ahead(bytes) {
+            streams.decline(&advice);
+            return;
+        }
+        let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(advice.stream), coalesce);
+        METRICS.read_ahead_bytes.inc_by(bytes);
+        for flight in new {
+            flight::note_ahead(self, &flight);
+            self.depart(flight);
+        }
+    }
+
+    /// Makes a request in a task of its own: it ends even if nobody waits any more.
+    fn depart(self: &Arc<Self>, flight: Arc<Flight>) {
+        let landing = Landing { file: Arc::clone(self), flight };
+        env::spawn::task("blocks of a layer", async move {
+            let (file, flight) = (Arc::clone(&landing.file), Arc::clone(&landing.flight));
+            let result = file.get_checked(flight.purpose.class(), flight.blocks.clone()).await;
+            let bytes = result.as_ref().ok().cloned();
+            if let Some(bytes) = bytes.as_ref().filter(|_| flight.purpose == Purpose::Read) {
+                for (block, bytes) in blocks_of(flight.blocks.start, bytes) {
+                    block_cache::insert(file.file_id.0, block, &bytes);
+                }
+            }
+            landing.land(result);
+            if let Some(bytes) = bytes.filter(|_| flight.purpose != Purpose::Whole) {
+                file.partial.offer(flight.blocks.start, &bytes).await;
+            }
+        });
+    }
+
+    /// Blocks from the bucket, verified; damaged ones are asked for once more.
+    async fn get_checked(&self, class: RequestClass, range: Range<u64>) -> Result<Bytes, StorageError> {
+        let RemoteObject { storage, path } = &self.object;
+        let bytes = range.start * BLOCK_SIZE as u64..range.end * BLOCK_SIZE as u64;
+        self.fetched.fetch_add(range.end - range.start, Ordering::Relaxed);
+        let mut is_repeated = false;
+        loop {
+            METRICS.block_requests.inc();
+            METRICS.block_request_bytes.inc_by(bytes.end - bytes.start);
+            let got = storage.get_range(class, path, bytes.clone()).await?;
+            match self.first_damage(range.start, &got) {
+                None => return Ok(got),
+                Some(block) if is_repeated => return Err(self.corrupt(block, "checksum mismatch".to_owned())),
+                Some(_) => is_repeated = true,
+            }
+        }
+    }
+
+    fn first_damage(&self, first: u64, bytes: &[u8]) -> Option<u64> {
+        let unchecked = if first == 0 { blocks_without_checksum(bytes) } else { 0 };
+        let mut blocks = (first..).zip(bytes.chunks(BLOCK_SIZE));
+        blocks.find_map(|(block, bytes)| {
+            let is_exempt = (1..=unchecked).contains(&block);
+            (!is_exempt && !self.check(block, bytes)).then_some(block)
+        })
+    }
+
+    fn check(&self, block: u64, bytes: &[u8]) -> bool {
+        // Header and footer are read before a file's id is known.
+        let is_envelope = block == 0 || block + 1 == self.blocks;
+        let id = if is_envelope { ENVELOPE_FILE_ID } else { self.file_id };
+        block::open(id, block, bytes).is_ok()
+    }
+
+    fn corrupt(&self, block: u64, reason: String) -> StorageError {
+        METRICS.corrupt_blocks.inc();
+        StorageError::Corrupt { path: self.name(), offset: block * BLOCK_SIZE as u64, reason }
+    }
+}
+
+/// Puts requests together where little lies between, and cuts those that are too long.
+fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut requests: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match requests.last_mut() {
+            Some(last) if range.start <= last.end + GAP_BLOCKS_MAX && range.end - last.start <= REQUEST_BLOCKS_MAX => {
+                last.end = range.end;
+            }
+            _ => {
+                let cuts = range.clone().step_by(REQUEST_BLOCKS_MAX as usize);
+                requests.extend(cuts.map(|start| start..range.end.min(start + REQUEST_BLOCKS_MAX)));
+            }
+        }
+    }
+    requests
+}
+
+fn add_block(ranges: &mut Vec<Range<u64>>, block: u64) {
+    match ranges.last_mut() {
+        Some(last) if last.end == block => last.end += 1,
+        _ => ranges.push(block..block + 1),
+    }
+}
+
+/// Where direct I/O wants units of more than a block, values begin at the second unit, and nothing is written between
+/// the header and them: so many blocks from block 1 on, in a file that begins with `bytes`, have no checksum.
+fn blocks_without_checksum(bytes: &[u8]) -> u64 {
+    let zeros = bytes.chunks(BLOCK_SIZE).skip(1).take_while(|block| block.iter().all(|byte| *byte == 0)).count();
+    if zeros < UNIT_BLOCKS_MAX && (zeros + 1).is_power_of_two() { zeros as u64 } else { 0 }
+}
+
+fn blocks_of(first: u64, bytes: &Bytes) -> impl Iterator<Item = (u64, Bytes)> {
+    let count = bytes.len() / BLOCK_SIZE;
+    (0..count).map(move |number| {
+        let start = number * BLOCK_SIZE;
+        (first + number as u64, bytes.slice(start..start + BLOCK_SIZE))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_put_together_and_cut() {
+        assert_eq!(coalesce(vec![1..3, 10..12, 60..61]), [1..12, 60..61]);
+        assert_eq!(coalesce(vec![0..10_000, 20_000..20_001]), [0..4096, 4096..8192, 8192..10_000, 20_000..20_001]);
+        assert_eq!(coalesce(vec![0..4090, 4095..4100]), [0..4090, 4095..4100]);
+        assert_eq!(coalesce(Vec::new()), []);
+    }
+
+    #[test]
+    fn blocks_that_direct_io_leaves_out() {
+        let mut bytes = vec![0; 8 * BLOCK_SIZE];
+        bytes[4 * BLOCK_SIZE] = 1;
+        assert_eq!(blocks_without_checksum(&bytes), 3);
+        bytes[3 * BLOCK_SIZE] = 1;
+        assert_eq!(blocks_without_checksum(&bytes), 0);
+    }
+}

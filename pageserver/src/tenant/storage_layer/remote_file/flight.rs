@@ -1,0 +1,219 @@
+//! Requests that are under way or fetched ahead: whoever wants the same blocks waits for the same request.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use layer_format::block::BLOCK_SIZE;
+use parking_lot::Mutex;
+use tokio::sync::SetOnce;
+
+use super::RemoteFile;
+use crate::block_cache;
+use crate::errors::StorageError;
+use crate::remote_storage::RequestClass;
+
+/// What was fetched ahead and is not read for so long gives way to others.
+const UNREAD_MAX: Duration = Duration::from_secs(10);
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Somebody waits for it.
+    Read,
+    /// A sequence of reads will come to it; it is kept until then.
+    Ahead(u64),
+    /// The whole file is fetched.
+    Whole,
+}
+
+impl Purpose {
+    pub(super) fn class(self) -> RequestClass {
+        match self {
+            Purpose::Read => RequestClass::Read,
+            Purpose::Ahead(_) | Purpose::Whole => RequestClass::Prefetch,
+        }
+    }
+}
+
+/// A request for some blocks.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) blocks: Range<u64>,
+    pub(super) purpose: Purpose,
+    landed: SetOnce<Result<Bytes, StorageError>>,
+}
+
+/// Requests, each with some blocks that it brings.
+pub(super) type Parts = Vec<(Arc<Flight>, Range<u64>)>;
+
+/// The requests of a file.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    list: Mutex<Vec<Arc<Flight>>>,
+}
+
+/// Ends a request, whatever happens to the task that makes it.
+pub(super) struct Landing {
+    pub(super) file: Arc<RemoteFile>,
+    pub(super) flight: Arc<Flight>,
+}
+
+impl Flight {
+    /// The blocks, once they are there.
+    pub(super) async fn bytes(&self) -> Result<&Bytes, StorageError> {
+        self.landed.wait().await.as_ref().map_err(again)
+    }
+
+    /// The part of `bytes`, which are this request's, that is blocks `part`.
+    pub(super) fn part(&self, bytes: &Bytes, part: &Range<u64>) -> Bytes {
+        let at = |block: u64| (block - self.blocks.start) as usize * BLOCK_SIZE;
+        bytes.slice(at(part.start)..at(part.end))
+    }
+
+    fn len(&self) -> u64 {
+        (self.blocks.end - self.blocks.start) * BLOCK_SIZE as u64
+    }
+}
+
+impl Flights {
+    /// Splits `wanted` into what requests that are known will bring, and the rest.
+    pub(super) fn join(&self, wanted: &[Range<u64>]) -> (Parts, Vec<Range<u64>>) {
+        let list = self.list.lock();
+        Self::split(&list, wanted)
+    }
+
+    fn split(list: &[Arc<Flight>], wanted: &[Range<u64>]) -> (Parts, Vec<Range<u64>>) {
+        let mut joined = Vec::new();
+        let mut rest = wanted.to_vec();
+        for flight in list {
+            let mut left = Vec::with_capacity(rest.len());
+            for range in rest {
+                let common = range.start.max(flight.blocks.start)..range.end.min(flight.blocks.end);
+                if common.start >= common.end {
+                    left.push(range);
+                    continue;
+                }
+                left.extend(
+                    [range.start..common.start, common.end..range.end].into_iter().filter(|cut| !cut.is_empty()),
+                );
+                joined.push((Arc::clone(flight), common));
+            }
+            rest = left;
+        }
+        rest.sort_unstable_by_key(|range| range.start);
+        (joined, rest)
+    }
+
+    /// As [`Flights::join`], and adds requests for the rest, as `plan` puts them together. Returns all that bring
+    /// something, and those that are new, which must be made.
+    pub(super) fn join_or_add(
+        &self,
+        wanted: &[Range<u64>],
+        purpose: Purpose,
+        plan: impl FnOnce(Vec<Range<u64>>) -> Vec<Range<u64>>,
+    ) -> (Parts, Vec<Arc<Flight>>) {
+        let mut list = self.list.lock();
+        let (mut joined, rest) = Self::split(&list, wanted);
+        let planned = plan(rest.clone());
+        let new: Vec<Arc<Flight>> =
+            planned.into_iter().map(|blocks| Arc::new(Flight { blocks, purpose, landed: SetOnce::new() })).collect();
+        joined.extend(Self::split(&new, &rest).0);
+        list.extend(new.iter().cloned());
+        (joined, new)
+    }
+
+    /// Drops what was fetched ahead for a sequence that is at block `at` now, or has ended.
+    pub(super) fn passed(&self, stream: u64, at: Option<u64>) {
+        self.list.lock().retain(|flight| {
+            let is_passed = at.is_none_or(|at| flight.blocks.end <= at);
+            flight.purpose != Purpose::Ahead(stream) || !is_passed
+        });
+    }
+
+    fn remove(&self, flight: &Arc<Flight>) {
+        self.list.lock().retain(|other| !Arc::ptr_eq(other, flight));
+    }
+}
+
+impl Landing {
+    /// Gives the blocks to all who wait.
+    pub(super) fn land(self, result: Result<Bytes, StorageError>) {
+        self.end(result);
+    }
+
+    fn end(&self, result: Result<Bytes, StorageError>) {
+        let is_kept = result.is_ok() && matches!(self.flight.purpose, Purpose::Ahead(_));
+        let _ = self.flight.landed.set(result);
+        if !is_kept {
+            self.file.flights.remove(&self.flight);
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if !self.flight.landed.initialized() {
+            self.end(Err(StorageError::Internal("a request for blocks has ended early".to_owned())));
+        }
+    }
+}
+
+/// What is fetched ahead, of all files: as much as memory is set aside for it.
+static WINDOWS: Mutex<VecDeque<Window>> = Mutex::new(VecDeque::new());
+
+struct Window {
+    since: Instant,
+    bytes: u64,
+    file: Weak<RemoteFile>,
+    flight: Weak<Flight>,
+}
+
+/// Whether there is memory to fetch so much ahead.
+pub(super) fn may_fetch_ahead(bytes: u64) -> bool {
+    let mut windows = WINDOWS.lock();
+    windows.retain(|window| window.flight.strong_count() > 0);
+    let mut total: u64 = windows.iter().map(|window| window.bytes).sum();
+    let now = env::clock::now();
+    while total + bytes > block_cache::ahead_max() {
+        let Some(oldest) = windows.pop_front_if(|window| now.saturating_duration_since(window.since) >= UNREAD_MAX)
+        else {
+            return false;
+        };
+        total -= oldest.bytes;
+        if let (Some(file), Some(flight)) = (oldest.file.upgrade(), oldest.flight.upgrade()) {
+            file.flights.remove(&flight);
+        }
+    }
+    true
+}
+
+/// Counts what is fetched ahead.
+pub(super) fn note_ahead(file: &Arc<RemoteFile>, flight: &Arc<Flight>) {
+    let (file, flight, bytes) = (Arc::downgrade(file), Arc::downgrade(flight), flight.len());
+    WINDOWS.lock().push_back(Window { since: env::clock::now(), bytes, file, flight });
+}
+
+/// The same error for one more who waited.
+fn again(error: &StorageError) -> StorageError {
+    match error {
+        StorageError::Io { operation, path, offset, source } => {
+            let source = match source.raw_os_error() {
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => io::Error::new(source.kind(), source.to_string()),
+            };
+            StorageError::Io { operation, path: path.clone(), offset: *offset, source }
+        }
+        StorageError::Corrupt { path, offset, reason } => {
+            StorageError::Corrupt { path: path.clone(), offset: *offset, reason: reason.clone() }
+        }
+        StorageError::Remote { operation, object, failure, reason } => {
+            StorageError::Remote { operation, object: object.clone(), failure: *failure, reason: reason.clone() }
+        }
+        StorageError::Shutdown => StorageError::Shutdown,
+        other => StorageError::Internal(other.to_string()),
+    }
+}

@@ -1,0 +1,188 @@
+//! Finds sequential reads among all reads of a file, and says how far to fetch ahead of them.
+
+use std::ops::Range;
+
+/// So many sequences of one file are followed at once.
+const STREAMS_MAX: usize = 4;
+/// Blocks that a sequence may leave out.
+const SKIP_BLOCKS_MAX: u64 = 32;
+/// Blocks after which a sequence is believed.
+const RUN_BLOCKS_MIN: u64 = 16;
+/// Fewest blocks that are fetched ahead at once: 1 MiB.
+pub(super) const WINDOW_BLOCKS_MIN: u64 = 256;
+
+/// A sequence of reads.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    id: u64,
+    /// Where it began.
+    start: u64,
+    /// Behind the last block read.
+    next: u64,
+    /// Blocks that it has read.
+    used: u64,
+    /// Blocks up to here are fetched.
+    ahead: u64,
+    /// When it was read last.
+    stamp: u64,
+}
+
+/// The sequences of a file.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    list: Vec<Stream>,
+    clock: u64,
+}
+
+/// What a read means for its sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Advice {
+    /// The sequence.
+    pub(super) stream: u64,
+    /// One that has ended with this, since others go on.
+    pub(super) ended: Option<u64>,
+    /// What to fetch now, beyond what is read.
+    pub(super) fetch: Option<Range<u64>>,
+}
+
+impl Streams {
+    /// Notes a read of `used` blocks of `range`. At most `window_max` blocks are fetched at once, none at or after
+    /// `limit`.
+    pub(super) fn note(&mut self, range: Range<u64>, used: u64, limit: u64, window_max: u64) -> Advice {
+        self.clock += 1;
+        let continues = |stream: &&mut Stream| {
+            // The last block may be read again: values do not end where blocks do.
+            range.start + 1 >= stream.next && range.start <= stream.next + SKIP_BLOCKS_MAX
+        };
+        let Some(stream) = self.list.iter_mut().find(continues) else {
+            let ended = self.begin(range, used);
+            return Advice { stream: self.clock, ended, fetch: None };
+        };
+        stream.used += used.min(range.end.saturating_sub(stream.next));
+        stream.next = stream.next.max(range.end);
+        stream.ahead = stream.ahead.max(stream.next);
+        stream.stamp = self.clock;
+        Advice { stream: stream.id, ended: None, fetch: stream.window(limit, window_max) }
+    }
+
+    /// What `advice` said is not fetched.
+    pub(super) fn decline(&mut self, advice: &Advice) {
+        if let (Some(stream), Some(fetch)) =
+            (self.list.iter_mut().find(|stream| stream.id == advice.stream), &advice.fetch)
+        {
+            stream.ahead = stream.ahead.min(fetch.start);
+        }
+    }
+
+    /// Begins a sequence with a read. Returns the one that made room for it.
+    fn begin(&mut self, range: Range<u64>, used: u64) -> Option<u64> {
+        let stream =
+            Stream { id: self.clock, start: range.start, next: range.end, used, ahead: range.end, stamp: self.clock };
+        if self.list.len() < STREAMS_MAX {
+            self.list.push(stream);
+            return None;
+        }
+        let oldest = self.list.iter_mut().min_by_key(|stream| stream.stamp)?;
+        Some(std::mem::replace(oldest, stream).id)
+    }
+}
+
+impl Stream {
+    /// The next blocks to fetch. What is fetched at once grows with the sequence, so that a short one wastes little; of
+    /// a long one, a window is under way while another is read.
+    fn window(&mut self, limit: u64, window_max: u64) -> Option<Range<u64>> {
+        let is_dense = self.used * 2 >= self.next - self.start;
+        if self.used < RUN_BLOCKS_MIN || !is_dense || window_max < WINDOW_BLOCKS_MIN {
+            return None;
+        }
+        let window = self.used.clamp(WINDOW_BLOCKS_MIN, window_max);
+        let low = if window < window_max { window / 2 } else { window };
+        if self.ahead - self.next >= low {
+            return None;
+        }
+        let mut end = self.ahead + window;
+        if end + WINDOW_BLOCKS_MIN > limit {
+            // No small rest.
+            end = limit;
+        }
+        let range = self.ahead..end;
+        self.ahead = self.ahead.max(end);
+        (range.start < range.end).then_some(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 100_000;
+    const MAX: u64 = 1024;
+
+    #[test]
+    fn random_reads_fetch_nothing_ahead() {
+        let mut streams = Streams::default();
+        let mut place = 7u64;
+        for _ in 0..10_000 {
+            place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let first = place >> 40;
+            assert_eq!(streams.note(first..first + 3, 3, 1 << 24, MAX).fetch, None);
+        }
+    }
+
+    #[test]
+    fn a_scan_fetches_all_of_it_once_in_large_pieces() {
+        for (read, skip) in [(2, 0), (3, 0), (64, 0), (2, 1), (700, 0)] {
+            let mut streams = Streams::default();
+            let (mut fetched, mut pieces, mut alone) = (0, 0, 0);
+            let mut ahead = 0;
+            let mut first = 1;
+            while first + read <= LIMIT {
+                alone += u64::from(first + read > ahead);
+                let advice = streams.note(first..first + read, read, LIMIT, MAX);
+                if let Some(range) = advice.fetch {
+                    assert!(range.start >= ahead && range.end <= LIMIT, "{range:?} after {ahead}");
+                    assert!(range.end - range.start >= WINDOW_BLOCKS_MIN.min(LIMIT - range.start), "{range:?}");
+                    fetched += range.end - range.start;
+                    pieces += 1;
+                    ahead = range.end;
+                    assert!(ahead - (first + read) <= 2 * MAX + WINDOW_BLOCKS_MIN, "too far ahead");
+                }
+                first += read + skip;
+            }
+            assert!(fetched <= LIMIT && fetched > LIMIT * 9 / 10, "read {read}: {fetched} blocks ahead");
+            assert!(alone <= 20 && pieces < 120, "read {read}: {alone} reads alone, {pieces} pieces");
+        }
+    }
+
+    #[test]
+    fn several_scans_and_sparse_ones() {
+        let mut streams = Streams::default();
+        let mut fetched = 0;
+        for at in 0..2000u64 {
+            for scan in 0..3 {
+                let first = scan * 20_000 + at * 2;
+                fetched +=
+                    streams.note(first..first + 2, 2, LIMIT, MAX).fetch.map_or(0, |range| range.end - range.start);
+            }
+        }
+        assert!((12_000..12_000 + 3 * 3 * MAX).contains(&fetched), "{fetched}");
+        let mut streams = Streams::default();
+        for at in 0..2000 {
+            let first = at * 30;
+            assert_eq!(streams.note(first..first + 2, 2, LIMIT, MAX).fetch, None, "one block in fifteen is no scan");
+        }
+    }
+
+    #[test]
+    fn a_short_run_wastes_little() {
+        for run in 1..300 {
+            let mut streams = Streams::default();
+            let fetched: u64 = (0..run)
+                .filter_map(|at| streams.note(at * 2..at * 2 + 2, 2, LIMIT, MAX).fetch)
+                .map(|range| range.end - range.start)
+                .sum();
+            assert!(fetched <= 2 * WINDOW_BLOCKS_MIN + 3 * run * 2, "a run of {run}: {fetched} blocks");
+            assert!(run * 2 >= RUN_BLOCKS_MIN || fetched == 0);
+        }
+    }
+}

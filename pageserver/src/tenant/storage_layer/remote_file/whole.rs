@@ -1,0 +1,67 @@
+//! A whole file from the bucket: onto the local disk, or just to see whether it is sound.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use layer_format::block::BLOCK_SIZE;
+
+use super::flight::Purpose;
+use super::{RemoteFile, coalesce};
+use crate::errors::StorageError;
+use crate::remote_storage::RequestClass;
+
+/// Blocks of one request.
+const CHUNK_BLOCKS: u64 = 1024;
+/// Requests under way.
+const CHUNKS_IN_FLIGHT: usize = 4;
+
+impl RemoteFile {
+    /// Brings all blocks into the file on local disk, verified, and makes it durable. What is there already is read and
+    /// verified there.
+    pub(crate) async fn complete(self: &Arc<Self>) -> Result<(), StorageError> {
+        let chunks = stream::iter(self.chunks()).map(|chunk| self.complete_chunk(chunk));
+        chunks.buffer_unordered(CHUNKS_IN_FLIGHT).try_collect::<()>().await?;
+        self.partial.seal(self.blocks * BLOCK_SIZE as u64).await
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let blocks = self.blocks;
+        (0..blocks).step_by(CHUNK_BLOCKS as usize).map(move |first| first..blocks.min(first + CHUNK_BLOCKS))
+    }
+
+    async fn complete_chunk(self: &Arc<Self>, chunk: Range<u64>) -> Result<(), StorageError> {
+        if self.partial.is_left() {
+            return Err(StorageError::Shutdown);
+        }
+        let there = self.partial.load(std::slice::from_ref(&chunk), |block, bytes| self.check(block, bytes)).await;
+        let mut missing = Vec::new();
+        let mut next = chunk.start;
+        for (first, bytes) in there {
+            missing.push(next..first);
+            next = first + (bytes.len() / BLOCK_SIZE) as u64;
+        }
+        missing.push(next..chunk.end);
+        missing.retain(|range| !range.is_empty());
+        if let Some(first) = missing.first_mut().filter(|_| chunk.start == 0) {
+            // Which blocks behind the header have no checksum shows only together with it.
+            first.start = 0;
+        }
+        let (joined, new) = self.flights.join_or_add(&missing, Purpose::Whole, coalesce);
+        new.into_iter().for_each(|flight| self.depart(flight));
+        for (flight, part) in joined {
+            let bytes = flight.bytes().await?;
+            // With its neighbours, where the disk wants larger units than a block.
+            self.partial.store(flight.blocks.start, &flight.part(bytes, &flight.blocks)).await?;
+            debug_assert!(flight.blocks.start <= part.start && part.end <= flight.blocks.end);
+        }
+        Ok(())
+    }
+
+    /// Checks every block of the object. Gives how many there are.
+    pub(crate) async fn verify_all(&self) -> Result<u64, StorageError> {
+        let chunks = stream::iter(self.chunks()).map(|chunk| self.get_checked(RequestClass::Scrub, chunk));
+        chunks.buffer_unordered(CHUNKS_IN_FLIGHT).try_for_each(|_| async { Ok(()) }).await?;
+        Ok(self.blocks)
+    }
+}

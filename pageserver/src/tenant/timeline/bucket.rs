@@ -1,0 +1,121 @@
+//! A timeline and its bucket: what is handed to the uploader, and what may be called safe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use utils::lsn::Lsn;
+
+use super::manifest::{LayerEntry, Manifest};
+use super::state::{RecordLsn, TimelineState};
+use crate::errors::StorageError;
+use crate::tenant::layer_map::LayerMap;
+use crate::tenant::remote::{self, Wanted};
+
+/// The manifest of the timeline with these layers.
+pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: RecordLsn) -> Manifest {
+    Manifest {
+        tenant_shard_id: state.tenant_shard_id,
+        timeline_id: state.timeline_id,
+        generation: state.generation,
+        in_bucket: state.is_in_bucket(),
+        deleted: false,
+        wal_source: None,
+        origin: state.origin,
+        wal_log_hints_changes: state.redo.read().wal_log_hints_changes(),
+        disk_consistent_lsn: consistent.last,
+        prev_record_lsn: consistent.prev,
+        layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
+    }
+}
+
+/// `manifest` is durable here: the bucket gets it next.
+pub(super) fn submit(state: &TimelineState, manifest: Manifest, map: &LayerMap) {
+    if let Some(uploader) = &state.uploader {
+        uploader.submit(Wanted { manifest, layers: map.iter().cloned().collect() });
+    }
+}
+
+/// Everything up to this LSN survives the loss of the disk; `None` if nothing does yet. A branch needs what is before
+/// it, too.
+pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
+    let own = state.uploader.as_ref()?.consistent()?;
+    match &state.ancestor {
+        Some(ancestor) if remote_consistent(&ancestor.state)? < ancestor.lsn => None,
+        _ => Some(own),
+    }
+}
+
+/// The file that says where WAL comes from has changed: the bucket gets it, too.
+pub(super) async fn submit_again(state: &TimelineState) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let _flusher = state.flusher.lock().await;
+    let layers = state.layers();
+    submit(state, manifest_of(state, &layers.map, state.disk_consistent()), &layers.map);
+    Ok(())
+}
+
+/// Waits until all that is durable here now is in the bucket. True if it is.
+pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> bool {
+    let Some(uploader) = &state.uploader else { return true };
+    let target = state.disk_consistent().last;
+    let (mut consistent, mut fenced) = (uploader.watch_consistent(), uploader.remote().watch_fenced());
+    let uploaded = async {
+        tokio::select! {
+            reached = consistent.wait_for(|lsn| *lsn >= Some(target)) => reached.is_ok(),
+            _ = fenced.wait_for(Option::is_some) => false,
+            () = uploader.stopped() => false,
+        }
+    };
+    tokio::time::timeout(timeout, uploaded).await.unwrap_or(false)
+}
+
+/// Writes the mark of deletion, in place of anything that the uploader would write.
+pub(super) async fn bury(state: &TimelineState) -> Result<(), StorageError> {
+    let Some(uploader) = &state.uploader else { return Ok(()) };
+    uploader.stop().await;
+    // With it, the mark is not taken for that of an earlier timeline of this name.
+    note_in_bucket(state).await?;
+    let manifest = manifest_of(state, &LayerMap::default(), state.disk_consistent());
+    remote::bury_timeline(uploader.remote(), manifest).await
+}
+
+/// Once the bucket has the timeline, its manifest says so: found without its objects it is not taken for a new one.
+pub(super) async fn note_when_in_bucket(state: Arc<TimelineState>) {
+    let Some(uploader) = state.uploader.as_ref().filter(|_| !state.manifest_in_bucket()) else { return };
+    let mut consistent = uploader.watch_consistent();
+    tokio::select! {
+        reached = consistent.wait_for(Option::is_some) => if reached.is_err() { return },
+        () = state.cancel.cancelled() => return,
+    }
+    drop(consistent);
+    if let Err(error) = note_in_bucket(&state).await {
+        let timeline = state.timeline_id;
+        tracing::warn!(%timeline, "the manifest does not say yet that it is in the bucket: {error}");
+    }
+}
+
+/// Says so now, if it is so and was not said.
+pub(super) async fn note_in_bucket(state: &TimelineState) -> Result<(), StorageError> {
+    if state.manifest_in_bucket() || !state.is_in_bucket() {
+        return Ok(());
+    }
+    let _guard = state.enter()?;
+    let _flusher = state.flusher.lock().await;
+    store(state, &manifest_of(state, &state.layers().map, state.disk_consistent())).await
+}
+
+/// Writes the manifest anew, as the timeline is.
+pub(super) async fn rewrite_manifest(state: &TimelineState) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let _flusher = state.flusher.lock().await;
+    store(state, &manifest_of(state, &state.layers().map, state.disk_consistent())).await
+}
+
+/// Makes `manifest` that of the timeline's directory. The caller has the lock of flushes.
+pub(super) async fn store(state: &TimelineState, manifest: &Manifest) -> Result<(), StorageError> {
+    manifest.store(&state.dir).await?;
+    if manifest.in_bucket {
+        state.set_manifest_in_bucket();
+    }
+    Ok(())
+}

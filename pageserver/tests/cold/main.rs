@@ -1,0 +1,7 @@
+//! Layers that are in a bucket: reading them, evicting and fetching them, and healing.
+
+mod reads;
+mod residency;
+mod store;
+mod timeline;
+mod world;

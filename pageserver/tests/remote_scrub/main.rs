@@ -1,0 +1,12 @@
+//! The local disk as a cache of the bucket. Damage here and there is found, named, repaired where there is a good copy,
+//! and never served; a small disk serves a large store.
+
+#[path = "../remote_support/mod.rs"]
+mod remote_support;
+#[path = "../stack/mod.rs"]
+mod stack;
+
+mod budget;
+mod heal;
+mod offline;
+mod world;

@@ -1,0 +1,419 @@
+//! An object store that fails as it is told.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
+use futures_util::{FutureExt, stream};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+};
+
+use super::bodies;
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    Put,
+    Create,
+    Multipart,
+    Get,
+    GetRange,
+    Head,
+    List,
+    Delete,
+}
+
+impl Op {
+    pub const ALL: [Self; 8] =
+        [Self::Put, Self::Create, Self::Multipart, Self::Get, Self::GetRange, Self::Head, Self::List, Self::Delete];
+}
+
+/// What may be the matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// Nothing is done.
+    ErrorBefore,
+    /// It is done, but the reply is lost.
+    ErrorAfter,
+    /// No answer, ever.
+    Timeout,
+    /// This call and four more are told to slow down.
+    Burst,
+    /// A body that stops halfway without an end.
+    SlowBody,
+    /// A body that ends too early.
+    TruncatedBody,
+    /// Other bytes than those asked for.
+    WrongRange,
+    /// A list as it was the time before.
+    StaleList,
+    /// A list in a wrong order, with something twice.
+    ReorderedList,
+    /// The condition does not hold, says the store.
+    Precondition,
+}
+
+impl Fault {
+    pub const ALL: [Self; 10] = [
+        Self::ErrorBefore,
+        Self::ErrorAfter,
+        Self::Timeout,
+        Self::Burst,
+        Self::SlowBody,
+        Self::TruncatedBody,
+        Self::WrongRange,
+        Self::StaleList,
+        Self::ReorderedList,
+        Self::Precondition,
+    ];
+
+    /// Whether it can happen to `op`; otherwise nothing is done and an error is given.
+    pub fn applies(self, op: Op) -> bool {
+        match self {
+            Self::SlowBody | Self::TruncatedBody => matches!(op, Op::Get | Op::GetRange | Op::List),
+            Self::WrongRange => op == Op::GetRange,
+            Self::StaleList | Self::ReorderedList => op == Op::List,
+            _ => true,
+        }
+    }
+}
+
+/// Which fault the call of this operation with this number (from 0, counted for each operation) has.
+pub type Plan = Box<dyn FnMut(Op, u64, &Path) -> Option<Fault> + Send>;
+
+/// Further calls of a burst.
+const BURST: u64 = 4;
+
+#[derive(Default)]
+struct State {
+    plan: Mutex<Option<Plan>>,
+    calls: Mutex<BTreeMap<Op, u64>>,
+    injected: Mutex<BTreeMap<(Op, Fault), u64>>,
+    burst: Mutex<BTreeMap<Op, u64>>,
+    /// What was listed, by prefix.
+    lists: Mutex<BTreeMap<String, Vec<ObjectMeta>>>,
+    latency_micros: AtomicU64,
+    gone: AtomicBool,
+    denied: AtomicBool,
+    corrupting: AtomicBool,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    in_flight: AtomicU64,
+    max_in_flight: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// See the module.
+pub struct FaultyStore {
+    inner: Arc<dyn ObjectStore>,
+    state: Arc<State>,
+}
+
+/// What is left to do for a call.
+enum Verdict {
+    Do,
+    DoThenFail,
+    Fault(Fault),
+}
+
+pub(super) fn error(text: &str) -> Error {
+    Error::Generic { store: "Faulty", source: text.to_owned().into() }
+}
+
+impl FaultyStore {
+    pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self { inner, state: Arc::default() })
+    }
+
+    /// From now on calls fail as `plan` says.
+    pub fn set_plan(&self, plan: impl FnMut(Op, u64, &Path) -> Option<Fault> + Send + 'static) {
+        *self.state.plan.lock().unwrap() = Some(Box::new(plan));
+    }
+
+    /// From now on nothing fails, except by switches.
+    pub fn clear_plan(&self) {
+        *self.state.plan.lock().unwrap() = None;
+        self.state.burst.lock().unwrap().clear();
+    }
+
+    /// Every call takes this much longer.
+    pub fn set_latency(&self, latency: Duration) {
+        self.state.latency_micros.store(latency.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// No connection, until it is switched back.
+    pub fn set_gone(&self, gone: bool) {
+        self.state.gone.store(gone, Ordering::Relaxed);
+    }
+
+    /// All credentials are refused, until it is switched back.
+    pub fn set_denied(&self, denied: bool) {
+        self.state.denied.store(denied, Ordering::Relaxed);
+    }
+
+    /// One bit of every body that is read is wrong, until it is switched back.
+    pub fn set_corrupting(&self, corrupting: bool) {
+        self.state.corrupting.store(corrupting, Ordering::Relaxed);
+    }
+
+    /// Calls of an operation so far, retries included.
+    pub fn calls(&self, op: Op) -> u64 {
+        self.state.calls.lock().unwrap().get(&op).copied().unwrap_or(0)
+    }
+
+    /// All calls so far.
+    pub fn total_calls(&self) -> u64 {
+        self.state.calls.lock().unwrap().values().sum()
+    }
+
+    /// Calls that had a fault, with those of bursts.
+    pub fn failed(&self) -> u64 {
+        self.state.failed.load(Ordering::Relaxed)
+    }
+
+    /// How often which fault has happened.
+    pub fn injected(&self) -> BTreeMap<(Op, Fault), u64> {
+        self.state.injected.lock().unwrap().clone()
+    }
+
+    /// Bytes that were read.
+    pub fn bytes_in(&self) -> u64 {
+        self.state.bytes_in.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were written.
+    pub fn bytes_out(&self) -> u64 {
+        self.state.bytes_out.load(Ordering::Relaxed)
+    }
+
+    /// Most calls that were under way at once.
+    pub fn max_in_flight(&self) -> u64 {
+        self.state.max_in_flight.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts a call as under way while it lives.
+struct InFlight(Arc<State>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn count(self: &Arc<Self>) -> InFlight {
+        let now = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        self.max_in_flight.fetch_max(now, Ordering::Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Waits, fails, or says what to do.
+    async fn enter(self: &Arc<Self>, op: Op, path: &Path) -> Result<(Verdict, InFlight)> {
+        let in_flight = self.count();
+        let number = {
+            let mut calls = self.calls.lock().unwrap();
+            let count = calls.entry(op).or_default();
+            *count += 1;
+            *count - 1
+        };
+        let latency = self.latency_micros.load(Ordering::Relaxed);
+        if latency > 0 {
+            tokio::time::sleep(Duration::from_micros(latency)).await;
+        }
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(error("connection refused: the store is gone"));
+        }
+        if self.denied.load(Ordering::Relaxed) {
+            return Err(Error::PermissionDenied { path: path.to_string(), source: "403 Forbidden".into() });
+        }
+        Ok((self.verdict(op, number, path).await?, in_flight))
+    }
+
+    async fn verdict(&self, op: Op, number: u64, path: &Path) -> Result<Verdict> {
+        if let Some(left) = self.burst.lock().unwrap().get_mut(&op).filter(|left| **left > 0) {
+            *left -= 1;
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return Err(error("503 Service Unavailable: SlowDown"));
+        }
+        let planned = self.plan.lock().unwrap().as_mut().and_then(|plan| plan(op, number, path));
+        let Some(fault) = planned else { return Ok(Verdict::Do) };
+        *self.injected.lock().unwrap().entry((op, fault)).or_default() += 1;
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        match fault {
+            Fault::ErrorAfter => Ok(Verdict::DoThenFail),
+            Fault::Timeout => std::future::pending().await,
+            Fault::Burst => {
+                self.burst.lock().unwrap().insert(op, BURST);
+                Err(error("503 Service Unavailable: SlowDown"))
+            }
+            Fault::Precondition => {
+                Err(Error::Precondition { path: path.to_string(), source: "412 Precondition Failed".into() })
+            }
+            fault if fault != Fault::ErrorBefore && fault.applies(op) => Ok(Verdict::Fault(fault)),
+            _ => Err(error("connection reset before anything was done")),
+        }
+    }
+}
+
+/// The reply of what was done, or its loss.
+fn reply<T>(verdict: &Verdict, done: Result<T>) -> Result<T> {
+    match verdict {
+        Verdict::DoThenFail => done.and(Err(error("connection reset after it was done"))),
+        _ => done,
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultyStore {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let op = if options.mode == PutMode::Create { Op::Create } else { Op::Put };
+        let (verdict, _in_flight) = self.state.enter(op, path).await?;
+        self.state.bytes_out.fetch_add(payload.content_length() as u64, Ordering::Relaxed);
+        reply(&verdict, self.inner.put_opts(path, payload, options).await)
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        let (verdict, _in_flight) = self.state.enter(Op::Multipart, path).await?;
+        let upload = reply(&verdict, self.inner.put_multipart_opts(path, options).await)?;
+        Ok(Box::new(FaultyUpload { upload, state: Arc::clone(&self.state), path: path.clone() }))
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let op = match (options.head, options.range.is_some()) {
+            (true, _) => Op::Head,
+            (false, true) => Op::GetRange,
+            (false, false) => Op::Get,
+        };
+        let (verdict, in_flight) = self.state.enter(op, path).await?;
+        if let Verdict::Fault(Fault::WrongRange) = verdict {
+            return self.inner.get_opts(path, bodies::shifted(options)).await;
+        }
+        let got = reply(&verdict, self.inner.get_opts(path, options).await)?;
+        if op == Op::Head {
+            return Ok(got);
+        }
+        self.state.bytes_in.fetch_add(got.range.end - got.range.start, Ordering::Relaxed);
+        let body = match verdict {
+            Verdict::Fault(Fault::SlowBody) => bodies::stuck(got).await?,
+            Verdict::Fault(Fault::TruncatedBody) => bodies::truncated(got).await?,
+            _ if self.state.corrupting.load(Ordering::Relaxed) => bodies::corrupted(got).await?,
+            _ => got,
+        };
+        Ok(bodies::holding(body, in_flight))
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let (inner, state) = (Arc::clone(&self.inner), Arc::clone(&self.state));
+        let whole = async move {
+            let paths: Vec<Path> = paths.try_collect().await?;
+            let first = paths.first().cloned().unwrap_or_default();
+            let (verdict, _in_flight) = state.enter(Op::Delete, &first).await?;
+            let paths = stream::iter(paths.into_iter().map(Ok).collect::<Vec<_>>()).boxed();
+            let done: Vec<Result<Path>> = inner.delete_stream(paths).collect().await;
+            reply(&verdict, Ok(stream::iter(done)))
+        };
+        whole.into_stream().try_flatten().boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (inner, state) = (Arc::clone(&self.inner), Arc::clone(&self.state));
+        let prefix = prefix.cloned();
+        let whole = async move {
+            let at = prefix.clone().unwrap_or_default();
+            let (verdict, _in_flight) = state.enter(Op::List, &at).await?;
+            let found: Vec<ObjectMeta> = inner.list(prefix.as_ref()).try_collect().await?;
+            let before = state.lists.lock().unwrap().insert(at.to_string(), found.clone());
+            let told: Vec<Result<ObjectMeta>> = match verdict {
+                Verdict::Fault(Fault::StaleList) => before.unwrap_or_default().into_iter().map(Ok).collect(),
+                Verdict::Fault(Fault::ReorderedList) => {
+                    let twice = found.first().cloned();
+                    found.into_iter().rev().chain(twice).map(Ok).collect()
+                }
+                Verdict::Fault(Fault::TruncatedBody) => {
+                    let half = found.len() / 2;
+                    let cut = error("the list ended halfway");
+                    found.into_iter().take(half).map(Ok).chain([Err(cut)]).collect()
+                }
+                Verdict::Fault(Fault::SlowBody) => std::future::pending().await,
+                _ => found.into_iter().map(Ok).collect(),
+            };
+            reply(&verdict, Ok(stream::iter(told)))
+        };
+        whole.into_stream().try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let at = prefix.cloned().unwrap_or_default();
+        let (verdict, _in_flight) = self.state.enter(Op::List, &at).await?;
+        let mut found = reply(&verdict, self.inner.list_with_delimiter(prefix).await)?;
+        match verdict {
+            Verdict::Fault(Fault::ReorderedList) => found.common_prefixes.reverse(),
+            Verdict::Fault(Fault::SlowBody) => std::future::pending().await,
+            Verdict::Fault(Fault::TruncatedBody) => return Err(error("the list ended halfway")),
+            _ => {}
+        }
+        Ok(found)
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[derive(Debug)]
+struct FaultyUpload {
+    upload: Box<dyn MultipartUpload>,
+    state: Arc<State>,
+    path: Path,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (state, path) = (Arc::clone(&self.state), self.path.clone());
+        let len = data.content_length() as u64;
+        let sent = self.upload.put_part(data);
+        async move {
+            let (verdict, _in_flight) = state.enter(Op::Multipart, &path).await?;
+            state.bytes_out.fetch_add(len, Ordering::Relaxed);
+            reply(&verdict, sent.await)
+        }
+        .boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let (verdict, _in_flight) = self.state.enter(Op::Multipart, &self.path).await?;
+        reply(&verdict, self.upload.complete().await)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.upload.abort().await
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+impl fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultyStore({})", self.inner)
+    }
+}
+
+impl fmt::Display for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultyStore({})", self.inner)
+    }
+}

@@ -1,0 +1,345 @@
+"""Computes: any moment of a cluster as an ordinary Postgres, and what it writes on its branch."""
+
+import json
+import random
+import time
+from datetime import datetime, timezone
+
+import pytest
+
+from fixtures import workload
+from fixtures.attached import attach_new, rel_of
+from fixtures.computes import Compute
+from fixtures.copies import checksums
+from fixtures.http import HttpClient
+from fixtures.pageserver import POSTGRES_IS_GONE
+
+RESTARTS = 8
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def dump(pg, db="postgres") -> list[str]:
+    """A logical dump, without the random words of newer servers. Where sequences are is another matter."""
+    out = pg.run("pg_dump", "--no-unlogged-table-data", *pg.connection(db))
+    left_out = ("\\restrict", "\\unrestrict", "SELECT pg_catalog.setval(")
+    return [line for line in out.stdout.splitlines() if not line.startswith(left_out)]
+
+
+def sequences(pg) -> dict[str, int]:
+    """The last value of each sequence."""
+    listed = pg.sql("SELECT string_agg(sequencename || '=' || coalesce(last_value, 0), ',') FROM pg_sequences")
+    return {name: int(value) for name, value in (entry.split("=") for entry in listed.split(",") if entry)}
+
+
+def amcheck(pg):
+    pg.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+    done = pg.run("pg_amcheck", *pg.connection()[:6], "--all", "--heapallindexed", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def stay_where_it_is(server):
+    """A page server that comes back is looked for where it was: its ports are kept."""
+    server.configure(
+        listen_pg_addr=f"127.0.0.1:{server.pg_port}", listen_http_addr=f"127.0.0.1:{server.http_port}"
+    )
+
+
+@pytest.mark.parametrize("mode", [[], ["--copy"]], ids=["lazy", "copy"])
+def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, make_pageserver, make_computes, mode):
+    attached = attach_new(make_postgres, make_pageserver, f"accident{len(mode)}", checksums=True)
+    pg, computes = attached.postgres, make_computes(attached.pageserver)
+    workload.ddl(pg)
+    pg.bench(1000)
+    pg.sql("CREATE UNLOGGED TABLE fleeting AS SELECT 1")
+    expected, text, before, moment = checksums(pg), dump(pg), sequences(pg), now()
+    time.sleep(1.1)
+    pg.sql("DROP TABLE pgbench_accounts CASCADE; TRUNCATE pgbench_history")
+    attached.catch_up()
+    rescue = computes.start("rescue", "--branch", "dev", "--at", moment, *mode)
+    assert checksums(rescue) == expected
+    assert dump(rescue) == text
+    # Postgres logs them up to 32 values ahead, and goes on there after a crash.
+    after = sequences(rescue)
+    assert after.keys() == before.keys() and all(0 <= after[name] - before[name] <= 32 for name in after), after
+    amcheck(rescue)
+    rescue.bench(1000)
+    assert rescue.sql("SELECT count(*) FROM pgbench_history") != pg.sql("SELECT count(*) FROM pgbench_history")
+    # All that it wrote is on its branch, page by page, when it has stopped.
+    written = checksums(rescue)
+    end = rescue.stop()
+    assert rescue.timeline.last_record_lsn() == end
+    if rescue.copied:
+        print(attached.assert_files_equal(end, rescue.timeline, rescue.data))
+        rescue.run("pg_checksums", "--check", "-D", rescue.data)
+    # It goes on where it was; and so does another one on the same branch.
+    rescue.start()
+    assert checksums(rescue) == written
+    rescue.bench(500)
+    written = checksums(rescue)
+    rescue.stop()
+    heir = computes.start("heir", "--branch", "dev", "--copy")
+    assert checksums(heir) == written
+    heir.bench(500)
+    # What was stopped is behind now.
+    computes.refuse("start", "rescue", names="compute heir")
+    end = heir.stop()
+    attached.assert_files_equal(end, heir.timeline, heir.data)
+    computes.refuse("start", "rescue", names="does not continue it")
+    computes.ok("destroy", "rescue")
+    assert computes.names() == ["heir"]
+
+
+def test_one_branch_has_one_writer(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "writers")
+    attached.pageserver.allow(POSTGRES_IS_GONE)
+    computes, elsewhere = make_computes(attached.pageserver), make_computes(attached.pageserver, "elsewhere")
+    main = attached.timeline
+    computes.refuse("start", "x", "--branch", main.id, names="writes the branch")
+    first = computes.start("first", "--branch", "one")
+    first.sql("CREATE TABLE t AS SELECT 1 AS i")
+    computes.refuse("start", "second", "--branch", "one", names="compute first writes the branch one")
+    # By the management interface itself, too.
+    body = {"id": "other", "name": "other", "connstr": "host=/nowhere", "slot": "s", "start_lsn": "0/8"}
+    http = attached.pageserver.http
+    http.refuse("PUT", f"{first.timeline.path}/writer", body, status=409, names=["compute first"])
+    http.refuse("PUT", f"{main.path}/writer", body, status=409, names=["make a branch"])
+    http.refuse("DELETE", f"{first.timeline.path}/writer?id=other", status=409, names=["compute first"])
+    http.refuse("DELETE", f"{main.path}/writer?id=other", status=404, names=["no compute"])
+    # Its host is lost: another one takes its place where it was heard of last.
+    lsn = first.sql("SELECT pg_current_wal_flush_lsn()")
+    first.timeline.wait_for_lsn(lsn)
+    first.kill()
+    second = elsewhere.start("second", "--branch", "one", "--replace", "--copy")
+    assert second.sql("SELECT count(*) FROM t") == "1"
+    second.sql("INSERT INTO t VALUES (2)")
+    # If it comes back, it is told.
+    computes.refuse("start", "first", names="compute second")
+    attached.pageserver.restart()
+    computes.refuse("start", "first", names="compute second")
+    assert second.sql("SELECT count(*) FROM t") == "2"
+    end = second.stop()
+    attached.assert_files_equal(end, second.timeline, second.data)
+
+
+def test_any_number_of_computes_reads(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "readers")
+    pg, computes = attached.postgres, make_computes(attached.pageserver)
+    pg.sql("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
+    early = attached.catch_up()
+    pg.sql("DELETE FROM t WHERE i > 10")
+    attached.catch_up()
+    one = computes.start("one", "--read-only", "--at", early)
+    two = computes.start("two", "--read-only")
+    assert (one.sql("SELECT count(*) FROM t"), two.sql("SELECT count(*) FROM t")) == ("1000", "10")
+    assert one.sql("SELECT pg_is_in_recovery()") == "t"
+    before = attached.timeline.info()
+    done = one.run("psql", *one.connection(), "-c", "DELETE FROM t", check=False)
+    assert "read-only transaction" in done.stderr
+    assert attached.timeline.info()["walreceiver_status"]["host"] == before["walreceiver_status"]["host"]
+    assert one.stop() is None
+    one.start()
+    assert one.sql("SELECT count(*) FROM t") == "1000"
+    computes.refuse("destroy", "one", names="stop it first")
+
+
+def test_killed_computes_lose_nothing_that_was_acknowledged(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "killed")
+    attached.pageserver.allow(POSTGRES_IS_GONE)
+    stay_where_it_is(attached.pageserver)
+    computes = make_computes(attached.pageserver)
+    compute = computes.start("killed", "--branch", "killed", "--wait-for-pageserver", "--set", "shared_buffers=16MB")
+    compute.sql("CREATE TABLE acknowledged (i int PRIMARY KEY)")
+    said = 0
+    for attempt in range(RESTARTS):
+        bench = compute.start_bench_on()
+        until = time.monotonic() + random.uniform(0.2, 1.5)
+        while time.monotonic() < until:
+            compute.sql(f"INSERT INTO acknowledged VALUES ({said + 1})")
+            said += 1
+        compute.kill()
+        bench.wait(60)
+        if attempt % 3 == 2:
+            attached.pageserver.restart()
+        compute.start("--wait-for-pageserver")
+        assert int(compute.sql("SELECT count(*) FROM acknowledged")) >= said
+    sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)"
+    assert compute.sql(sums) == "t"
+    end = compute.stop()
+    print(f"{said} acknowledged rows over {RESTARTS} kills")
+    # What another one finds on the branch.
+    heir = computes.start("heir", "--branch", "killed", "--copy")
+    assert heir.sql(sums) == "t" and int(heir.sql("SELECT count(*) FROM acknowledged")) >= said
+    amcheck(heir)
+    end = heir.stop()
+    print(attached.assert_files_equal(end, heir.timeline, heir.data))
+
+
+def test_a_pageserver_that_is_away_is_waited_for(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "away")
+    computes = make_computes(attached.pageserver)
+    compute = computes.start("c", "--branch", "c", "--set", "shared_buffers=1MB")
+    stay_where_it_is(attached.pageserver)
+    attached.pageserver.stop()
+    counting = compute.start_sql("SELECT count(*), sum(abalance) FROM pgbench_accounts")
+    time.sleep(3)
+    assert counting.poll() is None, "nobody could have answered"
+    attached.pageserver.start()
+    out, _ = counting.communicate(timeout=60)
+    assert out.strip() == "100000|0", out
+    compute.bench(100)
+    compute.stop()
+
+
+def test_the_pageserver_comes_and_goes(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "gone")
+    computes = make_computes(attached.pageserver)
+    compute = computes.start("c", "--branch", "c", "--copy")
+    compute.bench(500)
+    server = attached.pageserver
+    stay_where_it_is(server)
+    server.stop()
+    compute.bench(500)
+    compute.sql("CREATE TABLE alone AS SELECT generate_series(1, 10000) AS i")
+    computes.refuse("stop", "c", "--timeout", "5s", names="start it again")
+    server.start()
+    # Nothing is lost: it is still the one that writes the branch.
+    compute.start()
+    end = compute.stop()
+    report = attached.assert_files_equal(end, compute.timeline, compute.data)
+    print(report)
+    other = computes.start("d", "--branch", "c")
+    assert other.sql("SELECT count(*) FROM alone") == "10000"
+
+
+def test_branches_have_names(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "names")
+    computes = make_computes(attached.pageserver)
+    early = attached.catch_up()
+    attached.postgres.bench(100)
+    attached.catch_up()
+
+    def branch(*args, refused: str | None = None):
+        done = computes.pagectl("branch", *args)
+        assert (done.code != 0 and refused in done.stderr) if refused else done.code == 0, done.text
+        return done
+
+    branch("create", "past", "--at", early)
+    branch("create", "now")
+    branch("create", "deeper", "--from", "past")
+    branch("create", "past", refused="exists already")
+    branch("create", "late", "--at", "FF/0", refused="after the last record")
+    branch("create", "bad name", refused="no name for a branch")
+    branch("create", "when", "--at", "yesterday", refused="10 minutes ago")
+    branch("create", "before", "--at", "100 years ago", refused="before")
+    listed = branch("list").stdout
+    assert all(name in listed for name in ("past", "now", "deeper", early)), listed
+    attached.pageserver.restart()
+    assert branch("list").stdout.count("past") == 2
+    branch("delete", "past", refused="delete those first")
+    branch("delete", "deeper")
+    branch("delete", "past")
+    branch("create", "past", "--at", early)
+    compute = computes.start("c", "--branch", "past")
+    branch("delete", "past", refused="compute c")
+    compute.sql("CREATE TABLE only_here AS SELECT generate_series(1, 10000) AS i")
+    compute.sql("UPDATE pgbench_branches SET bbalance = 7")
+    rel = rel_of(compute, "only_here")
+    branches = rel_of(compute, "pgbench_branches")
+    assert compute.stop()
+    found = json.loads(branch("diff", "past", "--json").stdout)
+    assert found["common_lsn"] == early
+    by_rel = {one["rel"]: one for one in found["relations"]}
+    mine = by_rel[f"{rel.spc}/{rel.db}/{rel.rel}"]
+    assert mine["blocks_there"] is None and mine["blocks_here"] == mine["blocks_differing"] == 45
+    changed = by_rel[f"{branches.spc}/{branches.db}/{branches.rel}"]
+    assert 1 <= changed["blocks_differing"] <= changed["blocks_here"]
+    accounts = rel_of(attached.postgres, "pgbench_accounts_pkey")
+    assert f"{accounts.spc}/{accounts.db}/{accounts.rel}" not in by_rel
+    same = branch("diff", "past", "past", "--at", early, "--other-at", early).summary
+    assert same.startswith("0 blocks of 0 relations differ"), same
+    computes.ok("destroy", "c")
+    branch("delete", "past")
+    assert "past" not in branch("list").stdout
+
+
+def test_what_makes_no_sense_is_refused(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "refused")
+    computes = make_computes(attached.pageserver)
+    for args, names in [
+        (["start", "x"], "--branch"),
+        (["start", "../x", "--branch", "b"], "no name for a compute"),
+        (["start", "x", "--branch", "b", "--at", "FF/0"], "after the last record"),
+        (["start", "x", "--branch", "b", "--set", "nonsense"], "no setting"),
+        (["start", "x", "--branch", "b2", "--set", "port=1"], "options of their own"),
+        (["start", "x", "--branch", "b3", "--pg-bin", "/nowhere"], "no PostgreSQL 15"),
+        (["start", "x", "--branch", "b4", "--set", "work_mem=lots"], "work_mem"),
+        (["start", "x", "--branch", "b5", "--superuser", "nobody"], "nobody"),
+        (["stop", "x"], "no compute"),
+        (["destroy", "x"], "no compute"),
+        (["logs", "x"], "no compute"),
+        (["connect", "x"], "no compute"),
+    ]:
+        computes.refuse(*args, names=names)
+        assert computes.names() == [], args
+    # Nothing is left registered.
+    listed = attached.pageserver.http.get(f"/v1/tenant/{attached.timeline.tenant}/timeline")
+    writers = [one["walreceiver_status"] for one in listed if one["timeline_id"] != attached.timeline.id]
+    assert writers and not any(writers)
+
+
+def test_computes_by_http(make_postgres, make_pageserver, make_computes):
+    attached = attach_new(make_postgres, make_pageserver, "http")
+    computes = make_computes(attached.pageserver)
+    token = "a token of some length"
+    server = computes.serve(token)
+    http = HttpClient(server.port, token=token)
+    HttpClient(server.port).refuse("GET", "/v1/compute", status=401, names=["token"])
+    HttpClient(server.port, token="wrong").refuse("POST", "/v1/compute", {"branch": "x"}, status=401)
+    assert http.get("/v1/compute") == {"computes": []}
+    made = http.post("/v1/compute", {"name": "c", "branch": "b", "settings": ["work_mem=7MB"]})
+    assert made["name"] == "c" and made["ready_ms"] >= made["postgres_ready_ms"] > 0
+    compute = Compute(computes, "c")
+    assert compute.sql("SHOW work_mem") == "7MB"
+    compute.sql("CREATE TABLE t AS SELECT 1")
+    http.refuse("POST", "/v1/compute", {"branch": "b", "name": "d"}, status=409, names=["compute c"])
+    http.refuse("POST", "/v1/compute", {"branches": "b"}, status=400, names=["branches"])
+    http.refuse("GET", "/v1/compute/d", status=404, names=["no compute d"])
+    http.refuse("DELETE", "/v1/compute/c", status=409, names=["stop it first"])
+    assert http.get("/v1/compute/c")["state"] == "running"
+    assert "ready to accept connections" in http.get("/v1/compute/c/logs")["log"]
+    end = http.post("/v1/compute/c/stop")["end_lsn"]
+    assert compute.timeline.last_record_lsn() == end
+    http.post("/v1/compute/c/start", {})
+    assert compute.sql("SELECT count(*) FROM t") == "1"
+    http.delete("/v1/compute/c?force=true")
+    assert http.get("/v1/compute") == {"computes": []}
+
+
+def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
+    """From one server to a compute, to another compute, and back to pages; with a logical copy of each."""
+    attached = attach_new(make_postgres, make_pageserver, f"v{pg_major}", major=pg_major, checksums=True)
+    pg, computes = attached.postgres, make_computes(attached.pageserver, f"v{pg_major}")
+    workload.ddl(pg)
+    pg.bench(500)
+    lsn = attached.catch_up()
+    expected = checksums(pg)
+    reader = computes.start("reader", "--read-only", "--at", lsn)
+    assert checksums(reader) == expected
+    first = computes.start("first", "--branch", "work", "--at", lsn)
+    assert checksums(first) == expected
+    first.bench(500)
+    first.sql("CREATE TABLE later AS SELECT generate_series(1, 1000) AS i; VACUUM")
+    written = checksums(first)
+    first.kill()
+    first.start()
+    assert checksums(first) == written
+    first.stop()
+    second = computes.start("second", "--branch", "work", "--copy")
+    assert checksums(second) == written
+    second.bench(100)
+    amcheck(second)
+    print(attached.assert_files_equal(second.stop(), second.timeline, second.data))
+    assert checksums(reader) == expected

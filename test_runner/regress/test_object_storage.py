@@ -1,0 +1,342 @@
+"""The store is the truth: a local disk may be lost, a store may be away, and any process may end at any moment."""
+
+import os
+import random
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fixtures import lsn as lsns
+from fixtures.attached import attach_new, rel_of
+from fixtures.http import HttpError
+from fixtures.load import load
+from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.pagestream import Refused, get_page, nblocks
+from fixtures.programs import REPOSITORY
+from fixtures.s3 import BUCKET, KEY, SECRET, STORE_IS_AWAY, UPLOADS_WAIT
+from fixtures.stored import QUICK, all_stored, wait_uploaded, wipe
+from fixtures.wait import wait_until
+
+SEED = 20261121
+
+every_store = pytest.mark.parametrize("kind", ["directory", "weed", "moto"])
+
+
+@pytest.fixture
+def attached_to(make_postgres, make_pageserver, make_store):
+    """A Postgres with a pageserver behind it, whose store is of some kind."""
+
+    def make(kind: str, name: str, **settings):
+        store = make_store(kind)
+        attached = attach_new(
+            make_postgres, make_pageserver, f"{name}-{kind}", settings={**QUICK, **store.settings(name), **settings}
+        )
+        first = lambda: attached.timeline.info()["remote_consistent_lsn"]
+        wait_until(first, 60, what="the import in the store")
+        return attached, store
+
+    return make
+
+
+@pytest.mark.slow
+def test_the_engines_own_tests_over_a_real_server(make_store, request):
+    """The engine's own tests with S3 beneath them: what is built already is run again, with shorter runs."""
+    if not request.config.getoption("--store-operations"):
+        pytest.skip("takes some ten minutes: make test-stores")
+    store = make_store("weed")
+    env = {
+        **os.environ, "TEST_REMOTE_STORAGE": f"s3://{BUCKET}/faults", "TEST_REMOTE_STORAGE_ENDPOINT": store.endpoint(),
+        "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+        "TEST_FAULT_OPERATIONS": str(request.config.getoption("--store-operations")),
+    }
+    # All of the workspace, so that nothing is built that `make test` has not built.
+    suites = ["remote_faults", "remote_requests", "remote_scrub", "remote_tenants"]
+    build = ["cargo", "test", "--locked", "--workspace", "--profile", "tested"]
+    command = [*build, *(f"--test={suite}" for suite in suites)]
+    done = subprocess.run(
+        [*command, "--", "--nocapture"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=5000
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    counted = ("combinations", "races", "faults", "crashes", "healed", "test result")
+    print("\n".join(line for line in done.stdout.splitlines() if any(word in line for word in counted)))
+
+
+@every_store
+def test_a_lost_disk_loses_nothing(kind, attached_to):
+    attached, store = attached_to(kind, "lost")
+    attached.postgres.bench(2000)
+    branch = None
+    for _ in range(2):
+        attached.postgres.bench(500)
+        attached.catch_up()
+        branch = attached.timeline.branch()
+    lsn = all_stored(attached)
+    local = attached.assert_files_equal(lsn).equal
+    attached.pageserver.stop()
+    wipe(attached.pageserver)
+    began = time.monotonic()
+    attached.pageserver.start()
+    with attached.timeline.stream() as stream:
+        assert stream.ask(nblocks(rel_of_stopped(attached, "pgbench_accounts"))) > 0
+    first = time.monotonic() - began
+    again = attached.assert_files_equal(lsn).equal
+    assert again == local
+    with attached.pageserver.timeline(attached.timeline.tenant, branch.id).stream() as stream:
+        assert stream.ask(nblocks(rel_of_stopped(attached, "pgbench_accounts"))) > 0
+    names = store.objects("lost")
+    print(f"{kind}: {again} pages equal after the disk was lost, first answer after {first:.1f} s, "
+          f"{len(names)} objects with {sum(names.values()) >> 20} MiB")
+
+
+def rel_of_stopped(attached, table: str):
+    """Known from before the stop."""
+    known = attached.__dict__.setdefault("relations", {})
+    if attached.postgres.is_running():
+        known[table] = rel_of(attached.postgres, table)
+    if table not in known:
+        with attached.postgres.running():
+            known[table] = rel_of(attached.postgres, table)
+    return known[table]
+
+
+@every_store
+def test_a_store_that_is_away_under_load_and_returns(kind, attached_to, request):
+    seconds = request.config.getoption("--store-away-seconds")
+    attached, store = attached_to(kind, "away")
+    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
+    with load(attached.postgres):
+        for _ in range(2):
+            time.sleep(2)
+            with store.away():
+                before = attached.timeline.info()["remote_consistent_lsn"]
+                time.sleep(seconds)
+                info = attached.timeline.info()
+                # One publication may have been on its way when it went.
+                assert lsns.parse(info["remote_consistent_lsn"]) >= lsns.parse(before)
+                # What is not in the store the server must not forget.
+                assert lsns.parse(attached.slot()[1]) <= lsns.parse(info["remote_consistent_lsn"])
+    lsn = all_stored(attached)
+    attached.pageserver.stop()
+    wipe(attached.pageserver)
+    attached.pageserver.start()
+    report = attached.assert_files_equal(lsn)
+    print(f"{kind}: {report.equal} pages equal after the store was away twice for {seconds} s, and the disk lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "weed"])
+def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, request):
+    """Intake slows and stops when the disk has what the store cannot take; afterwards nothing lacks."""
+    seconds, budget = request.config.getoption("--store-outage-seconds"), 64 << 20
+    attached, store = attached_to(kind, "outage", disk_budget=budget)
+    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
+    accounts = rel_of_stopped(attached, "pgbench_accounts")
+    largest, reads, refused, end = 0, 0, 0, time.monotonic() + seconds
+    with store.away():
+        while time.monotonic() < end:
+            attached.postgres.bench(1000)
+            attached.postgres.sql("CREATE TABLE IF NOT EXISTS filler (v text); TRUNCATE filler; INSERT INTO filler "
+                                  "SELECT repeat(md5(g::text), 60) FROM generate_series(1, 5000) g")
+            largest = max(largest, disk_usage(attached.pageserver.workdir))
+            with attached.timeline.stream() as stream:
+                try:
+                    reads += len(stream.ask(get_page(accounts, reads % 100))) // 8192
+                except Refused as error:
+                    # Of layers that only the store has, which made room for others.
+                    assert store.settings("outage")["remote_storage"] in str(error), error
+                    refused += 1
+            time.sleep(min(max(1, seconds / 60), max(0, end - time.monotonic())))
+        behind = lsns.parse(attached.postgres.sql("SELECT pg_current_wal_flush_lsn()"))
+        behind -= lsns.parse(attached.timeline.last_record_lsn())
+    assert largest <= budget * 1.1, f"{largest >> 20} MiB on disk, the budget is {budget >> 20}"
+    attached.catch_up(timeout=300)
+    lsn = all_stored(attached)
+    attached.pageserver.stop()
+    wipe(attached.pageserver)
+    attached.pageserver.start()
+    report = attached.assert_files_equal(lsn)
+    print(
+        f"{kind}: away for {seconds:.0f} s, at most {largest >> 20} MiB on disk of {budget >> 20}, {behind >> 20} MiB "
+        f"of WAL not taken in by then, {reads} pages read and {refused} refused meanwhile; {report.equal} equal after "
+        "the disk was lost"
+    )
+
+
+def disk_usage(place) -> int:
+    """Bytes that files take, as far as they stay while they are looked at."""
+    total = 0
+    for path in place.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512 if path.is_file() else 0
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def test_a_start_without_its_store_is_refused_with_a_reason(attached_to):
+    attached, store = attached_to("weed", "unreachable", remote_storage_start_timeout="3s")
+    all_stored(attached)
+    attached.pageserver.stop()
+    with store.away():
+        said = attached.pageserver.refuses_to_start()
+    assert "cannot start without object storage" in said and "s3://pages/unreachable" in said, said
+    attached.pageserver.start()
+
+
+def test_credentials_that_expire_are_replaced_while_it_runs(attached_to):
+    attached, store = attached_to("weed", "credentials")
+    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
+    attached.pageserver.secret(SECRET)
+    try:
+        store.set_credentials("expired-key", attached.pageserver.secret("expired-secret"))
+        attached.postgres.bench(500)
+        lsn = attached.catch_up()
+        attached.pageserver.http.put(f"{attached.timeline.path}/checkpoint")
+        time.sleep(3)
+        assert lsns.parse(attached.timeline.info()["remote_consistent_lsn"]) < lsns.parse(lsn)
+    finally:
+        store.set_credentials(KEY, SECRET)
+    wait_uploaded(attached, lsn)
+    lsn = all_stored(attached)
+    attached.pageserver.stop()
+    wipe(attached.pageserver)
+    attached.pageserver.start()
+    attached.assert_files_equal(lsn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "weed"])
+def test_kills_during_uploads_lose_nothing(kind, attached_to, request):
+    kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
+    attached, store = attached_to(kind, "uploads")
+    server, timeline = attached.pageserver, attached.timeline
+    reported = timeline.info()["remote_consistent_lsn"]
+    with load(attached.postgres):
+        for number in range(kills):
+            time.sleep(chance.random() ** 2)
+            server.kill()
+            kept_from = attached.slot()[1]
+            server.start()
+            # A new owner reports nothing before its own index part is there.
+            first = lambda: timeline.info()["remote_consistent_lsn"]
+            before, reported = reported, wait_until(first, 60, what="a report of the new owner")
+            where = f"kill {number} of seed {SEED}"
+            assert lsns.parse(reported) >= lsns.parse(kept_from), where
+            assert lsns.parse(reported) >= lsns.parse(before), where
+    attached.catch_up(timeout=120)
+    lsn = all_stored(attached)
+    server.stop()
+    wipe(server)
+    server.start()
+    report = attached.assert_files_equal(lsn)
+    print(f"{kind}: {kills} kills during uploads, then the disk lost: {report.equal} pages equal, seed {SEED}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "weed"])
+def test_kills_during_deletions_lose_nothing_and_leave_nothing(kind, attached_to, request):
+    kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
+    attached, store = attached_to(kind, "deletions")
+    server, timeline = attached.pageserver, attached.timeline
+    attached.postgres.bench(500)
+    lsn = all_stored(attached)
+    gone = 0
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(kills):
+            branch = timeline.branch()
+            wait_until(lambda: branch.info()["remote_consistent_lsn"], 30, what="the branch in the store")
+            deleting = pool.submit(quietly, branch.delete)
+            time.sleep(chance.random() * 0.05)
+            server.kill()
+            deleting.exception(60)
+            server.start()
+            gone += finish_deletion(server, timeline, branch)
+    removed = lambda: not (left := left_of_deleted(store, "deletions", timeline.id)) or print("left:", left[:4])
+    wait_until(removed, 60, every=10, what="the branches' removal")
+    server.stop()
+    wipe(server)
+    server.start()
+    report = attached.assert_files_equal(lsn)
+    print(f"{kind}: {kills} kills during deletions, {gone} had taken effect; {report.equal} pages equal, seed {SEED}")
+
+
+def quietly(call):
+    """What is killed gives no answer."""
+    try:
+        call()
+    except (OSError, HttpError, AssertionError):
+        pass
+
+
+def finish_deletion(server, timeline, branch) -> bool:
+    """Whether the branch was gone already; it is now."""
+    try:
+        server.http.delete(branch.path)
+    except HttpError as error:
+        assert error.status == 404, error
+        return True
+    return False
+
+
+def left_of_deleted(store, prefix: str, kept: str) -> list[str]:
+    """Objects of other timelines, but for one each: the mark that it was deleted, which keeps it from coming back."""
+    others = sorted(name for name in store.objects(prefix) if "/timelines/" in name and kept not in name)
+    marks = {name.split("/")[3]: name for name in others if "/index_part-" in name}
+    return [name for name in others if name not in marks.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "weed"])
+def test_kills_during_downloads_serve_no_wrong_page(kind, attached_to, request):
+    kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
+    # What is read is fetched as a whole soon.
+    attached, store = attached_to(kind, "downloads", prefetch_whole_after=5, max_get_vectored_keys=32)
+    server, timeline = attached.pageserver, attached.timeline
+    attached.postgres.bench(2000)
+    accounts = rel_of_stopped(attached, "pgbench_accounts")
+    lsn = all_stored(attached)
+    at = lsns.parse(lsn)
+    with timeline.stream(timeout=120) as stream:
+        blocks = stream.ask(nblocks(accounts, at, at))
+        pages = list(stream.pipelined(get_page(accounts, block, at, at) for block in range(blocks)))
+    served = 0
+    for number in range(kills):
+        server.kill()
+        if number % 3 == 0:
+            wipe(server)
+        server.start()
+        reader = Reader(timeline, accounts, at, pages, random.Random(SEED + number))
+        reader.start()
+        time.sleep(chance.random() * 0.7)
+        server.kill()
+        reader.join(60)
+        assert not reader.wrong, f"kill {number} of seed {SEED}: blocks {reader.wrong[:10]}"
+        served += reader.served
+        server.start()
+    report = attached.assert_files_equal(lsn)
+    assert served > 0
+    print(f"{kind}: {kills} kills during downloads, {served} pages served meanwhile; {report.equal} equal, seed {SEED}")
+
+
+class Reader(threading.Thread):
+    """Reads random pages until the server is no more."""
+
+    def __init__(self, timeline, rel, at, pages, chance):
+        super().__init__(daemon=True)
+        self.timeline, self.rel, self.at, self.pages, self.chance = timeline, rel, at, pages, chance
+        self.served, self.wrong = 0, []
+
+    def run(self):
+        try:
+            with self.timeline.stream(timeout=30) as stream:
+                while True:
+                    block = self.chance.randrange(len(self.pages))
+                    page = stream.ask(get_page(self.rel, block, self.at, self.at))
+                    self.served += 1
+                    if page != self.pages[block]:
+                        self.wrong.append(block)
+        except (OSError, EOFError, AssertionError, ValueError):
+            pass
