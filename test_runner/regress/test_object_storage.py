@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import threading
 import time
@@ -132,7 +133,10 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
     """Intake slows and stops when the disk has what the store cannot take; afterwards nothing lacks."""
     seconds, budget = request.config.getoption("--store-outage-seconds"), 64 << 20
     attached, store = attached_to(kind, "outage", disk_budget=budget)
-    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
+    bucket = store.settings("outage")["remote_storage"]
+    # What only the store has cannot be read meanwhile.
+    unreadable = rf"ERROR.*GetPage\(.*failed: .*{re.escape(bucket)}"
+    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, unreadable, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
     accounts = rel_of_stopped(attached, "pgbench_accounts")
     largest, reads, refused, end = 0, 0, 0, time.monotonic() + seconds
     with store.away():
@@ -146,7 +150,7 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
                     reads += len(stream.ask(get_page(accounts, reads % 100))) // 8192
                 except Refused as error:
                     # Of layers that only the store has, which made room for others.
-                    assert store.settings("outage")["remote_storage"] in str(error), error
+                    assert bucket in str(error), error
                     refused += 1
             time.sleep(min(max(1, seconds / 60), max(0, end - time.monotonic())))
         behind = lsns.parse(attached.postgres.sql("SELECT pg_current_wal_flush_lsn()"))
