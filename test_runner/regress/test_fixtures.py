@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from fixtures import masks
+from fixtures.compare import raced_hints
 from fixtures.pageserver import Pageserver
 from fixtures.pagestream import Refused, Rel, exists, get_page, parse, slru_segment
 
@@ -86,6 +87,25 @@ def test_answers_are_read_to_the_last_byte():
         parse(b"\x69" + struct.pack(">I", 2) + bytes(8192), slru_segment("pg_xact", 0), 2)
     with pytest.raises(Refused, match="why"):
         parse(b"\x67why\0", request, 2)
+
+
+def test_the_lsn_of_an_older_hint_is_explained_by_history():
+    older, newer, changed = bytearray(heap_page()), bytearray(heap_page()), bytearray(heap_page())
+    masks.set_lsn(older, 80)
+    masks.set_lsn(newer, 160)
+    masks.set_lsn(changed, 80)
+    changed[8190] ^= 1
+
+    class History:
+        def __init__(self, then):
+            self.then = then
+
+        def ask(self, _):
+            return bytes(self.then)
+
+    raced = lambda then, theirs: raced_hints(History(then), Rel(1663, 5, 1249, 0), 64, bytes(newer), bytes(theirs))
+    assert raced(older, older)
+    assert not raced(changed, older) and not raced(older, changed) and not raced(newer, newer)
 
 
 def test_lines_of_the_log_that_nobody_expects_are_found(work_dir):

@@ -5,6 +5,9 @@
 
 pub(crate) mod compare;
 mod fork;
+pub(crate) mod hint_race;
+#[cfg(test)]
+mod images;
 mod lost_map;
 mod other;
 mod report;
@@ -15,9 +18,12 @@ use std::sync::Arc;
 use anyhow::bail;
 use camino::Utf8Path;
 use pageserver::datadir::DataDir;
+use pageserver::pgdata::PageStore;
 use pageserver::pgdata::listing::Listing;
+use pageserver_api::key::Key;
 use pageserver_api::reltag::{RelTag, SlruKind};
 use postgres_formats::control_file::ClusterState;
+use postgres_formats::page::PageBytes;
 use utils::lsn::Lsn;
 
 use crate::store::{Opened, Store, lsn_to_read};
@@ -51,6 +57,12 @@ pub(crate) async fn run(store: &Store, pgdata: &Utf8Path, lsn: Option<Lsn>) -> a
         bail!("{} pages or files differ from {pgdata} as of LSN {lsn}", totals.different);
     }
     Ok(())
+}
+
+/// A page in its history, if it exists then.
+async fn page_at<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<Option<PageBytes>> {
+    let Some(bytes) = store.get(key, lsn).await? else { return Ok(None) };
+    Ok(Some(PageBytes::try_from(&bytes[..])?))
 }
 
 /// Files of another cluster, or of another moment, would differ everywhere.

@@ -22,6 +22,8 @@ pub(crate) enum Verdict {
     Unlogged,
     /// A visibility map lacks bits that are not in the WAL.
     LostInWal,
+    /// The same but for an LSN that is older than that of the last logged hint.
+    OlderHint,
 }
 
 /// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.

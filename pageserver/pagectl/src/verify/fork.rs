@@ -8,9 +8,11 @@ use pageserver::datadir::{ForkFiles, PageReader};
 use pageserver::pgdata::listing::Listing;
 use pageserver_api::key::{Key, rel_block_key, slru_block_key};
 use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind, VM_FORK};
+use postgres_formats::page::PageBytes;
 use utils::lsn::Lsn;
 
 use super::compare::{self, Verdict};
+use super::hint_race;
 use super::lost_map;
 use super::report::Report;
 use crate::store::Opened;
@@ -59,16 +61,35 @@ impl ForkJob {
                 let place =
                     || format!("{} block {blkno} ({} offset {})", self.name(), chunk.path, chunk.offset_of(blkno));
                 let ours = stored.get(&self.key(blkno));
-                let mut verdict = self.verdict(ours, page);
-                if let (Verdict::Different(_), true, Some(ours)) = (verdict, self.is_visibility_map(), ours)
-                    && lost_map::explains(opened, self.key(blkno), ours, page).await?
-                {
-                    verdict = Verdict::LostInWal;
-                }
+                let verdict = match (self.verdict(ours, page), ours) {
+                    (Verdict::Different(at), Some(ours)) => self.explain(opened, blkno, ours, page, at).await?,
+                    (verdict, _) => verdict,
+                };
                 report.count(verdict, place);
             }
         }
         self.beyond_files(&listing, theirs..ours, report).await
+    }
+
+    /// Looks at the history of a page that differs, for what a server's pages differ in from any replayed ones.
+    async fn explain(
+        &self,
+        opened: &Opened,
+        blkno: u32,
+        ours: &Bytes,
+        theirs: &PageBytes,
+        at: usize,
+    ) -> anyhow::Result<Verdict> {
+        let (key, fork) = (self.key(blkno), self.fork());
+        if fork == Some(VM_FORK) && lost_map::explains(opened, key, ours, theirs).await? {
+            return Ok(Verdict::LostInWal);
+        }
+        if let Some(fork) = fork
+            && hint_race::explains(opened, key, fork, ours, theirs).await?
+        {
+            return Ok(Verdict::OlderHint);
+        }
+        Ok(Verdict::Different(at))
     }
 
     /// Pages that only the store has. Those of a free space map must be readable, no more.
@@ -93,14 +114,17 @@ impl ForkJob {
 
     /// Free space maps are hints that are not logged but for occasional images.
     fn is_unlogged(&self) -> bool {
-        matches!(self.target, Target::Relation(RelTag { forknum: FSM_FORK, .. }))
+        self.fork() == Some(FSM_FORK)
     }
 
-    fn is_visibility_map(&self) -> bool {
-        matches!(self.target, Target::Relation(RelTag { forknum: VM_FORK, .. }))
+    fn fork(&self) -> Option<u8> {
+        match self.target {
+            Target::Relation(rel) => Some(rel.forknum),
+            Target::Slru(..) => None,
+        }
     }
 
-    fn verdict(&self, ours: Option<&Bytes>, theirs: &[u8; 8192]) -> Verdict {
+    fn verdict(&self, ours: Option<&Bytes>, theirs: &PageBytes) -> Verdict {
         match self.target {
             Target::Relation(_) if self.is_unlogged() => Verdict::Unlogged,
             Target::Relation(rel) => compare::relation_page(rel.forknum, ours.map(|page| &page[..]), theirs),

@@ -8,9 +8,10 @@
 use pageserver::pgdata::PageStore;
 use pageserver::pgdata::listing::Listing;
 use pageserver_api::key::Key;
-use postgres_formats::BLCKSZ;
 use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageRef};
 use utils::lsn::Lsn;
+
+use super::page_at;
 
 /// Most changes of a page that are followed back.
 const MAX_CHANGES: usize = 100_000;
@@ -60,12 +61,6 @@ async fn page_of_lsn<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Res
         }
     }
     Ok(None)
-}
-
-async fn page_at<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<Option<PageBytes>> {
-    let Some(bytes) = store.get(key, lsn).await? else { return Ok(None) };
-    let page: [u8; BLCKSZ] = bytes[..].try_into()?;
-    Ok(Some(page))
 }
 
 fn is_empty_map(page: &PageBytes) -> bool {

@@ -32,6 +32,8 @@ pub(super) struct Totals {
     pub(super) unlogged: u64,
     /// Of the equal ones, visibility map pages that lack bits as on a standby.
     pub(super) lost_maps: u64,
+    /// Of the equal ones, pages on which two sessions logged hints at once.
+    pub(super) older_hints: u64,
 }
 
 impl Report {
@@ -50,6 +52,12 @@ impl Report {
                 let totals = &mut self.inner.lock().totals;
                 totals.equal += 1;
                 totals.lost_maps += 1;
+                return;
+            }
+            Verdict::OlderHint => {
+                let totals = &mut self.inner.lock().totals;
+                totals.equal += 1;
+                totals.older_hints += 1;
                 return;
             }
             Verdict::Different(at) => format!("differs from byte {at} on"),
@@ -92,18 +100,21 @@ impl Totals {
     pub(super) fn to_json(self, lsn: Lsn, differences: &[String]) -> serde_json::Value {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
-            "unlogged": self.unlogged, "lost_maps": self.lost_maps, "differences": differences,
+            "unlogged": self.unlogged, "lost_maps": self.lost_maps,
+            "older_hints": self.older_hints, "differences": differences,
         })
     }
 
     pub(super) fn summary(self, lsn: Lsn) -> String {
         format!(
             "verified as of LSN {lsn}: {} pages compared, {} equal, {} different \
-             ({} maps of databases made by WAL lack bits that were not logged; {} of free space maps passed over)",
+             ({} maps of databases made by WAL lack bits that were not logged; {} have the LSN of an older hint; \
+             {} of free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,
             self.lost_maps,
+            self.older_hints,
             self.unlogged
         )
     }

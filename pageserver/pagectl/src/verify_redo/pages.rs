@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use postgres_formats::dbase::DatabaseDir;
-use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut};
+use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut, PageRef};
 use postgres_formats::record::RelFile;
 use redo::mask::PageKind;
 use redo::vm;
@@ -11,6 +11,7 @@ use redo::vm;
 use super::files::DataFiles;
 use super::report::FinalCounts;
 use crate::verify::compare::{Verdict, relation_page};
+use crate::verify::hint_race::is_newer_by_lsn_only;
 
 pub(super) const MAIN: u8 = 0;
 pub(super) const VM: u8 = 2;
@@ -26,6 +27,8 @@ struct Fork {
     base_end: u32,
     /// Map pages that an image has emptied.
     emptied: HashSet<u32>,
+    /// LSNs of a page's last changes while these are images of hints, any of which the server's page may have.
+    hints: HashMap<u32, Vec<u64>>,
 }
 
 /// All pages.
@@ -56,7 +59,8 @@ impl Pages {
 
     fn fork(&mut self, rel: RelFile, fork: u8) -> &mut Fork {
         let base = self.base_of(rel);
-        let new = || Fork { pages: HashMap::new(), base, base_end: u32::MAX, emptied: HashSet::new() };
+        let new =
+            || Fork { pages: HashMap::new(), base, base_end: u32::MAX, emptied: HashSet::new(), hints: HashMap::new() };
         self.forks.entry((rel, fork)).or_insert_with(new)
     }
 
@@ -82,6 +86,16 @@ impl Pages {
     pub(super) fn note_image(&mut self, rel: RelFile, fork: u8, blkno: u32, page: &PageBytes) {
         if fork == VM && page.iter().skip(PAGE_HEADER_SIZE).all(|byte| *byte == 0) {
             self.fork(rel, fork).emptied.insert(blkno);
+        }
+    }
+
+    /// Notes whether the record that ends at `lsn`, which has changed the page, is an image of a hint.
+    pub(super) fn note_hint(&mut self, rel: RelFile, fork: u8, blkno: u32, lsn: u64, is_hint: bool) {
+        let hints = &mut self.fork(rel, fork).hints;
+        if is_hint {
+            hints.entry(blkno).or_default().push(lsn);
+        } else {
+            hints.remove(&blkno);
         }
     }
 
@@ -149,10 +163,15 @@ impl Pages {
                 };
                 let kind = PageKind::guess(*fork, &theirs);
                 let lost = entry.emptied.contains(blkno);
+                let raced = || {
+                    let hints = entry.hints.get(blkno).map_or(&[][..], |hints| hints);
+                    hints.contains(&PageRef::new(&theirs).lsn()) && is_newer_by_lsn_only(*fork, ours, &theirs)
+                };
                 match relation_page(*fork, Some(&ours[..]), &theirs) {
                     _ if *fork == FSM => counts.unlogged += 1,
                     Verdict::Equal => counts.equal(format!("{kind:?}")),
                     Verdict::Different(_) if lost && lacks_bits_only(ours, &theirs) => counts.equal("LostMap".into()),
+                    Verdict::Different(_) if raced() => counts.equal("OlderHint".into()),
                     verdict => counts.different(format!("relation {rel:?} fork {fork} block {blkno}: {verdict:?}")),
                 }
             }

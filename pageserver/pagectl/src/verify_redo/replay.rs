@@ -189,6 +189,9 @@ impl Replay {
             }
             None => {}
         }
+        let is_xlog = record.header.rmgr() == RmgrId::XLOG;
+        let is_hint = is_xlog && record.header.info & 0xF0 == xlog::op::FPI_FOR_HINT;
+        self.pages.note_hint(block.rel, block.fork, block.blkno, end_lsn, is_hint);
         self.pages.put(block.rel, block.fork, block.blkno, page);
         Ok(())
     }

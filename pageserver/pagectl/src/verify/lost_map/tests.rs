@@ -1,38 +1,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use pageserver::errors::StorageError;
 use pageserver_api::key::{DBDIR_KEY, rel_block_key};
-use pageserver_api::keyspace::KeySpace;
 use pageserver_api::reltag::RelTag;
 use postgres_formats::page::Page;
 use utils::bin_ser::BeSer;
-use wal_decoder::serialized_batch::SerializedValueBatch;
 
+use super::super::images::Images;
 use super::*;
 
-/// Images only.
-#[derive(Default)]
-struct Images(BTreeMap<(Key, Lsn), Bytes>);
-
-impl PageStore for Images {
-    async fn get(&self, key: Key, lsn: Lsn) -> Result<Option<Bytes>, StorageError> {
-        Ok(self.0.range((key, Lsn(0))..=(key, lsn)).next_back().map(|(_, image)| image.clone()))
-    }
-    async fn get_many(&self, _: &KeySpace, _: Lsn) -> Result<BTreeMap<Key, Bytes>, StorageError> {
-        Ok(BTreeMap::new())
-    }
-    async fn put_batch(&self, _: SerializedValueBatch) -> Result<(), StorageError> {
-        Ok(())
-    }
-    async fn finish_write(&self, _: Lsn, _: Lsn) -> Result<(), StorageError> {
-        Ok(())
-    }
-    fn set_wal_log_hints(&self, _: Lsn, _: bool) {}
-}
-
 fn map(lsn: u64, first_byte: u8, second_byte: u8) -> PageBytes {
-    let mut page = Page::new([0; BLCKSZ]);
+    let mut page = Page::new([0; 8192]);
     page.init(0);
     page.set_lsn(lsn);
     let mut bytes = page.into_inner();
