@@ -6,6 +6,7 @@
 //! were never published are passed over, so the work is linear in the number of layers.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +33,9 @@ const PARALLEL: usize = 8;
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// How long a task that is to end still waits for an index part on its way. If it gave that write up, whoever writes
+/// the next one, a deletion's mark above all, had to wait much longer for it.
+const LAST_WRITE: Duration = Duration::from_secs(2);
 
 /// A state of the timeline that is durable here.
 #[derive(Debug)]
@@ -71,6 +75,8 @@ struct Shared {
     in_bucket: AtomicBool,
     status: Mutex<UploadStatus>,
     uploaded: Mutex<HashSet<String>>,
+    /// An index part is on its way.
+    is_replacing: AtomicBool,
     cancel: CancellationToken,
     /// Nothing more is uploaded.
     ended: CancellationToken,
@@ -114,6 +120,7 @@ impl Uploader {
             in_bucket: AtomicBool::new(known.is_some()),
             status: Mutex::default(),
             uploaded: Mutex::new(uploaded),
+            is_replacing: AtomicBool::new(false),
             cancel: CancellationToken::new(),
             ended: CancellationToken::new(),
             remote,
@@ -194,9 +201,15 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
             next = next(&mut wanted) => next,
             () = shared.cancel.cancelled() => return,
         };
+        let mut publication = pin!(publish(&shared, &mut published, &next));
         let result = tokio::select! {
-            result = publish(&shared, &mut published, &next) => result,
-            () = shared.cancel.cancelled() => return,
+            result = &mut publication => result,
+            () = shared.cancel.cancelled() => {
+                if shared.is_replacing.load(Ordering::Acquire) {
+                    let _ = tokio::time::timeout(LAST_WRITE, publication).await;
+                }
+                return;
+            }
         };
         match result {
             Ok(()) => {
@@ -258,7 +271,10 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         let path = remote.index_part_path(shared.timeline, remote.generation);
         let bytes = next.encode()?.into();
         published.unconfirmed = None;
-        remote.storage.put(RequestClass::Control, &path, bytes).await?;
+        shared.is_replacing.store(true, Ordering::Release);
+        let put = remote.storage.put(RequestClass::Control, &path, bytes).await;
+        shared.is_replacing.store(false, Ordering::Release);
+        put?;
         published.unconfirmed = Some(next);
     }
     remote.check().await?;
