@@ -103,16 +103,7 @@ async fn make(conf: &'static PageServerConf) -> anyhow::Result<(TenantManager, T
         writer.put_image(rel_entry_key(rel), EXISTS).await?;
     }
     let layer = writer.finish(&ctx).await?;
-    let origin = Origin {
-        pg_version: PgVersion::V15,
-        system_identifier: 7,
-        wal_segment_size: 16 << 20,
-        data_checksums: false,
-        wal_log_hints: false,
-        import_lsn: IMPORT_LSN,
-        consistent_lsn: IMPORT_LSN,
-        ancestor: None,
-    };
+    let origin = Origin::of_initdb(PgVersion::V15, 7, IMPORT_LSN);
     let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
     let timeline = Timeline::create(conf, new, vec![layer], &ctx).await?;
     manager.add(timeline.clone()).await?;

@@ -58,16 +58,7 @@ async fn make(dir: &Utf8Path, tenant: TenantShardId, layers: u32) -> anyhow::Res
         }
         finished.push(writer.finish(&ctx).await?);
     }
-    let origin = Origin {
-        pg_version: PgVersion::V15,
-        system_identifier: 7,
-        wal_segment_size: 16 << 20,
-        data_checksums: false,
-        wal_log_hints: false,
-        import_lsn: LSN,
-        consistent_lsn: LSN,
-        ancestor: None,
-    };
+    let origin = Origin::of_initdb(PgVersion::V15, 7, LSN);
     let new = NewTimeline { tenant_shard_id: tenant, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
     Timeline::create(conf, new, finished, &ctx).await?.shutdown().await;
     Ok(())

@@ -122,16 +122,7 @@ impl World {
             finished.push(writer.finish(&ctx).await?);
         }
         let bytes = finished.iter().map(|(desc, _)| desc.file_size).sum();
-        let origin = Origin {
-            pg_version: PgVersion::V15,
-            system_identifier: 7,
-            wal_segment_size: 16 << 20,
-            data_checksums: false,
-            wal_log_hints: false,
-            import_lsn: LSN,
-            consistent_lsn: LSN,
-            ancestor: None,
-        };
+        let origin = Origin::of_initdb(PgVersion::V15, 7, LSN);
         let new = NewTimeline { tenant_shard_id: tenant, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
         let began = Instant::now();
         let remote = manager.remote_of(tenant);

@@ -28,16 +28,7 @@ const LAYERS: u32 = 12;
 const PAGES: u32 = 40;
 
 fn new_timeline() -> NewTimeline {
-    let origin = Origin {
-        pg_version: PgVersion::V15,
-        system_identifier: 7,
-        wal_segment_size: 16 << 20,
-        data_checksums: false,
-        wal_log_hints: false,
-        import_lsn: LSN,
-        consistent_lsn: LSN,
-        ancestor: None,
-    };
+    let origin = Origin::of_initdb(PgVersion::V15, 7, LSN);
     NewTimeline {
         tenant_shard_id: TenantShardId::unsharded(TenantId::generate()),
         timeline_id: TimelineId::generate(),

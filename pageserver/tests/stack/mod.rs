@@ -155,16 +155,7 @@ pub fn new_timeline() -> NewTimeline {
     NewTimeline {
         tenant_shard_id: TenantShardId::unsharded(TenantId::generate()),
         timeline_id: TimelineId::generate(),
-        origin: Origin {
-            pg_version: PgVersion::V15,
-            system_identifier: 7,
-            wal_segment_size: 16 << 20,
-            data_checksums: false,
-            wal_log_hints: false,
-            import_lsn: IMPORT_LSN,
-            consistent_lsn: IMPORT_LSN,
-            ancestor: None,
-        },
+        origin: Origin::of_initdb(PgVersion::V15, 7, IMPORT_LSN),
         prev_record_lsn: IMPORT_LSN - 8,
     }
 }

@@ -54,6 +54,22 @@ pub struct Origin {
     pub ancestor: Option<Ancestor>,
 }
 
+impl Origin {
+    /// A cluster as `initdb` makes it by default (segments of 16 MiB, no checksums), whose history begins at `lsn`.
+    pub const fn of_initdb(pg_version: PgVersion, system_identifier: u64, lsn: Lsn) -> Self {
+        Self {
+            pg_version,
+            system_identifier,
+            wal_segment_size: 16 << 20,
+            data_checksums: false,
+            wal_log_hints: false,
+            import_lsn: lsn,
+            consistent_lsn: lsn,
+            ancestor: None,
+        }
+    }
+}
+
 /// Where a timeline branches off another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ancestor {
