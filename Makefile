@@ -12,7 +12,7 @@ TESTED = --locked --workspace --profile tested
 
 .PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills test-stores
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
-.PHONY: bench-ingest bench-server bench-tiered bench-redo bench demo demo-s3 clean
+.PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -23,7 +23,7 @@ setup:  ## install what is missing: Debian packages, Rust toolchain, Python envi
 build:  ## build the release binaries
 	$(CARGO) build --locked --release --bin pagectl --bin pageserver --bin compute-fs
 
-demo: setup build  ## a pageserver behind a live Postgres, a branch of an earlier moment, every page verified
+demo: setup build  ## a pageserver behind a live Postgres, an accident undone by a compute, every page verified
 	scripts/demo.sh
 
 demo-s3: setup build  ## the same with an S3 server on loopback as object storage
@@ -54,8 +54,9 @@ test-stores: build  ## faults of object storage in full: 100 kills of each kind,
 	$(PYTEST) test_runner/regress/test_object_storage.py test_runner/regress/test_disk_budget.py --both-stores \
 		--store-operations 40 --store-kills 100 --store-outage-seconds 600
 
-kills: build  ## 200 ends of the pageserver at random moments under load, then every page is compared
+kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
+	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
 
 fuzz:  ## every fuzz target for FUZZ_SECONDS, with the seeds that there are (nightly toolchain, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
@@ -92,7 +93,10 @@ bench-tiered:  ## pages of layers in a bucket, scans, a start on an empty disk, 
 bench-redo:  ## redo of recorded WAL by record type, chain and core, against a stock server; writes benches/results
 	benches/run_redo.sh $(RESULTS)
 
-bench: bench-ingest bench-server bench-tiered bench-redo  ## all benchmarks
+bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
+
+bench: bench-ingest bench-server bench-tiered bench-redo bench-compute  ## all benchmarks
 
 clean:  ## remove what was built
 	$(CARGO) clean

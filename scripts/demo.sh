@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The main job on a small real cluster: a pageserver behind a live Postgres, its history as it grows, a branch of an
-# earlier moment, and in the end every page compared. Needs nothing but what scripts/setup.sh installs, and leaves
-# nothing behind but the picture of the layers.
+# The main job on a small real cluster: a pageserver behind a live Postgres, its history as it grows, an accident, a
+# stock Postgres on the moment before it, and in the end every page compared. Needs nothing but what scripts/setup.sh
+# installs, and leaves nothing behind but the picture of the layers.
 #
 # In the end the pageserver's disk is lost, and everything read back from object storage: a directory, or with
 # DEMO_STORE=weed (or moto) a bucket of an S3 server on loopback.
@@ -16,32 +16,33 @@ PYTHON=${VENV:-.venv}/bin/python
 PICTURE=${DEMO_PICTURE:-test_output/demo-layers.svg}
 BIN=$(find_postgres)
 [ -n "$BIN" ] || { echo "demo: no Postgres $PG_MAJOR found; run make setup" >&2; exit 1; }
-for program in "$PAGECTL" "$PAGESERVER"; do
+for program in "$PAGECTL" "$PAGESERVER" "$(dirname "$PAGECTL")/compute-fs"; do
     [ -x "$program" ] || { echo "demo: $program is not built; run make build" >&2; exit 1; }
 done
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/pageserver-demo.XXXXXX")
 DATA=$WORK/data
 STORE=$WORK/store
+COMPUTES=$WORK/computes
 # A socket's path is limited to 107 bytes, so it does not lie below a long TMPDIR.
 SOCKETS=$(mktemp -d /tmp/pgdemo.XXXXXX)
 SERVER_PID=
 BUCKET_PID=
 
 cleanup() {
-    local dir
+    if [ -d "$COMPUTES/rescue" ]; then
+        ctl compute destroy rescue --force >/dev/null 2>&1 || true
+    fi
     [ -z "$SERVER_PID" ] || kill -KILL "$SERVER_PID" 2>/dev/null || true
     if [ -n "$BUCKET_PID" ]; then
         # It ends with its standard input, and takes the S3 server along.
         exec {BUCKET_IN}>&-
         wait "$BUCKET_PID" 2>/dev/null || true
     fi
-    for dir in "$DATA" "$WORK/branch"; do
-        if [ -e "$dir/postmaster.pid" ]; then
-            as_postgres "$BIN/pg_ctl" -D "$dir" -m immediate stop >/dev/null 2>&1 || true
-        fi
-    done
-    rm -rf "$WORK" "$SOCKETS"
+    if [ -e "$DATA/postmaster.pid" ]; then
+        as_postgres "$BIN/pg_ctl" -D "$DATA" -m immediate stop >/dev/null 2>&1 || true
+    fi
+    rm -rf --one-file-system "$WORK" "$SOCKETS"
 }
 trap cleanup EXIT
 
@@ -74,7 +75,8 @@ member() {
 }
 
 ctl() {
-    PAGECTL_SERVER=http://$HTTP "$PAGECTL" "$@"
+    PAGECTL_SERVER=http://$HTTP PAGECTL_PAGE_SERVICE="host=${PAGES%:*} port=${PAGES##*:} user=demo" \
+        PAGECTL_COMPUTES=$COMPUTES PAGECTL_PG_BIN=$BIN "$PAGECTL" "$@"
 }
 
 # api METHOD PATH [BODY]
@@ -143,8 +145,11 @@ page() {
     "$PAGECTL" page show --file "$2" | sed -n 1,3p
 }
 
-balance() {
-    sql "$1" "SELECT count(*) || ' accounts with ' || sum(abalance) || ' in all' FROM pgbench_accounts"
+BALANCE="SELECT count(*) || ' accounts with ' || coalesce(sum(abalance), 0) || ' in all' FROM pgbench_accounts"
+
+# Runs SQL on the compute.
+on_rescue() {
+    as_postgres "$BIN/psql" -X -q -At -v ON_ERROR_STOP=1 "$RESCUE" -c "$1"
 }
 
 chmod 755 "$WORK" "$SOCKETS"
@@ -179,45 +184,52 @@ echo "tenant $TENANT, timeline $MAIN"
 wait "$BENCH"
 
 say "a moment to come back to"
-MOMENT=$(sql 5432 'SELECT pg_current_wal_insert_lsn()')
-THEN=$(balance 5432)
-echo "LSN $MOMENT: $THEN"
+MOMENT=$(sql 5432 "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')")
+THEN=$(sql 5432 "$BALANCE")
+echo "$MOMENT: $THEN"
+sleep 1.1
 
 say "then an accident, and work goes on"
-sql 5432 'DELETE FROM pgbench_accounts WHERE aid % 2 = 0'
-bench -c 2 -j 2 -t 2000 -n
-echo "LSN $(sql 5432 'SELECT pg_current_wal_insert_lsn()'): $(balance 5432)"
+FILE=$(sql 5432 "SELECT pg_relation_filenode('pgbench_accounts')")
+echo 'DELETE FROM pgbench_accounts;  -- and where is the WHERE?'
+sql 5432 'DELETE FROM pgbench_accounts'
+echo 'DROP TABLE pgbench_history;'
+sql 5432 'DROP TABLE pgbench_history; CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int,
+    mtime timestamp, filler char(22))'
+bench -c 2 -j 2 -t 1000 -n
+echo "now: $(sql 5432 "$BALANCE")"
 
-say "a branch of that moment"
+say "a stock Postgres on the moment before, read-write, nothing copied"
 has "$(sql 5432 'SELECT pg_current_wal_flush_lsn()')"
-BRANCH=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-ctl --tenant "$TENANT" --timeline "$MAIN" timeline branch --at-lsn "$MOMENT" --id "$BRANCH"
+echo "pagectl compute start rescue --branch rescue --at $MOMENT"
+if ! ctl compute start rescue --branch rescue --at "$MOMENT" 2>"$WORK/start.log"; then
+    cat "$WORK/start.log"
+    grep -q -- --copy "$WORK/start.log" || fail "the compute does not start"
+    echo "there is no FUSE here: the compute gets a copy of its own"
+    ctl branch delete rescue
+    ctl compute start rescue --branch rescue --at "$MOMENT" --copy
+fi
+RESCUE="$(ctl --json compute connect rescue --print | member connstr)"
+FOUND=$(on_rescue "$BALANCE")
+echo "there: $FOUND"
+[ "$FOUND" = "$THEN" ] || fail "the compute has $FOUND, there were $THEN"
+echo "and the history is there: $(on_rescue 'SELECT count(*) FROM pgbench_history') rows"
+
+say "what it writes is on its own branch"
+on_rescue "UPDATE pgbench_accounts SET abalance = 0 WHERE aid = 1; CREATE TABLE saved AS SELECT now() AS at"
+ctl compute stop rescue
+ctl branch diff rescue | tail -n 1
+BRANCH=$(ctl --json compute list | member timeline_id)
+ctl compute destroy rescue
 HEX="lpad(upper(to_hex(%s::int)), 8, '0')"
 # A key: 00, tablespace, database, relation, fork, block.
-KEY=000000067F$(sql 5432 "SELECT $(printf "$HEX" oid) || $(printf "$HEX" "pg_relation_filenode('pgbench_accounts')") \
+KEY=000000067F$(sql 5432 "SELECT $(printf "$HEX" oid) || $(printf "$HEX" "$FILE")
     FROM pg_database WHERE datname = 'postgres'")0000000000
-echo "the first page of the accounts now:"
+echo "the first page of the accounts on the main branch:"
 page "$MAIN" "$WORK/page-now"
-echo "and on the branch:"
+echo "and on this one:"
 page "$BRANCH" "$WORK/page-then"
 ! cmp -s "$WORK/page-now" "$WORK/page-then" || fail "both pages are the same"
-
-say "a Postgres on the branch"
-mkdir "$WORK/branch"
-"$BIN/psql" -X -q "host=${PAGES%:*} port=${PAGES##*:} user=demo dbname=demo" -c "fullbackup $TENANT $BRANCH" |
-    tar -x -C "$WORK/branch"
-chmod 700 "$WORK/branch"
-[ "$(id -u)" != 0 ] || chown -R postgres "$WORK/branch"
-as_postgres tee -a "$WORK/branch/postgresql.conf" >/dev/null <<CONF
-listen_addresses = ''
-unix_socket_directories = '$SOCKETS'
-port = 5433
-CONF
-postgres "$WORK/branch" start
-FOUND=$(balance 5433)
-echo "$FOUND"
-[ "$FOUND" = "$THEN" ] || fail "the branch has $FOUND, there were $THEN"
-postgres "$WORK/branch" stop -m fast
 
 say "the picture of all layers"
 ctl --tenant "$TENANT" --timeline "$MAIN" checkpoint

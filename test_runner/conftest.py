@@ -13,6 +13,7 @@ def pytest_addoption(parser):
                      "are skipped, but fail if all are wanted")
     parser.addoption("--redo-results", help="directory for what pagectl verify-redo found, one file per run")
     parser.addoption("--kills", type=int, default=30, help="SIGKILLs of the pageserver under load")
+    parser.addoption("--compute-kills", type=int, default=6, help="SIGKILLs of a compute under load")
     parser.addoption("--soak-minutes", type=float, default=0.3, help="mixed load before all pages are compared")
     parser.addoption("--garbage", type=int, default=10_000, help="connections that send garbage")
     parser.addoption("--store-kills", type=int, default=10, help="SIGKILLs during uploads, deletions, downloads, each")

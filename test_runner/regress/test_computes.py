@@ -1,7 +1,6 @@
 """Computes: any moment of a cluster as an ordinary Postgres, and what it writes on its branch."""
 
 import json
-import random
 import time
 from datetime import datetime, timezone
 
@@ -9,12 +8,11 @@ import pytest
 
 from fixtures import workload
 from fixtures.attached import attach_new, rel_of
-from fixtures.computes import Compute
-from fixtures.copies import checksums
+from fixtures.computes import Compute, amcheck, stay_where_it_is
+from fixtures.copies import catalogs, checksum_failures, checksums
 from fixtures.http import HttpClient
 from fixtures.pageserver import POSTGRES_IS_GONE
-
-RESTARTS = 8
+from fixtures.servers import DEFAULT_MAJOR
 
 
 def now() -> str:
@@ -32,19 +30,6 @@ def sequences(pg) -> dict[str, int]:
     """The last value of each sequence."""
     listed = pg.sql("SELECT string_agg(sequencename || '=' || coalesce(last_value, 0), ',') FROM pg_sequences")
     return {name: int(value) for name, value in (entry.split("=") for entry in listed.split(",") if entry)}
-
-
-def amcheck(pg):
-    pg.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
-    done = pg.run("pg_amcheck", *pg.connection()[:6], "--all", "--heapallindexed", check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def stay_where_it_is(server):
-    """A page server that comes back is looked for where it was: its ports are kept."""
-    server.configure(
-        listen_pg_addr=f"127.0.0.1:{server.pg_port}", listen_http_addr=f"127.0.0.1:{server.http_port}"
-    )
 
 
 @pytest.mark.parametrize("mode", [[], ["--copy"]], ids=["lazy", "copy"])
@@ -143,38 +128,6 @@ def test_any_number_of_computes_reads(make_postgres, make_pageserver, make_compu
     one.start()
     assert one.sql("SELECT count(*) FROM t") == "1000"
     computes.refuse("destroy", "one", names="stop it first")
-
-
-def test_killed_computes_lose_nothing_that_was_acknowledged(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "killed")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    stay_where_it_is(attached.pageserver)
-    computes = make_computes(attached.pageserver)
-    compute = computes.start("killed", "--branch", "killed", "--wait-for-pageserver", "--set", "shared_buffers=16MB")
-    compute.sql("CREATE TABLE acknowledged (i int PRIMARY KEY)")
-    said = 0
-    for attempt in range(RESTARTS):
-        bench = compute.start_bench_on()
-        until = time.monotonic() + random.uniform(0.2, 1.5)
-        while time.monotonic() < until:
-            compute.sql(f"INSERT INTO acknowledged VALUES ({said + 1})")
-            said += 1
-        compute.kill()
-        bench.wait(60)
-        if attempt % 3 == 2:
-            attached.pageserver.restart()
-        compute.start("--wait-for-pageserver")
-        assert int(compute.sql("SELECT count(*) FROM acknowledged")) >= said
-    sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)"
-    assert compute.sql(sums) == "t"
-    end = compute.stop()
-    print(f"{said} acknowledged rows over {RESTARTS} kills")
-    # What another one finds on the branch.
-    heir = computes.start("heir", "--branch", "killed", "--copy")
-    assert heir.sql(sums) == "t" and int(heir.sql("SELECT count(*) FROM acknowledged")) >= said
-    amcheck(heir)
-    end = heir.stop()
-    print(attached.assert_files_equal(end, heir.timeline, heir.data))
 
 
 def test_a_pageserver_that_is_away_is_waited_for(make_postgres, make_pageserver, make_computes):
@@ -328,6 +281,10 @@ def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     expected = checksums(pg)
     reader = computes.start("reader", "--read-only", "--at", lsn)
     assert checksums(reader) == expected
+    assert catalogs(reader) == catalogs(pg)
+    # The clients that are here are of one version, and dump no newer server.
+    if pg_major <= DEFAULT_MAJOR:
+        assert dump(reader) == dump(pg)
     first = computes.start("first", "--branch", "work", "--at", lsn)
     assert checksums(first) == expected
     first.bench(500)
@@ -341,5 +298,10 @@ def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     assert checksums(second) == written
     second.bench(100)
     amcheck(second)
+    for compute in (second, reader):
+        assert checksum_failures(compute) == 0 and compute.sql("SHOW data_checksums") == "on"
     print(attached.assert_files_equal(second.stop(), second.timeline, second.data))
+    # This client reads the control files of so many versions.
+    if pg_major <= DEFAULT_MAJOR + 1:
+        second.run("pg_checksums", "--check", "-D", second.data)
     assert checksums(reader) == expected

@@ -222,7 +222,7 @@ impl<S: PageSource> Volume<S> {
                 }
             }
             Err(FetchFailed) => {
-                file.state.lock().flights.remove(&first);
+                self.overlay.let_go(&file, first);
                 self.under_way.fetch_sub(size, Ordering::Relaxed);
                 start.outcome.send_replace(Some(Err(FetchFailed)));
             }
@@ -262,7 +262,14 @@ impl<S: PageSource> Volume<S> {
     }
 
     fn take_in(&self, landed: &Landed) {
-        if let Err(error) = self.overlay.take_in(&landed.file, landed.first, &landed.data) {
+        // A copy of what can be fetched again must not take the room of what cannot.
+        let taken = if self.overlay.has_room_to_keep() {
+            self.overlay.take_in(&landed.file, landed.first, &landed.data)
+        } else {
+            self.overlay.let_go(&landed.file, landed.first);
+            Err(io::Error::new(io::ErrorKind::StorageFull, "what is left of the disk is for what Postgres writes"))
+        };
+        if let Err(error) = taken {
             self.outage.not_kept(&error);
         }
         self.under_way.fetch_sub(landed.data.len(), Ordering::Relaxed);

@@ -42,6 +42,10 @@ use tree::{NodeId, ROOT, Tree};
 
 use crate::BLOCK;
 
+/// What is fetched leaves this much of the disk to what is written, but no more than that share of it.
+const RESERVE_MAX: u64 = 256 << 20;
+const RESERVE_SHARE: u64 = 20;
+
 pub(crate) struct Overlay {
     upper: PathBuf,
     staging: PathBuf,
@@ -78,6 +82,13 @@ impl Overlay {
     /// Room on the file system of the real files.
     pub(crate) fn stat_fs(&self) -> Result<rustix::fs::StatVfs, Errno> {
         rustix::fs::statvfs(&self.upper)
+    }
+
+    /// Whether there is room for more than what Postgres itself writes.
+    pub(crate) fn has_room_to_keep(&self) -> bool {
+        let Ok(stat) = self.stat_fs() else { return true };
+        let reserve = RESERVE_MAX.min(stat.f_blocks * stat.f_frsize / RESERVE_SHARE);
+        stat.f_bavail * stat.f_frsize > reserve
     }
 
     fn attr_of(&self, tree: &Tree, id: NodeId) -> io::Result<Attr> {

@@ -11,8 +11,8 @@ const NEAR: u32 = 128;
 /// Blocks read in a row after which a scan is assumed.
 const PATIENCE: u32 = 16;
 
-/// At most so many blocks ahead: 4 MiB.
-const WINDOW: u32 = 4 * PIECE;
+/// At most so many blocks ahead: 32 MiB, so that a source that is 50 ms away does not slow a scan down.
+const WINDOW: u32 = 32 * PIECE;
 
 /// What was read of a file last.
 #[derive(Debug, Default)]

@@ -103,8 +103,13 @@ impl Overlay {
             }
             Ok(())
         });
-        file.state.lock().flights.remove(&first);
+        self.let_go(file, first);
         taken
+    }
+
+    /// Ends a fetch without taking in what it has brought.
+    pub(crate) fn let_go(&self, file: &FileNode, first: u32) {
+        file.state.lock().flights.remove(&first);
     }
 
     /// Cuts or extends the file to `size` bytes.

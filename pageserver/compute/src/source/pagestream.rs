@@ -231,3 +231,29 @@ impl Inner {
         SourceError::Failed(text.to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_lsn_that_is_gone_is_told_from_what_comes_back() {
+        let at = TimelineAt {
+            tenant: TenantId::generate(),
+            timeline: TimelineId::generate(),
+            lsn: Lsn(0x1234_5678),
+            data_checksums: false,
+        };
+        let server = PageServer::new("host=127.0.0.1 port=1 user=none", None).unwrap();
+        let source = PagestreamSource::new(server, at.clone());
+        let collected = "tried to request a page version that was garbage collected. requested at 0/12345678";
+        let SourceError::Gone(said) = source.inner.meaning(collected) else { panic!("it does not come back") };
+        assert!(said.starts_with(collected), "{said}");
+        let lease = format!("A lease of LSN 0/12345678 on timeline {}", at.timeline);
+        assert!(said.contains(&lease) && said.contains("would have kept it"), "{said}");
+        let deleted = format!("timeline {} was not found", at.timeline);
+        assert!(matches!(source.inner.meaning(&deleted), SourceError::Gone(said) if said.contains("deleted")));
+        let late = "timed out while waiting for LSN 0/2";
+        assert_eq!(source.inner.meaning(late), SourceError::Retry(late.into()));
+    }
+}

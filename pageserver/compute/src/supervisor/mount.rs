@@ -85,18 +85,18 @@ fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, Errno> {
 fn mount_with_helper(data: &Path) -> io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-    let status = Command::new(HELPER)
+    let done = Command::new(HELPER)
         .args(["-o", "fsname=compute,subtype=compute,default_permissions,nosuid,nodev,noatime", "--"])
         .arg(data)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .status()
+        .output()
         .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => explained(Errno::PERM),
+            io::ErrorKind::NotFound => refused("is not there: install the package fuse3"),
             _ => error,
         })?;
     drop(theirs);
-    if !status.success() {
-        return Err(explained(Errno::PERM));
+    if !done.status.success() {
+        return Err(refused(&format!("says: {}", String::from_utf8_lossy(&done.stderr).trim())));
     }
     receive(&ours)
 }
@@ -119,13 +119,19 @@ fn explained(error: Errno) -> io::Error {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => format!(
             "{DEVICE} is not there: load the kernel module `fuse`, or start the container with `--device {DEVICE}`"
         ),
-        Errno::PERM | Errno::ACCESS => format!(
-            "may not mount: needs CAP_SYS_ADMIN (root; a container with `--cap-add SYS_ADMIN --device {DEVICE}`), \
-             or the program {HELPER} and read and write permission on {DEVICE}"
-        ),
         other => format!("mounting: {other}"),
     };
     io::Error::new(io::Error::from(error).kind(), text)
+}
+
+/// What is missing where we may not mount, nor the helper can.
+fn refused(helper: &str) -> io::Error {
+    let text = format!(
+        "may not mount, and {HELPER} {helper}. One of them is needed: CAP_SYS_ADMIN (root, a user namespace, or a \
+         container with `--cap-add SYS_ADMIN --device {DEVICE}`), or {HELPER} with read and write permission on \
+         {DEVICE}"
+    );
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
 /// Unmounts what a former supervisor left at `data`, after killing the server that works on it.

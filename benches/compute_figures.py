@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""What a compute costs: its first answer, its disk, its scans, its load against the same Postgres on a plain directory.
+
+Databases of several sizes are made with little WAL, attached, and their server is removed. Then, for each size: new
+computes on new branches, timed from the command to the first answer; the disk that one takes; cold scans of it. On a
+compute of pgbench's scale, in turn with a plain server: TPC-B, and selects of what is in memory. Nothing is left behind
+but compute.json.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "test_runner"))
+
+from fixtures.attached import Attached  # noqa: E402
+from fixtures.computes import Compute, Computes  # noqa: E402
+from fixtures.pageserver import Pageserver  # noqa: E402
+from fixtures.postgres import Postgres  # noqa: E402
+from fixtures.programs import program  # noqa: E402
+from fixtures.servers import find_server  # noqa: E402
+
+# A unit of pgbench's scale, with its index.
+MIB_PER_SCALE = 15
+MIB = 1 << 20
+# Both servers of a comparison have these. Commits reach the disk.
+SAME = {"shared_buffers": "128MB", "fsync": "on", "autovacuum": "off", "max_wal_size": "4GB",
+        "checkpoint_timeout": "5min", "wal_level": "replica"}
+POINT = "SELECT abalance FROM pgbench_accounts WHERE aid = {}"
+
+
+class Bench:
+    """A place of its own, and all that was started there."""
+
+    def __init__(self, args):
+        self.args = args
+        self.root = Path(tempfile.mkdtemp(prefix="compute-figures-", dir=args.dir))
+        self.root.chmod(0o755)
+        self.installed = find_server(args.pg_major)
+        self.servers: list[Postgres] = []
+        self.pageserver: Pageserver | None = None
+        self.computes: Computes | None = None
+
+    def say(self, text):
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    def make_database(self, name: str, scale: int) -> Postgres:
+        """A server with pgbench's tables, whose loading was not logged, ready to be attached."""
+        server = Postgres(self.installed, self.root / name)
+        self.servers.append(server)
+        server.init(wal_level="minimal", max_wal_senders=0, fsync="off", max_wal_size="'16GB'", shared_buffers="'1GB'",
+                    maintenance_work_mem="'1GB'", wal_keep_size=0, track_commit_timestamp="off")
+        server.start()
+        started = time.monotonic()
+        server.run("pgbench", "-h", server.sockets, "-U", "postgres", "-i", "-I", "dtgp", "-q", "-s", scale, "postgres",
+                   timeout=7200)
+        server.sql("VACUUM (ANALYZE, FREEZE)")
+        server.stop()
+        server.configure(wal_level="replica", max_wal_senders=10, max_replication_slots=10, fsync="off",
+                         shared_buffers="'128MB'")
+        server.start()
+        size = int(server.sql("SELECT pg_database_size('postgres')"))
+        self.say(f"{name}: {size / MIB:.0f} MiB in {time.monotonic() - started:.0f} s")
+        return server
+
+    def attach(self, server: Postgres, *, keep: bool) -> Attached:
+        """A pageserver of its own for the database; it goes on without the server."""
+        name = f"store-{server.data.name}"
+        self.pageserver = Pageserver(program("pageserver"), self.root / name).start()
+        started = time.monotonic()
+        timeline = self.pageserver.attach(server, timeout=7200)
+        attached = Attached(server, self.pageserver, timeline)
+        attached.catch_up(7200)
+        self.pageserver.http.put(f"{timeline.path}/checkpoint")
+        self.say(f"{name}: attached in {time.monotonic() - started:.0f} s")
+        if not keep:
+            server.destroy()
+        self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
+        return attached
+
+    def detach(self):
+        """Ends what `attach` has begun."""
+        if self.computes:
+            self.computes.destroy_all()
+            shutil.rmtree(self.computes.dir, ignore_errors=True)
+            self.computes = None
+        if self.pageserver:
+            self.pageserver.destroy()
+            shutil.rmtree(self.pageserver.workdir, ignore_errors=True)
+            self.pageserver = None
+
+    def clean(self):
+        try:
+            self.detach()
+            for server in self.servers:
+                server.destroy()
+        finally:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def forget_cached(self):
+        """The kernel's copies of the store's files, and of everybody else's; only root may."""
+        if self.args.drop_caches:
+            os.sync()
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+
+    def first_answer(self, name: str, row: int) -> tuple[Compute, dict]:
+        """Starts a compute on a branch of its own and asks it; seconds from the command to the answer."""
+        self.forget_cached()
+        started = time.monotonic()
+        self.computes.ok("start", name, "--branch", name)
+        ready = time.monotonic()
+        compute = Compute(self.computes, name)
+        asked = time.monotonic()
+        compute.sql(POINT.format(row))
+        # Looking up where the compute is, is the measurement's own.
+        return compute, {"ready_s": ready - started, "first_answer_s": time.monotonic() - asked + ready - started}
+
+    def starts(self, scale: int) -> dict:
+        rounds, disk = [], []
+        for number in range(self.args.starts):
+            name = f"s{number}"
+            compute, times = self.first_answer(name, 1 + (number * 7919 * 101) % (scale * 100_000))
+            rounds.append({key: round(value, 3) for key, value in times.items()})
+            disk.append(disk_mib(compute.dir))
+            self.computes.ok("destroy", name, "--force")
+        self.say(f"starts: {json.dumps(rounds)}, disk {disk}")
+        return {"rounds": rounds, **{key: median(one[key] for one in rounds) for key in rounds[0]},
+                "disk_mib": median(disk)}
+
+    def scans(self) -> dict:
+        """Reads all rows on computes that have read none; then once more what the kernel has."""
+        cold, warm, parallel = [], [], []
+        for number in range(self.args.scans):
+            for workers, found in ((0, cold), (2, parallel)):
+                name = f"scan{number}-{workers}"
+                self.forget_cached()
+                setting = f"max_parallel_workers_per_gather={workers}"
+                compute = self.computes.start(name, "--read-only", "--set", setting)
+                size = int(compute.sql("SELECT pg_relation_size('pgbench_accounts')"))
+                found.append(size / MIB / timed(compute, "SELECT sum(abalance) FROM pgbench_accounts"))
+                if not workers:
+                    warm.append(size / MIB / timed(compute, "SELECT sum(abalance) FROM pgbench_accounts"))
+                self.computes.ok("destroy", name, "--force")
+        self.say(f"scans: cold {rounded(cold)}, with workers {rounded(parallel)}, warm {rounded(warm)} MiB/s")
+        return {"table_mib": round(size / MIB), "cold_mib_per_s": round(median(cold), 1),
+                "cold_parallel_mib_per_s": round(median(parallel), 1), "warm_mib_per_s": round(median(warm), 1)}
+
+    def of_size(self, mib: int) -> dict:
+        scale = max(1, round(mib / MIB_PER_SCALE))
+        server = self.make_database(f"db{mib}", scale)
+        size = int(server.sql("SELECT pg_database_size('postgres')"))
+        self.attach(server, keep=False)
+        try:
+            found = {"database_mib": round(size / MIB), **self.starts(scale)}
+            return {**found, "scan": self.scans() if mib <= self.args.scan_mib else None}
+        finally:
+            self.detach()
+
+    def load(self) -> dict:
+        """pgbench on a compute and on the server that its branch is of, in turn."""
+        server = self.make_database("load", self.args.scale)
+        self.attach(server, keep=True)
+        try:
+            settings = [part for name, value in SAME.items() for part in ("--set", f"{name}={value}")]
+            compute = self.computes.start("load", "--branch", "load", *settings)
+            self.set_free(server)
+            return self.compare(server, compute)
+        finally:
+            server.destroy()
+            self.detach()
+
+    def set_free(self, server: Postgres):
+        """From here on nobody follows the server: it is where the pageserver does not look."""
+        server.stop()
+        shutil.rmtree(server.sockets)
+        server.sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
+        server.own(server.sockets)
+        server.configure(unix_socket_directories=f"'{server.sockets}'",
+                         **{name: f"'{value}'" for name, value in SAME.items()})
+        server.start()
+        server.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+    def compare(self, server: Postgres, compute: Compute) -> dict:
+        both = (("plain", server), ("compute", compute))
+        found = {who: {"select": [], "tpcb": []} for who, _ in both}
+        for _, one in both:
+            one.sql("CREATE EXTENSION pg_prewarm")
+            one.sql("SELECT sum(pg_prewarm(oid, 'read')) FROM pg_class WHERE relname LIKE 'pgbench_%'")
+        for _ in range(self.args.rounds):
+            for kind, flags in (("select", ["-S"]), ("tpcb", [])):
+                for who, one in both:
+                    one.sql("CHECKPOINT")
+                    found[who][kind].append(self.pgbench(one, *flags))
+        self.say(json.dumps(found))
+        middle = {who: {kind: median(tps) for kind, tps in kinds.items()} for who, kinds in found.items()}
+        ratio = {kind: round(middle["compute"][kind] / middle["plain"][kind], 2) for kind in ("tpcb", "select")}
+        return {"scale": self.args.scale, "clients": self.args.clients, "seconds": self.args.seconds, "tps": found,
+                "ratio": ratio}
+
+    def pgbench(self, server: Postgres, *flags) -> float:
+        out = server.run("pgbench", *server.connection()[:-2], "-n", "-c", self.args.clients, "-j", 2, "-T",
+                         self.args.seconds, *flags, "postgres", timeout=self.args.seconds + 300).stdout
+        line = next(line for line in out.splitlines() if line.startswith("tps = "))
+        return round(float(line.split()[2]), 1)
+
+
+def disk_mib(place: Path) -> float:
+    """What is allocated below a directory, but not what is mounted there."""
+    out = subprocess.run(["du", "-x", "-s", "-B1", place], check=True, capture_output=True, text=True).stdout
+    return round(int(out.split()[0]) / MIB, 1)
+
+
+def timed(server: Postgres, sql: str) -> float:
+    """Seconds that a statement takes, as psql tells them."""
+    said = server.sql(f"\\timing on\n{sql};")
+    return float(said.rpartition("Time: ")[2].split()[0]) / 1000
+
+
+def rounded(figures) -> str:
+    return ", ".join(f"{figure:.0f}" for figure in figures)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, nargs="*", default=[1024, 20480], help="sizes of databases; none: no starts")
+    parser.add_argument("--starts", type=int, default=7, help="computes to start for each size")
+    parser.add_argument("--scans", type=int, default=3, help="cold scans for each size, with and without workers")
+    parser.add_argument("--scan-mib", type=int, default=1024, help="scans are only made of databases of this size")
+    parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
+    parser.add_argument("--scale", type=int, default=50, help="of pgbench's comparison; 0: none")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=30, help="of each run of pgbench")
+    parser.add_argument("--pg-major", type=int, default=15)
+    parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")
+    parser.add_argument("--out", type=Path, help="directory for compute.json")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    bench = Bench(args)
+    results = {"pg_major": args.pg_major, "drop_caches": args.drop_caches, "load_before": os.getloadavg()[0],
+               "profile": os.environ.get("TEST_PROFILE", "release")}
+    try:
+        results["sizes"] = [bench.of_size(mib) for mib in args.mib]
+        results["pgbench"] = bench.load() if args.scale else None
+    finally:
+        bench.clean()
+    print(json.dumps(results))
+    if args.out:
+        (args.out / "compute.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
