@@ -60,6 +60,20 @@ def restarts(run):
     upload = run["upload"]
     yield from ("", f"Upload of {upload['layers']} layers, {upload['bytes'] / MIB:,.0f} MiB in all, no latency added: "
                 f"{upload['mb_per_second']:.0f} MB/s (asked: 200 MB/s on the S3 server).", "")
+    yield from processor(upload)
+
+
+def processor(upload):
+    """Of the upload; runs of before it was measured have nothing of it."""
+    spent = upload.get("processor")
+    if spent is None:
+        return
+    server = spent["server_ms_per_mb"]
+    yield ("Processor time: " + f"{spent['client_ms_per_mb']:.2f} ms a MB here"
+           + (f", {server:.2f} in the server, contents {'' if upload['contents_signed'] else 'not '}signed"
+              if server is not None else "")
+           + f"; meanwhile {spent['cores_busy_elsewhere']:.1f} cores were busy with something else.")
+    yield ""
 
 
 def main():

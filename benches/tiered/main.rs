@@ -3,10 +3,12 @@
 //!
 //! Runs on a directory, and on an S3 server if `BENCH_S3_ENDPOINT` and `BENCH_S3_BUCKET` are set, each with no, 4 and
 //! 25 ms of latency added to each request. Every page is compared with what was stored: a wrong or missing page ends
-//! the benchmark, and nothing is written. `BENCH_TIERED_QUICK=1` takes some minutes, `BENCH_TIERED_UPLOAD=1` ends
-//! after the uploads. Writes `tiered.json` into the directory that `BENCH_RESULTS` names.
+//! the benchmark, and nothing is written. `BENCH_TIERED_QUICK=1` takes some minutes, `BENCH_TIERED_UPLOAD=1` ends after
+//! the uploads, `BENCH_S3_UNSIGNED=1` does not sign their contents. Writes `tiered.json` into the directory that
+//! `BENCH_RESULTS` names.
 
 mod points;
+mod processor;
 mod restart;
 mod scans;
 mod store;
@@ -19,7 +21,11 @@ use serde_json::{Value, json};
 
 use points::Level;
 use store::Place;
-use world::{Shape, World};
+use world::{Shape, Uploaded, World};
+
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What is uploaded to see how fast that is: a GiB.
 const UPLOAD: Shape = Shape { layers: 8, pages: 16384 };
@@ -61,15 +67,17 @@ const QUICK: Plan = Plan {
 
 async fn measure(place: &Place, plan: &Plan) -> anyhow::Result<Value> {
     let prefix = format!("tiered-{}", std::process::id());
-    let (bytes, seconds) = World::make(place.open(&format!("{prefix}-upload"))?, UPLOAD).await?.uploaded;
+    let Uploaded { bytes, seconds, processor } =
+        World::make(place.open(&format!("{prefix}-upload")).await?, UPLOAD).await?.uploaded;
     let upload = json!({
         "bytes": bytes, "seconds": seconds, "mb_per_second": bytes as f64 / seconds / 1e6, "layers": UPLOAD.layers,
+        "processor": processor, "contents_signed": matches!(place, Place::S3 { .. }) && store::signs_payload(),
     });
     println!("{}: upload {upload}", place.kind());
     if std::env::var_os("BENCH_TIERED_UPLOAD").is_some() {
         return Ok(json!({ "store": place.kind(), "topology": topology(place, plan), "upload": upload }));
     }
-    let world = World::make(place.open(&prefix)?, plan.shape).await?;
+    let world = World::make(place.open(&prefix).await?, plan.shape).await?;
     let (mut points, mut scans, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
     for latency_ms in plan.latencies_ms.iter().copied() {
         for level in Level::ALL {

@@ -17,7 +17,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Makes a timeline of so many layers, and opens it with each latency. The figures are medians.
 pub async fn measure(place: &Place, prefix: &str, layers: u32, latencies_ms: &[u64]) -> anyhow::Result<Vec<Value>> {
-    let world = World::make(place.open(prefix)?, Shape { layers, pages: PAGES_PER_LAYER }).await?;
+    let world = World::make(place.open(prefix).await?, Shape { layers, pages: PAGES_PER_LAYER }).await?;
     let mut results = Vec::new();
     for latency_ms in latencies_ms {
         let (mut opened_ms, mut first_page_ms, mut requests) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,15 +8,13 @@ use std::time::Duration;
 use anyhow::Context;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::prefix::PrefixStore;
 use object_store::{
     CopyOptions, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use pageserver::remote_storage::RemoteStorage;
+use pageserver::remote_storage::{RemoteOptions, RemoteStorage, RemoteUrl, StoreSettings};
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -63,7 +61,7 @@ impl Place {
     }
 
     /// Opens what is below `prefix`.
-    pub fn open(&self, prefix: &str) -> anyhow::Result<Slow> {
+    pub async fn open(&self, prefix: &str) -> anyhow::Result<Slow> {
         let inner: Arc<dyn ObjectStore> = match self {
             Place::Directory(dir) => {
                 let dir = dir.join(prefix);
@@ -71,20 +69,28 @@ impl Place {
                 Arc::new(LocalFileSystem::new_with_prefix(dir)?)
             }
             Place::S3 { endpoint, bucket } => {
-                let s3 = AmazonS3Builder::new()
-                    .with_endpoint(endpoint)
-                    .with_bucket_name(bucket)
-                    .with_region("us-east-1")
-                    .with_access_key_id(std::env::var("AWS_ACCESS_KEY_ID").context("AWS_ACCESS_KEY_ID")?)
-                    .with_secret_access_key(std::env::var("AWS_SECRET_ACCESS_KEY").context("AWS_SECRET_ACCESS_KEY")?)
-                    .with_allow_http(true)
-                    .with_virtual_hosted_style_request(false)
-                    .build()?;
-                Arc::new(PrefixStore::new(s3, prefix))
+                let name = format!("s3://{bucket}/{prefix}");
+                let settings = StoreSettings {
+                    url: RemoteUrl::parse(&name).map_err(anyhow::Error::msg)?,
+                    name,
+                    endpoint: Some(endpoint.clone()),
+                    region: Some("us-east-1".to_owned()),
+                    path_style: true,
+                    allow_http: true,
+                    sign_payload: signs_payload(),
+                    credentials_file: None,
+                    options: RemoteOptions::default(),
+                };
+                settings.open().await?.context("a bucket")?
             }
         };
         Ok(Slow { inner, figures: Arc::default() })
     }
+}
+
+/// Whether contents are signed, which costs time on both sides.
+pub fn signs_payload() -> bool {
+    std::env::var_os("BENCH_S3_UNSIGNED").is_none()
 }
 
 impl Slow {

@@ -16,9 +16,11 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::shard::TenantShardId;
 use postgres_formats::version::PgVersion;
+use serde_json::Value;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
+use crate::processor::Ticks;
 use crate::store::Slow;
 
 /// Where all pages are.
@@ -70,8 +72,18 @@ pub struct World {
     pub shape: Shape,
     tenant: TenantShardId,
     timeline: TimelineId,
-    /// How fast it got there, in bytes and seconds.
-    pub uploaded: (u64, f64),
+    /// How fast it got there.
+    pub uploaded: Uploaded,
+}
+
+/// How fast layers were uploaded.
+pub struct Uploaded {
+    /// Bytes of the layers.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// What that cost the processors.
+    pub processor: Value,
 }
 
 /// That timeline, opened on a disk that was empty.
@@ -124,12 +136,13 @@ impl World {
         let bytes = finished.iter().map(|(desc, _)| desc.file_size).sum();
         let origin = Origin::of_initdb(PgVersion::V15, 7, LSN);
         let new = NewTimeline { tenant_shard_id: tenant, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
-        let began = Instant::now();
+        let (began, before) = (Instant::now(), Ticks::now());
         let remote = manager.remote_of(tenant);
         let timeline = Timeline::create_with(conf, new, finished, remote, &ctx).await?;
         manager.add(timeline.clone()).await?;
         ensure!(timeline.wait_uploaded(UPLOAD_TIMEOUT).await, "the upload does not end");
-        let uploaded = (bytes, began.elapsed().as_secs_f64());
+        let seconds = began.elapsed().as_secs_f64();
+        let uploaded = Uploaded { bytes, seconds, processor: before.spent(bytes, seconds) };
         drop(timeline);
         manager.shutdown().await;
         Ok(Self { store, shape, tenant, timeline: timeline_id, uploaded })

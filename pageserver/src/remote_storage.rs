@@ -5,6 +5,7 @@
 //! itself was tried again here already.
 
 mod attempts;
+mod begun;
 mod create;
 mod credentials;
 mod directory;
@@ -15,6 +16,7 @@ mod options;
 mod path;
 mod prices;
 mod replace;
+mod spare;
 mod upload;
 mod url;
 
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
@@ -32,6 +34,7 @@ use crate::errors::StorageError;
 use crate::metrics::METRICS;
 pub use crate::metrics::RequestClass;
 use attempts::Request;
+pub use begun::Begun;
 use failed::{Failed, Kind};
 use health::Health;
 pub use open::StoreSettings;
@@ -40,6 +43,7 @@ pub use options::RemoteOptions;
 pub use path::{INDEX_PART_PREFIX, RemotePath};
 use prices::Prices;
 use replace::GivenUp;
+use spare::Spares;
 pub use url::{Cloud, RemoteUrl};
 
 /// Objects that are removed by one request.
@@ -88,6 +92,9 @@ struct Inner {
     prices: Prices,
     health: Health,
     given_up: GivenUp,
+    spares: Spares,
+    /// Where objects are files.
+    directory: Option<Utf8PathBuf>,
 }
 
 impl RemoteStorage {
@@ -98,10 +105,16 @@ impl RemoteStorage {
 
     /// Like [`RemoteStorage::with_store`], with limits of one's own.
     pub fn with_options(store: Arc<dyn ObjectStore>, url: &str, options: RemoteOptions) -> Self {
+        Self::new(store, url, options, None)
+    }
+
+    /// `directory` is where objects are files, if they are.
+    fn new(store: Arc<dyn ObjectStore>, url: &str, options: RemoteOptions, directory: Option<Utf8PathBuf>) -> Self {
         let prices = if url.starts_with("file:") { Prices::Free } else { Prices::Cloud };
         let budgets = Budgets::new(&options);
-        let (health, given_up) = Default::default();
-        let inner = Inner { store, url: url.to_owned(), options, budgets, prices, health, given_up };
+        let (health, given_up, spares) = Default::default();
+        let url = url.to_owned();
+        let inner = Inner { store, url, options, budgets, prices, health, given_up, spares, directory };
         Self { inner: Arc::new(inner) }
     }
 

@@ -81,6 +81,7 @@ impl Settings {
             region: given(&self.remote_storage_region),
             path_style: self.remote_storage_path_style,
             allow_http: self.remote_storage_allow_http,
+            sign_payload: self.remote_storage_sign_payload,
             credentials_file: Some(Self::path(workdir, credentials)).filter(|_| !credentials.as_str().is_empty()),
             options: RemoteOptions {
                 attempt_timeout: self.remote_storage_timeout,

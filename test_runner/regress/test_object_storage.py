@@ -190,6 +190,16 @@ def test_a_start_without_its_store_is_refused_with_a_reason(attached_to):
     attached.pageserver.start()
 
 
+@pytest.mark.parametrize("kind", ["weed", "moto"])
+def test_contents_of_uploads_need_not_be_signed(kind, attached_to):
+    attached, _ = attached_to(kind, "unsigned", remote_storage_sign_payload=False)
+    lsn = all_stored(attached)
+    attached.pageserver.stop()
+    wipe(attached.pageserver)
+    attached.pageserver.start()
+    attached.assert_files_equal(lsn)
+
+
 def test_credentials_that_expire_are_replaced_while_it_runs(attached_to):
     attached, store = attached_to("weed", "credentials")
     attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)

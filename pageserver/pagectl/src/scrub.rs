@@ -102,6 +102,7 @@ async fn with_bucket(conf: &'static PageServerConf, args: &ScrubArgs) -> anyhow:
         region: std::env::var("AWS_REGION").ok(),
         path_style: true,
         allow_http: true,
+        sign_payload: true,
         credentials_file: None,
         options: RemoteOptions::default(),
     };

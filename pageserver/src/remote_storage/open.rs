@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, Checksum};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
@@ -38,6 +38,8 @@ pub struct StoreSettings {
     pub path_style: bool,
     /// Whether there need not be TLS.
     pub allow_http: bool,
+    /// Whether the contents of what is written to S3 are signed; if not, they still have a checksum.
+    pub sign_payload: bool,
     /// Where credentials are, if not where the cloud's own tools look for them.
     pub credentials_file: Option<Utf8PathBuf>,
     /// Limits of requests.
@@ -51,7 +53,11 @@ impl RemoteStorage {
     /// If the settings contradict each other, or a directory cannot be made.
     pub async fn open(settings: &StoreSettings) -> Result<Option<Self>, StorageError> {
         let store = settings.open().await?;
-        Ok(store.map(|store| Self::with_options(store, &settings.name, settings.options.clone())))
+        let directory = match &settings.url {
+            RemoteUrl::Directory(path) => Some(path.clone()),
+            _ => None,
+        };
+        Ok(store.map(|store| Self::new(store, &settings.name, settings.options.clone(), directory)))
     }
 
     /// Waits until the store answers, for at most `timeout`, and makes sure that it refuses to create what exists:
@@ -140,6 +146,9 @@ impl StoreSettings {
             .with_virtual_hosted_style_request(!self.path_style)
             .with_client_options(self.client())
             .with_retry(no_retries());
+        if !self.sign_payload {
+            builder = builder.with_unsigned_payload(true).with_checksum_algorithm(Checksum::CRC64NVME);
+        }
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint);
         }

@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::attempts::Request;
 use super::failed::{Failed, Kind};
 use super::options::RemoteOptions;
+use super::spare::Spare;
 use super::{Inner, RemotePath, RequestClass};
 use crate::errors::StorageError;
 use crate::metrics::{METRICS, StoreFault};
@@ -28,22 +29,24 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 struct Source {
     file: VirtualFile,
     len: u64,
+    spare: Arc<Spare>,
 }
 
 impl Source {
-    async fn open(path: &Utf8Path) -> Result<Self, StorageError> {
+    async fn open(path: &Utf8Path, spare: Arc<Spare>) -> Result<Self, StorageError> {
         let file = VirtualFile::open(path, OpenMode::Read).await?;
         let len = file.size()?;
-        Ok(Self { file, len })
+        Ok(Self { file, len, spare })
     }
 
     /// The bytes from `offset` on, at most `part_size`, which is a multiple of the file's alignment.
     async fn part(&self, offset: u64, part_size: u64) -> Result<Bytes, StorageError> {
         let wanted = part_size.min(self.len - offset);
         let span = wanted.next_multiple_of(self.file.align()) as usize;
-        let read =
-            self.file.start_read(offset, span).await.map_err(|source| self.file.error("read", offset, source))?;
-        let mut bytes = Bytes::from_owner(read);
+        let buf = self.spare.take(span, part_size as usize);
+        let read = self.file.start_read_into(offset, span, buf).await;
+        let read = read.map_err(|source| self.file.error("read", offset, source))?;
+        let mut bytes = self.spare.lend(read, part_size as usize);
         if (bytes.len() as u64) < wanted {
             let cut = std::io::ErrorKind::UnexpectedEof.into();
             return Err(self.file.error("read", offset, cut));
@@ -60,7 +63,7 @@ impl Inner {
         path: &RemotePath,
         file: &Utf8Path,
     ) -> Result<(), StorageError> {
-        let source = Source::open(file).await?;
+        let source = Source::open(file, self.spares.share()).await?;
         if source.len <= self.options.part_size {
             let bytes = source.part(0, self.options.part_size).await?;
             return self.put(class, path, &bytes).await;

@@ -154,6 +154,9 @@ settings! {
         remote_storage_path_style: bool = true, "true or false";
         /// Talk to the endpoint without TLS.
         remote_storage_allow_http: bool = false, "true or false";
+        /// Sign the contents of what is written to S3, by a SHA-256 that costs both sides processor time. Without it
+        /// they have a CRC-64/NVME instead, which a server that knows it verifies; TLS protects them on their way.
+        remote_storage_sign_payload: bool = true, "true or false";
         /// A TOML file with `access_key_id`, `secret_access_key` and perhaps `session_token`, read again whenever it
         /// has changed. Empty: the cloud's usual environment variables, files and instance roles.
         remote_storage_credentials_file: Utf8PathBuf = "", "path";

@@ -72,6 +72,7 @@ pub async fn scrub(subject: &Subject, options: Options, progress: &Arc<Progress>
     let mut timelines = local_timelines(subject).await?;
     if let Some(bucket) = &bucket {
         timelines.extend(bucket.timelines().await?);
+        bucket.check_begun(options, &mut report).await?;
     }
     local::check_tenant_files(subject, bucket.as_ref(), options, &mut report).await?;
     for timeline in timelines {

@@ -64,10 +64,10 @@ impl Handle {
         }
     }
 
-    /// Reads up to `len` bytes at `offset` into a fresh buffer. A shorter buffer means the end of the file.
-    pub(super) fn read_at(&self, offset: u64, len: usize) -> IoFuture<AlignedBuf> {
+    /// Reads up to `len` bytes at `offset` into `buf`, which is empty. A shorter one means the end of the file.
+    pub(super) fn read_at(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
+        debug_assert!(buf.is_empty() && len <= buf.capacity());
         METRICS.io_operations_bytes.of(IoOperation::Read).inc_by(len as u64);
-        let buf = AlignedBuf::with_capacity(len);
         match self {
             Handle::Os(fd) if uring() => uring_read(Arc::clone(fd), offset, buf, len),
             Handle::Os(fd) => {

@@ -103,8 +103,13 @@ impl VirtualFile {
 
     /// Starts reading `len` bytes at `offset`; a shorter result means the end of the file.
     pub(crate) fn start_read(&self, offset: u64, len: usize) -> IoFuture<AlignedBuf> {
+        self.start_read_into(offset, len, AlignedBuf::with_capacity(len))
+    }
+
+    /// Like [`VirtualFile::start_read`], into a buffer that is empty and large enough.
+    pub(crate) fn start_read_into(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
         debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
-        self.handle.read_at(offset, len)
+        self.handle.read_at(offset, len, buf)
     }
 
     /// Asks the kernel to write back what it caches of a range; `None` where there is no such call.

@@ -116,6 +116,34 @@ async fn orphans_are_removed_only_if_nobody_may_need_them() {
 }
 
 #[tokio::test]
+async fn writes_that_a_killed_process_had_begun_are_removed_once_they_are_old() {
+    let Some((world, root)) = World::new().await.in_directory().await else { return };
+    let hour = std::time::Duration::from_secs(3600);
+    let object = root.join(world.object(&world.layer_names().await[3]).to_string());
+    let generation = root.join(RemotePath::generation(&world.tenant, 1).to_string());
+    let old = [&object, &generation].map(|path| camino::Utf8PathBuf::from(format!("{path}#1")));
+    let (young, other) = (format!("{object}#2"), format!("{object}#draft"));
+    let modified = std::time::SystemTime::now() - 2 * hour;
+    for path in old.iter().map(|path| path.as_str()).chain([young.as_str(), other.as_str()]) {
+        std::fs::write(path, b"a part").unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        if path != young {
+            file.set_modified(modified).unwrap();
+        }
+    }
+    let there = || old.iter().filter(|path| path.exists()).count();
+    let grace = Options { grace: hour, ..looking() };
+    assert_eq!(found(&world.scrub(grace).await), [(Place::Bucket, Kind::Orphan); 2]);
+    assert_eq!(there(), 2, "nobody wanted them removed");
+    let report = world.scrub(Options { delete_orphans: true, ..grace }).await;
+    assert!(report.findings.len() == 2 && report.findings.iter().all(|it| it.fixed && it.bytes == 6), "{report:?}");
+    assert_eq!(there(), 0);
+    assert!(std::fs::exists(&young).unwrap(), "somebody may be writing it");
+    assert!(std::fs::exists(&other).unwrap() && object.exists() && generation.exists(), "these are no such writes");
+    assert_eq!(found(&world.scrub(grace).await), []);
+}
+
+#[tokio::test]
 async fn a_damaged_index_part_is_found() {
     let world = World::new().await;
     for at in [0, 13, 100, usize::MAX] {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use camino::Utf8PathBuf;
 use camino_tempfile::Utf8TempDir;
 use pageserver::config::PageServerConf;
-use pageserver::remote_storage::{RemotePath, RemoteStorage, RequestClass};
+use pageserver::remote_storage::{RemoteOptions, RemotePath, RemoteStorage, RemoteUrl, RequestClass, StoreSettings};
 use pageserver::tenant::scrub::{self, Options, Progress, Report, Subject};
 use pageserver::tenant::storage_layer::RemoteObject;
 use pageserver::tenant::timeline::{Manifest, Timeline};
@@ -36,7 +36,7 @@ pub struct World {
     pub model: Model,
     pub last: Lsn,
     _dir: Utf8TempDir,
-    _store: TestStore,
+    store: TestStore,
 }
 
 /// Everything but what a test is about.
@@ -50,6 +50,25 @@ pub fn repairing() -> Options {
 }
 
 impl World {
+    /// The bucket as a server opens it that has it as a directory; `None` if it is none.
+    pub async fn in_directory(mut self) -> Option<(Self, Utf8PathBuf)> {
+        let path = self.store.dir()?.to_owned();
+        let settings = StoreSettings {
+            url: RemoteUrl::Directory(path.clone()),
+            name: format!("file://{path}"),
+            endpoint: None,
+            region: None,
+            path_style: true,
+            allow_http: false,
+            sign_payload: true,
+            credentials_file: None,
+            options: RemoteOptions::default(),
+        };
+        let remote_storage = RemoteStorage::open(&settings).await.expect("opened");
+        self.conf = Box::leak(Box::new(PageServerConf { remote_storage, ..self.conf.clone() }));
+        Some((self, path))
+    }
+
     /// A timeline that nobody has open, and that the bucket has as generation 1.
     pub async fn new() -> Self {
         let dir = camino_tempfile::tempdir().expect("a directory");
@@ -77,7 +96,7 @@ impl World {
         let conf: &'static PageServerConf =
             Box::leak(Box::new(PageServerConf { remote_storage: Some(storage.clone()), ..conf }));
         let (tenant, timeline) = (new.tenant_shard_id, new.timeline_id);
-        let world = Self { conf, alone, storage, tenant, timeline, model, last, _dir: dir, _store: store };
+        let world = Self { conf, alone, storage, tenant, timeline, model, last, _dir: dir, store };
         world.publish().await;
         world
     }

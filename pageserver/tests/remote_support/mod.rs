@@ -83,6 +83,7 @@ async fn bucket(url: &str) -> Arc<dyn ObjectStore> {
         region: Some("us-east-1".to_owned()),
         path_style: true,
         allow_http: true,
+        sign_payload: true,
         credentials_file: None,
         options: RemoteOptions::default(),
     };

@@ -7,9 +7,9 @@ use camino::Utf8Path;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::Subject;
 use super::inventory::{There, generation_of};
 use super::report::{Finding, Kind, Place, Report};
+use super::{Options, Subject};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{INDEX_PART_PREFIX, RemotePath, RemoteStorage, RequestClass};
 use crate::tenant::timeline::Manifest;
@@ -90,6 +90,22 @@ impl Bucket {
         };
         let (kind, reason) = reason;
         report.add(Finding { place: Place::Bucket, kind, name: self.name(&path), reason, bytes: 0, fixed: false });
+        Ok(())
+    }
+
+    /// Writes to a directory that a killed process had begun. What is young may be under way in another server.
+    pub(super) async fn check_begun(&self, options: Options, report: &mut Report) -> Result<(), StorageError> {
+        let mut begun = self.storage.begun(&RemotePath::tenant(&self.tenant)).await?;
+        begun.retain(|it| it.age >= options.grace.as_secs());
+        if options.delete_orphans && !begun.is_empty() {
+            self.check_owner().await?;
+        }
+        for it in begun {
+            let fixed = options.delete_orphans && self.storage.remove_begun(&it).await?;
+            let reason = "a write that was begun and never ended".to_owned();
+            let (place, kind, name) = (Place::Bucket, Kind::Orphan, it.path.into_string());
+            report.add(Finding { place, kind, name, reason, bytes: it.size, fixed });
+        }
         Ok(())
     }
 
