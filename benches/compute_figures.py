@@ -33,6 +33,9 @@ MIB = 1 << 20
 # Both servers of a comparison have these. Commits reach the disk.
 SAME = {"shared_buffers": "128MB", "fsync": "on", "autovacuum": "off", "max_wal_size": "4GB",
         "checkpoint_timeout": "5min", "wal_level": "replica"}
+# What else decides how fast a commit is; it must be the same on both.
+TOLD = [*SAME, "synchronous_commit", "synchronous_standby_names", "full_page_writes", "wal_sync_method",
+        "wal_compression", "wal_buffers", "commit_delay", "bgwriter_lru_maxpages", "wal_log_hints", "data_checksums"]
 POINT = "SELECT abalance FROM pgbench_accounts WHERE aid = {}"
 
 
@@ -193,9 +196,11 @@ class Bench:
         for _, one in both:
             one.sql("CREATE EXTENSION pg_prewarm")
             one.sql("SELECT sum(pg_prewarm(oid, 'read')) FROM pg_class WHERE relname LIKE 'pgbench_%'")
-        for _ in range(self.args.rounds):
+        told = [[one.sql(f"SHOW {name}") for name in TOLD] for _, one in both]
+        assert told[0] == told[1], told
+        for number in range(self.args.rounds):
             for kind, flags in (("select", ["-S"]), ("tpcb", [])):
-                for who, one in both:
+                for who, one in both if number % 2 else both[::-1]:
                     one.sql("CHECKPOINT")
                     found[who][kind].append(self.pgbench(one, *flags))
         self.say(json.dumps(found))

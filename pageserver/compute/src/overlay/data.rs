@@ -55,12 +55,14 @@ impl Overlay {
         self.with_state(file, false, |state| {
             let length = length(state)?;
             let size = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX).min(size);
+            let blocks = blocks(offset, size)?;
             let mut out = match &state.handle {
-                Some(handle) => read(handle, offset, size)?,
-                None => Vec::new(),
+                Some(handle) if !blocks.clone().all(|block| state.is_remote(block)) => read(handle, offset, size)?,
+                // Nothing of it is here: reading holes would cost as much as the rest.
+                _ => Vec::new(),
             };
             out.resize(size, 0);
-            for block in blocks(offset, size)?.filter(|block| state.is_remote(*block)) {
+            for block in blocks.filter(|block| state.is_remote(*block)) {
                 let image = find(fetched, block).ok_or_else(|| io::Error::other("a block was not fetched"))?;
                 copy_block(&mut out, offset, block, image);
             }
