@@ -68,6 +68,7 @@ def test_every_kind_of_index_is_rebuilt(pg_major, make_postgres, pagectl, work_d
     with server.running():
         for kind in INDEXES:
             indexed_table(server, kind)
+        server.sql("CREATE EXTENSION bloom; CREATE UNLOGGED TABLE u (id int); CREATE INDEX ON u USING bloom (id)")
     middle_lsn = after_shutdown(server.checkpoint_lsn())
     middle = server.copy_stopped(work_dir / "middle")
     with server.running():

@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
 
 /// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.
 pub(crate) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
-    let never_logged = is_never_logged(theirs);
+    let never_logged = is_never_logged(theirs) || is_empty_bloom(fork, theirs);
     let Some(ours) = ours else {
         return if never_logged { Verdict::Equal } else { Verdict::OnlyInFile };
     };
@@ -55,6 +55,13 @@ pub(crate) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -
 fn is_written_before_logged(fork: u8, kind: PageKind, lsn: u64) -> bool {
     const GIST_BUILD_LSN: u64 = 1;
     (fork == INIT_FORK && lsn == 0) || (kind == PageKind::Gist && lsn == GIST_BUILD_LSN)
+}
+
+/// Whether the page is the only one of an empty bloom index, in the init fork of an unlogged table. Since 16
+/// `blbuildempty` writes it as the main fork's, which of an unlogged table is not logged: a standby lacks it, too.
+fn is_empty_bloom(fork: u8, page: &PageBytes) -> bool {
+    const BLOOM_PAGE_ID: [u8; 2] = 0xFF83u16.to_le_bytes();
+    fork == INIT_FORK && PageRef::new(page).lsn() == 0 && page.ends_with(&BLOOM_PAGE_ID)
 }
 
 /// Compares a page of an SLRU. The server begins some pages without a record (`ActivateCommitTs`): they are zeros.
@@ -118,6 +125,16 @@ mod tests {
         used[8000] = 1;
         assert_eq!(relation_page(0, None, &used), Verdict::OnlyInFile);
         assert_eq!(relation_page(0, Some(&empty_page(0)), &ZEROS), Verdict::Different(12));
+    }
+
+    #[test]
+    fn an_empty_bloom_index_of_an_unlogged_table_may_be_missing() {
+        let mut bloom = empty_page(0);
+        bloom[8190..].copy_from_slice(&[0x83, 0xFF]);
+        assert_eq!(relation_page(INIT_FORK, None, &bloom), Verdict::Equal);
+        assert_eq!(relation_page(0, None, &bloom), Verdict::OnlyInFile, "that of a logged table is logged");
+        bloom[0] = 1;
+        assert_eq!(relation_page(INIT_FORK, None, &bloom), Verdict::OnlyInFile, "up to 15 it is logged");
     }
 
     #[test]
