@@ -108,6 +108,7 @@ impl Heat {
             tracing::info!(tenant = %open.tenant, "it is not known what was hot: {error}");
             HotList::default()
         });
+        restore_order(&list, layers(open));
         let now = env::clock::now();
         let counted = layers(open).map(|(named, layer)| (named, layer.accesses())).collect();
         let tenant = open.tenant;
@@ -203,6 +204,20 @@ async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageErro
     }
 }
 
+/// All local layers look as if they had just been read when they are opened: those that were hot come after all others,
+/// the hottest last, so that eviction takes the others first.
+fn restore_order(list: &HotList, layers: impl Iterator<Item = (Named, Arc<Layer>)>) {
+    let by_name: HashMap<Named, Arc<Layer>> = layers.collect();
+    let hottest_first = list.hottest_first();
+    for (rank, named) in hottest_first.iter().enumerate() {
+        let colder = hottest_first.len() - rank;
+        if let Some(layer) = by_name.get(named).filter(|layer| layer.is_local()) {
+            // Within a second of now, so that what is read from here on soon counts as much.
+            layer.restore_access((colder * 1000 / hottest_first.len()).max(1) as u64);
+        }
+    }
+}
+
 fn layers(open: &Open) -> impl Iterator<Item = (Named, Arc<Layer>)> + '_ {
     open.timelines.iter().flat_map(|timeline| {
         let id = timeline.timeline_id();
@@ -256,4 +271,37 @@ async fn fetch(conf: &PageServerConf, layer: Arc<Layer>) -> bool {
         tracing::info!("{}: not warmed: {error}", layer.path());
     }
     fetched.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
+    use pageserver_api::key::Key;
+    use utils::id::{TenantId, TimelineId};
+    use utils::lsn::Lsn;
+
+    fn layer(lsn: u64) -> (Named, Arc<Layer>) {
+        let (tenant, timeline) = (TenantShardId::unsharded(TenantId::from([1; 16])), TimelineId::from([2; 16]));
+        let desc = PersistentLayerDesc::new_image(tenant, timeline, Key::MIN..Key::MAX, Lsn(lsn), 1);
+        let layer = Layer::new(Utf8Path::new("/t"), desc, 1, LayerIdentity { file_id: 1, tail_offset: 4096 });
+        let name = layer.path().file_name().unwrap().to_owned();
+        ((timeline, name), Arc::new(layer))
+    }
+
+    #[test]
+    fn after_a_start_what_was_hot_is_more_recent_than_the_rest() {
+        let all: Vec<_> = (1..=4).map(layer).collect();
+        let mut list = HotList::default();
+        for (number, reads) in [(1, 50), (3, 5)] {
+            list.note(all[number].0.clone(), reads);
+        }
+        restore_order(&list, all.iter().cloned());
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|number| (all[*number].1.last_access(), *number));
+        assert_eq!(order, [0, 2, 3, 1]);
+        assert!(all.iter().all(|(_, layer)| layer.accesses() == 1), "nothing was read");
+        let (coldest, hottest) = (all[0].1.last_access(), all[1].1.last_access());
+        assert!(hottest - coldest < 60_000, "a read from here on counts as much");
+    }
 }

@@ -34,9 +34,8 @@ impl Layer {
         self.access.count.load(Ordering::Relaxed)
     }
 
-    /// Takes over what an earlier process has seen.
-    pub fn restore_access(&self, last: u64, count: u64) {
-        self.access.last.fetch_max(last, Ordering::Relaxed);
-        self.access.count.fetch_max(count, Ordering::Relaxed);
+    /// Takes over what an earlier process knew: it counts as read, by `ahead_ms` milliseconds later than now.
+    pub(crate) fn restore_access(&self, ahead_ms: u64) {
+        self.access.last.fetch_max(now_ms().saturating_add(ahead_ms), Ordering::Relaxed);
     }
 }
