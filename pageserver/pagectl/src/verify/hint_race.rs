@@ -2,7 +2,7 @@
 //!
 //! With checksums or `wal_log_hints` the first hint on a page after a checkpoint is logged as an image of the page. Two
 //! sessions that set hints on a page at the same time log an image each; only the one that makes the page dirty sets
-//! its LSN (`MarkBufferDirtyHint`), and that may be the older image's. Replay, a standby's too, ends with the newer one.
+//! its LSN (`MarkBufferDirtyHint`), and that may be the older image's. Replay, a standby's too, ends with the newer.
 
 use pageserver::pgdata::PageStore;
 use pageserver_api::key::Key;
