@@ -81,7 +81,7 @@ class Bench:
         timeline = self.pageserver.attach(server, timeout=7200)
         attached = Attached(server, self.pageserver, timeline)
         attached.catch_up(7200)
-        self.pageserver.http.put(f"{timeline.path}/checkpoint")
+        self.pageserver.http.put(f"{timeline.path}/checkpoint", timeout=3600)
         self.say(f"{name}: attached in {time.monotonic() - started:.0f} s")
         if not keep:
             server.destroy()
@@ -161,7 +161,8 @@ class Bench:
         size = int(server.sql("SELECT pg_database_size('postgres')"))
         self.attach(server, keep=False)
         try:
-            found = {"database_mib": round(size / MIB), **self.starts(scale)}
+            found = {"database_mib": round(size / MIB), "store_mib": disk_mib(self.pageserver.workdir)}
+            found.update(self.starts(scale))
             return {**found, "scan": self.scans() if mib <= self.args.scan_mib else None}
         finally:
             self.detach()

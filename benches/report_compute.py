@@ -13,16 +13,16 @@ GIVEN = os.environ.get("BENCH_COMPUTE_ARGS")
 
 def starts(found):
     yield from ("## The first answer of a cold compute", "",
-                "From the command `pagectl compute start --branch NEW` until psql has the row of a SELECT by primary "
-                "key; each time a new branch and", "a new compute, medians. Asked: under 1.5 s at any size, less than "
-                "20 % apart; under 200 MB of local disk.", "",
-                "| database MiB | starts | command ends s | first answer s | slowest s | local disk MiB |",
-                "|---|---|---|---|---|---|")
+                "From the command `pagectl compute start --branch NEW` until psql has the row of a SELECT by key; medians,",
+                "each time of a new compute on a new branch.",
+                "Asked: under 1.5 s at any size, less than 20 % apart; under 200 MB of local disk.", "",
+                "| database MiB | store MiB | starts | command ends s | first answer s | slowest s | local disk MiB |",
+                "|---|---|---|---|---|---|---|")
     sizes = found["sizes"]
     for size in sizes:
         slowest = max(one["first_answer_s"] for one in size["rounds"])
-        yield (f"| {size['database_mib']:,} | {len(size['rounds'])} | {size['ready_s']:.2f} | "
-               f"{size['first_answer_s']:.2f} | {slowest:.2f} | {size['disk_mib']:.0f} |")
+        yield (f"| {size['database_mib']:,} | {size['store_mib']:,.0f} | {len(size['rounds'])} | "
+               f"{size['ready_s']:.2f} | {size['first_answer_s']:.2f} | {slowest:.2f} | {size['disk_mib']:.0f} |")
     if len(sizes) > 1:
         first, last = (sizes[at]["first_answer_s"] for at in (0, -1))
         yield from ("", f"The largest takes {100 * (last / first - 1):+.0f} % compared with the smallest.")
@@ -33,7 +33,7 @@ def scans(found):
     scanned = [size["scan"] for size in found["sizes"] if size["scan"]]
     if scanned:
         yield from ("## Scans", "",
-                    "`SELECT sum(abalance) FROM pgbench_accounts` on a compute that has read none of it; then again. "
+                    "`SELECT sum(abalance) FROM pgbench_accounts` on a compute that has read none of it; then again.",
                     "Asked: cold at least 100 MB/s.", "",
                     "| table MiB | cold MiB/s | cold with 2 workers MiB/s | again MiB/s |", "|---|---|---|---|")
     for scan in scanned:
