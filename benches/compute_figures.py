@@ -163,7 +163,7 @@ class Bench:
         try:
             found = {"database_mib": round(size / MIB), "store_mib": disk_mib(self.pageserver.workdir)}
             found.update(self.starts(scale))
-            return {**found, "scan": self.scans() if mib <= self.args.scan_mib else None}
+            return {**found, "scan": self.scans() if self.args.scans and mib <= self.args.scan_mib else None}
         finally:
             self.detach()
 
@@ -237,7 +237,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, nargs="*", default=[1024, 20480], help="sizes of databases; none: no starts")
     parser.add_argument("--starts", type=int, default=7, help="computes to start for each size")
-    parser.add_argument("--scans", type=int, default=3, help="cold scans for each size, with and without workers")
+    parser.add_argument("--scans", type=int, default=3, help="cold scans for each size, each with and without workers")
     parser.add_argument("--scan-mib", type=int, default=1024, help="scans are only made of databases of this size")
     parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
     parser.add_argument("--scale", type=int, default=50, help="of pgbench's comparison; 0: none")

@@ -13,8 +13,8 @@ GIVEN = os.environ.get("BENCH_COMPUTE_ARGS")
 
 def starts(found):
     yield from ("## The first answer of a cold compute", "",
-                "From the command `pagectl compute start --branch NEW` until psql has the row of a SELECT by key; medians,",
-                "each time of a new compute on a new branch.",
+                "From the command `pagectl compute start --branch NEW` until psql has the row of a SELECT by key;",
+                "each time a new compute on a new branch, medians.",
                 "Asked: under 1.5 s at any size, less than 20 % apart; under 200 MB of local disk.", "",
                 "| database MiB | store MiB | starts | command ends s | first answer s | slowest s | local disk MiB |",
                 "|---|---|---|---|---|---|---|")
