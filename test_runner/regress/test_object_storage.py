@@ -28,18 +28,26 @@ every_store = pytest.mark.parametrize("kind", ["directory", "weed", "moto"])
 
 @pytest.fixture
 def attached_to(make_postgres, make_pageserver, make_store):
-    """A Postgres with a pageserver behind it, whose store is of some kind."""
+    """A Postgres with a pageserver behind it, whose store is of some kind. None outlives its test: the next one may
+    take the store away from all that use it."""
+    made = []
 
     def make(kind: str, name: str, **settings):
         store = make_store(kind)
         attached = attach_new(
             make_postgres, make_pageserver, f"{name}-{kind}", settings={**QUICK, **store.settings(name), **settings}
         )
+        made.append(attached)
         first = lambda: attached.timeline.info()["remote_consistent_lsn"]
         wait_until(first, 60, what="the import in the store")
         return attached, store
 
-    return make
+    yield make
+    for attached in made:
+        if attached.pageserver.is_running():
+            attached.pageserver.stop()
+        if attached.postgres.is_running():
+            attached.postgres.stop()
 
 
 @pytest.mark.slow

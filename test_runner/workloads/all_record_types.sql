@@ -263,6 +263,8 @@ INSERT INTO sp SELECT 'prefix/' || chr(200+g%200) || md5(g::text), point(0.5,0.5
 DELETE FROM sp WHERE ctid < '(100,0)'; VACUUM sp;                          -- VACUUM_LEAF, VACUUM_REDIRECT
 INSERT INTO sp SELECT 'prefix/' || md5((g*3)::text) || g, point(g%500, g%333), '10.1.1.1' FROM generate_series(1,2500) g; VACUUM sp;
 CREATE TABLE sp0(t text); CREATE INDEX sp0_t ON sp0 USING spgist(t); INSERT INTO sp0 SELECT 'a'||g FROM generate_series(1,20) g; DELETE FROM sp0 WHERE t > 'a15'; VACUUM sp0; DELETE FROM sp0; VACUUM sp0;  -- VACUUM_ROOT
+-- An image of a page without an item: the hole lacks there, while the server's page keeps what was in it.
+CREATE TABLE sp1(t text); CREATE INDEX sp1_t ON sp1 USING spgist(t); INSERT INTO sp1 SELECT 'a'||g FROM generate_series(1,20) g; CHECKPOINT; DELETE FROM sp1; VACUUM sp1;
 -- ADD_NODE that does not fit its page and moves (blk1/blk2): several growing inner tuples share inner pages
 CREATE TABLE spx(t text); CREATE INDEX spx_t ON spx USING spgist(t);
 INSERT INTO spx SELECT chr(65+p)||chr(97+c)||md5((p*100+c)::text)||repeat(md5(c::text),5)||n FROM generate_series(0,13) p, generate_series(0,2) c, generate_series(1,20) n;

@@ -99,11 +99,13 @@ pub fn mask_for_files(kind: PageKind, page: &mut [u8; 8192]) {
     }
 }
 
-/// The hole keeps what was there before; pages of some kinds have none, or do not maintain `pd_lower` (24 then).
+/// The hole keeps what was there before; pages of some kinds have none, or do not maintain `pd_lower` (24 then). Of
+/// SP-GiST only metapages of old indexes do not: a data page without items has 24, and a hole that an image leaves out.
 fn mask_hole(kind: PageKind, page: &mut PageMut<'_>) {
     let maintains_lower = match kind {
         PageKind::Brin => special_u16(page, 8, 6) != 0xF092,
-        PageKind::Gin | PageKind::Spgist | PageKind::Other => page.lower() > 24,
+        PageKind::Spgist => !is_spgist_meta(page) || page.lower() > 24,
+        PageKind::Gin | PageKind::Other => page.lower() > 24,
         _ => true,
     };
     if maintains_lower {
@@ -153,11 +155,15 @@ fn mask_leaf_hints(page: &mut PageMut<'_>, flags_at: usize, hints: u16) {
     set_special_u16(page, 16, flags_at, flags);
 }
 
+fn is_spgist_meta(page: &PageMut<'_>) -> bool {
+    const META: u16 = 0x01;
+    special_u16(page, 8, 0) & META != 0
+}
+
 /// The metapage caches pages with free space, without WAL.
 fn mask_spgist_meta(page: &mut PageMut<'_>) {
-    const META: u16 = 0x01;
     const LAST_USED_PAGES: usize = 28;
-    if special_u16(page, 8, 0) & META != 0
+    if is_spgist_meta(page)
         && let Some(cache) = page.bytes_mut().get_mut(LAST_USED_PAGES..8184)
     {
         cache.fill(0);

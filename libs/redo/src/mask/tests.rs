@@ -110,3 +110,18 @@ fn killed_index_items_count_as_alive() {
         assert_ne!(masked(true, &|_| ()), masked(false, &|_| ()));
     }
 }
+
+#[test]
+fn an_spgist_page_without_items_has_a_hole_and_a_metapage_of_old_none() {
+    const META: u8 = 0x01;
+    let masked = |flags: u8, content: u8| {
+        let mut page = page_with(8, &[]);
+        page[8184..].copy_from_slice(&[flags, 0, 0, 0, 0, 0, 0x82, 0xFF]);
+        page[24] = content;
+        assert_eq!(PageRef::new(&page).lower(), 24);
+        mask_for_files(PageKind::Spgist, &mut page);
+        page
+    };
+    assert_eq!(masked(0, 1), masked(0, 2));
+    assert_ne!(masked(META, 1), masked(META, 2), "its magic number");
+}
