@@ -205,9 +205,9 @@ def answers_alone(compute: Compute):
     def is_there():
         if compute.state() != "running":
             compute.computes.pagectl("compute", "start", compute.name)
-        others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        command = ["psql", "-XqAt", *compute.connection(), "-c", "CHECKPOINT", "-c", others]
-        return compute.run(*command, check=False, timeout=120).stdout.strip() == "0"
+        clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        command = ["psql", "-XqAt", *compute.connection(), "-c", "CHECKPOINT", "-c", clients]
+        return compute.run(*command, check=False, timeout=120).stdout.strip() == "1"
 
     wait_until(is_there, 120, every=0.5, what="an answer of the compute")
 
