@@ -4,7 +4,7 @@ from fixtures import servers
 
 pytest_plugins = [
     "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
-    "fixtures.pageserver", "fixtures.s3", "fixtures.computes",
+    "fixtures.pageserver", "fixtures.s3", "fixtures.computes", "fixtures.unprivileged",
 ]
 
 

@@ -163,8 +163,6 @@ def test_a_full_disk_of_a_compute_loses_nothing(make_postgres, make_pageserver, 
             said = run_full(compute, disk)
             compute.stop()
         finally:
-            # What still waits for room would hold up the end.
-            (disk / "ballast").unlink(missing_ok=True)
             computes.destroy_all()
         computes.dir = elsewhere
         heir = computes.start("heir", "--branch", "full", "--copy")

@@ -7,25 +7,29 @@
 //!
 //! * [`mount`]: mounting, with and without privileges. [`daemon`]: the process that serves.
 //! * [`postgres`]: finding the processes of the server, and killing them.
-//! * [`launch`]: starting all this from another process, and stopping it.
+//! * [`launch`]: starting all this from another process, and stopping it. [`lock`]: who works on a compute.
+//! * [`health`]: whether the file system answers.
 
 mod daemon;
+pub mod health;
 pub mod launch;
+mod lock;
 mod mount;
 mod postgres;
 mod recovery;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::layout::Layout;
 use daemon::{Daemon, Ended};
+use health::Watch;
+use lock::Lock;
+pub use lock::lock_daemon;
 use mount::Mount;
-use recovery::{Running, recover};
+use recovery::{Running, clear, recover};
 
 /// How often the connection is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -41,22 +45,27 @@ pub const READY: &str = "ready";
 
 /// Mounts the compute at `layout` and keeps it served by processes `compute-fs serve <daemon_args>` until SIGTERM.
 pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {
-    let lock = lock(layout)?;
+    let lock = Lock::take(layout)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    mount::clear(&layout.data())?;
+    clear(layout)?;
     let mut running = Running::start(layout.clone(), daemon_args.to_vec())?;
     running.until_ready().await?;
     println!("{READY}");
     io::stdout().flush()?;
+    let mut watch = Watch::new(layout.data());
     loop {
         tokio::select! {
             ended = running.daemon_ended() => running.replace_daemon(ended?).await?,
             () = tokio::time::sleep(LOOK) => {}
             () = either(&mut terminate, &mut interrupt) => break,
         }
-        if !running.mount()?.is_connected() {
+        if running.is_lost() {
             running = after_loss(running).await?;
+        }
+        if let Some(note) = watch.look() {
+            // On a full disk there may be no room for it.
+            let _ = lock.note(&note);
         }
     }
     let stopped = running.stop().await;
@@ -82,34 +91,4 @@ async fn either(one: &mut Signal, other: &mut Signal) {
         _ = one.recv() => {}
         _ = other.recv() => {}
     }
-}
-
-/// The lock of the supervisor, with its process id in it.
-fn lock(layout: &Layout) -> io::Result<File> {
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(layout.lock())?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        let text = format!("{}: another supervisor runs on this compute", layout.root().display());
-        io::Error::new(io::ErrorKind::AddrInUse, text)
-    })?;
-    sign(&mut file)?;
-    Ok(file)
-}
-
-/// Writes our process id into a lock.
-fn sign(lock: &mut File) -> io::Result<()> {
-    lock.set_len(0)?;
-    write!(lock, "{}", std::process::id())
-}
-
-/// Takes the lock of the daemon: a former one may still be writing what the kernel had kept back.
-pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(layout.daemon_lock())?;
-    for _ in 0..100 {
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            sign(&mut file)?;
-            return Ok(file);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    Err(io::Error::new(io::ErrorKind::TimedOut, "another daemon still serves this compute"))
 }

@@ -12,6 +12,8 @@ const PACE: Duration = Duration::from_secs(10);
 pub(crate) struct Outage {
     source: Mutex<Option<Trouble>>,
     disk: Mutex<Option<Trouble>>,
+    /// Comes before the disk is full, and must not keep that from being said.
+    room: Mutex<Option<Trouble>>,
 }
 
 struct Trouble {
@@ -43,7 +45,7 @@ impl Outage {
 
     /// What was fetched could not be kept; it will be fetched again.
     pub(crate) fn not_kept(&self, error: &io::Error) {
-        if due(&self.disk).is_some() {
+        if due(&self.room).is_some() {
             tracing::warn!("fetched blocks are not kept: {error}");
         }
     }

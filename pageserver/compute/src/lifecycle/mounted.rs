@@ -5,17 +5,28 @@ use std::time::Duration;
 
 use super::{LifecycleError, Result};
 use crate::layout::Layout;
+use crate::supervisor::health::Health;
 use crate::supervisor::launch;
 
 /// The program.
 const PROGRAM: &str = "compute-fs";
-/// For it to end.
+/// For it to end. It does without a daemon that is silent before that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes the data directory usable, if it is not already: after a crash of Postgres it still is.
 pub(super) fn mount(layout: &Layout) -> Result<()> {
-    if let Ok(Some(_)) = launch::supervisor(layout) {
-        return Ok(());
+    if let Ok(Some(pid)) = launch::supervisor(layout) {
+        if let Health::Trouble(what) = Health::of(layout) {
+            return Err(LifecycleError::Refused(format!("{}: {what}", layout.data().display())));
+        }
+        return match launch::is_visible(layout) {
+            Ok(true) => Ok(()),
+            _ => Err(LifecycleError::Refused(format!(
+                "{} is not mounted here, but in the mount namespace of process {pid}: go there with `nsenter \
+                 --preserve-credentials --user --mount --target {pid}`, or end it with destroy --force",
+                layout.data().display()
+            ))),
+        };
     }
     let program = program();
     let started = launch::start(&program, layout, &[]);
@@ -27,9 +38,31 @@ pub(super) fn mount(layout: &Layout) -> Result<()> {
     })
 }
 
-/// Ends it, if it runs.
+/// Ends it, if it runs: in order, or else by force. To be called when Postgres has ended, so that all is synced.
 pub(super) fn unmount(layout: &Layout) -> Result<()> {
-    launch::stop(layout, PATIENCE).map_err(|error| LifecycleError::Server(format!("{PROGRAM}: {error}")))
+    let failed = |error| LifecycleError::Server(format!("{PROGRAM}: {error}"));
+    if let Err(error) = launch::stop(layout, PATIENCE) {
+        tracing::warn!("{PROGRAM}: {error}: it is ended by force");
+        return force(layout);
+    }
+    // Its supervisor may have been killed, and left what it owned.
+    match (Health::of(layout), launch::is_visible(layout)) {
+        (Health::Down, Ok(false)) => Ok(()),
+        _ => launch::clear(layout).map_err(failed),
+    }
+}
+
+/// Ends it and all that works on it, whatever state they are in.
+pub(super) fn force(layout: &Layout) -> Result<()> {
+    launch::force(layout).map_err(|error| LifecycleError::Server(format!("{PROGRAM}: {error}")))
+}
+
+/// What is wrong with it, to be said with something that has not worked; nothing if it is well.
+pub(super) fn trouble(layout: &Layout) -> String {
+    match Health::of(layout) {
+        Health::Trouble(what) => format!(": {what}"),
+        Health::Well | Health::Down => String::new(),
+    }
 }
 
 /// Beside this program, or where programs are looked for.

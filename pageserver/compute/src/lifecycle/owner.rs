@@ -29,6 +29,13 @@ impl Owner {
             Some(owner) if owner.uid == 0 => {
                 Err(LifecycleError::Refused("Postgres refuses to run as root: give another user".to_owned()))
             }
+            // Nobody can become whom this user namespace does not have.
+            Some(owner) if !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has(&map, owner.uid)) => {
+                Err(LifecycleError::Refused(format!(
+                    "this user namespace has no {wanted}, and Postgres refuses to run as root, as whom you are here: \
+                     enter one as yourself, by unshare --user --map-current-user --keep-caps --mount"
+                )))
+            }
             Some(owner) => Ok(Some(owner)),
             None => Err(LifecycleError::Refused(format!(
                 "there is no user {wanted} to run Postgres, which refuses to run as root: give another user"
@@ -61,6 +68,15 @@ pub(super) fn command(owner: Option<&Owner>, program: &Path) -> Command {
     command
 }
 
+/// Whether a map of a user namespace (first id here, first id outside, how many) has `uid`.
+fn has(map: &str, uid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(0));
+        let (first, count) = (numbers.next().unwrap_or(0), numbers.nth(1).unwrap_or(0));
+        (first..first + count).contains(&uid.into())
+    })
+}
+
 fn find(passwd: &str, wanted: &str) -> Option<Owner> {
     let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let user = users.find(|fields| fields.first() == Some(&wanted))?;
@@ -70,6 +86,13 @@ fn find(passwd: &str, wanted: &str) -> Option<Owner> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces_have_some_users() {
+        assert!(has("         0          0 4294967295\n", 101));
+        assert!(has("0 1000 1\n100 100000 2\n", 101) && !has("0 1000 1\n100 100000 2\n", 102));
+        assert!(!has("0 101 1\n", 101) && !has("", 0) && !has("x", 7));
+    }
 
     #[test]
     fn users_are_found() {

@@ -11,9 +11,18 @@ use super::server::{self, State};
 use super::settings::{self, Wanted};
 use super::{Control, LifecycleError, Result, io_error, millis, mounted};
 use crate::layout::Layout;
+use crate::supervisor::health::Health;
+use crate::supervisor::launch;
 
 /// Between two looks at how far the branch is.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// For a server that runs to answer a question.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// For a server to end that is told to at once, if its files can be reached, and if not. Then it is killed.
+const QUIT: Duration = Duration::from_secs(3);
+const QUIT_IN_TROUBLE: Duration = Duration::from_millis(500);
 
 /// Bytes of the longest header of a WAL page: by so many the end of WAL may be ahead of the end of the last record.
 const PAGE_HEADER: u64 = 40;
@@ -88,7 +97,10 @@ pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) ->
                 "SELECT pg_create_physical_replication_slot('{slot}', true) WHERE NOT EXISTS \
                  (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
             );
-            let made = client.simple_query(&sql).await;
+            let made = tokio::time::timeout(options.timeout, client.simple_query(&sql)).await;
+            let late =
+                |_| LifecycleError::Server(format!("{} does not answer{}", compute.name, mounted::trouble(layout)));
+            let made = made.map_err(late)?;
             // The page server may have been faster.
             if let Err(error) = made
                 && error.sqlstate() != Some(pq_proto::sqlstate::SqlState::DUPLICATE_OBJECT)
@@ -109,6 +121,8 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
     let mut compute = ComputeConfig::load(layout)?;
     match State::of(&compute, layout) {
         State::Running(_) => {}
+        // It took longer than the last who stopped it has waited.
+        State::Stopped if Health::of(layout) != Health::Down => {}
         State::Stopped => return Err(LifecycleError::Refused(format!("{} does not run", compute.name))),
         State::Crashed => {
             let name = &compute.name;
@@ -119,7 +133,9 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
     if !compute.read_only {
         catch_up(&compute, layout, begun, timeout / 2, control);
     }
-    server::end(&compute, layout, Signal::INT, timeout)?;
+    server::end(&compute, layout, Signal::INT, timeout).map_err(|error| {
+        LifecycleError::Server(format!("{error}. It still is about to: stop it again, or give it up: destroy --force"))
+    })?;
     mounted::unmount(layout)?;
     if compute.read_only {
         return Ok(Stopped::ReadOnly);
@@ -137,7 +153,7 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
 /// A server that stops waits only for those who follow it just then: the page server may be about to come back. If it
 /// does not, there is a limit.
 fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Duration, control: &impl Control) {
-    let Some(flushed) = server::flushed_lsn(compute, layout) else { return };
+    let Some(flushed) = server::flushed_lsn(compute, layout, limit.min(ANSWER)) else { return };
     while control.end(compute).ok().is_none_or(|end| end + PAGE_HEADER < flushed) {
         if env::clock::now().saturating_duration_since(begun) >= limit {
             return;
@@ -180,11 +196,22 @@ fn last_checkpoint(layout: &Layout) -> Result<Lsn> {
 pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<()> {
     let compute = ComputeConfig::load(layout)?;
     match State::of(&compute, layout) {
-        State::Running(_) if force => server::end(&compute, layout, Signal::QUIT, Duration::from_secs(30))?,
-        State::Running(_) => {
+        State::Running(_) if !force => {
             return Err(LifecycleError::Refused(format!("{} runs: stop it first", compute.name)));
         }
+        // It removes its shared memory, which nobody else does.
+        State::Running(_) => {
+            let is_well = mounted::trouble(layout).is_empty();
+            let limit = if is_well { QUIT } else { QUIT_IN_TROUBLE };
+            if let Err(error) = server::end(&compute, layout, Signal::QUIT, limit) {
+                tracing::warn!("{error}: it is killed");
+            }
+        }
         State::Stopped | State::Crashed => {}
+    }
+    if force {
+        // Before anybody else is asked who may not answer. All of it works on files that are to be removed.
+        mounted::force(layout)?;
     }
     if !compute.read_only && compute.released_lsn.is_none() {
         match control.release(&compute) {
@@ -193,8 +220,17 @@ pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<(
             Err(reason) => return Err(LifecycleError::Control(reason)),
         }
     }
-    mounted::unmount(layout)?;
-    let sockets = server::sockets(&compute, layout);
+    if !force {
+        mounted::unmount(layout)?;
+    }
+    remove(&compute, layout)
+}
+
+fn remove(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
+    if launch::is_visible(layout).map_err(io_error(&layout.data()))? {
+        return Err(LifecycleError::Server(format!("{} is still mounted", layout.data().display())));
+    }
+    let sockets = server::sockets(compute, layout);
     if sockets != layout.root() && sockets.exists() {
         std::fs::remove_dir_all(&sockets).map_err(io_error(&sockets))?;
     }

@@ -13,7 +13,7 @@ use utils::lsn::Lsn;
 
 use super::config::ComputeConfig;
 use super::owner::command;
-use super::{LifecycleError, Result, io_error};
+use super::{LifecycleError, Result, io_error, mounted};
 use crate::layout::Layout;
 
 /// Between two looks at a server that starts or stops.
@@ -149,7 +149,12 @@ pub(super) async fn ready(
     let started = env::clock::now();
     let config = config_of(compute, layout)?;
     loop {
-        let error = match Client::connect(&config, &[]).await {
+        let left = limit.saturating_sub(passed(started));
+        let Ok(connected) = tokio::time::timeout(left, Client::connect(&config, &[])).await else {
+            let text = format!("Postgres does not answer within {limit:?}{}", mounted::trouble(layout));
+            return Err(failed(layout, &text));
+        };
+        let error = match connected {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
@@ -157,22 +162,24 @@ pub(super) async fn ready(
             return Err(failed(layout, &format!("Postgres does not start ({status})")));
         }
         if is_final(&error) || passed(started) >= limit {
-            return Err(failed(layout, &format!("Postgres is not ready after {:?}: {error}", passed(started))));
+            let (passed, trouble) = (passed(started), mounted::trouble(layout));
+            return Err(failed(layout, &format!("Postgres is not ready after {passed:?}: {error}{trouble}")));
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// End of the WAL that the server has on disk; `None` if it does not answer.
-pub(super) fn flushed_lsn(compute: &ComputeConfig, layout: &Layout) -> Option<Lsn> {
+/// End of the WAL that the server has on disk; `None` if it does not answer soon.
+pub(super) fn flushed_lsn(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> Option<Lsn> {
     let config = config_of(compute, layout).ok()?;
-    runtime().ok()?.block_on(async {
+    let asked = async {
         let mut client = Client::connect(&config, &[]).await.ok()?;
         let sets = client.simple_query("SELECT pg_current_wal_flush_lsn()").await;
         client.close().await;
         let value = sets.ok()?.first()?.rows.first()?.first()?.clone()?;
         std::str::from_utf8(&value).ok()?.parse().ok()
-    })
+    };
+    runtime().ok()?.block_on(async { tokio::time::timeout(limit, asked).await.ok().flatten() })
 }
 
 fn config_of(compute: &ComputeConfig, layout: &Layout) -> Result<Config> {
@@ -213,7 +220,9 @@ pub(super) fn end(compute: &ComputeConfig, layout: &Layout, signal: Signal, limi
         .map_err(|error| LifecycleError::Server(format!("cannot signal Postgres (process {pid}): {error}")))?;
     while State::of(compute, layout) == State::Running(pid) {
         if passed(started) >= limit {
-            return Err(LifecycleError::Server(format!("Postgres (process {pid}) has not stopped within {limit:?}")));
+            let trouble = mounted::trouble(layout);
+            let text = format!("Postgres (process {pid}) has not stopped within {limit:?}{trouble}");
+            return Err(LifecycleError::Server(text));
         }
         std::thread::sleep(LOOK);
     }

@@ -7,13 +7,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 
-use super::READY;
+use super::{READY, lock, recovery};
 use crate::layout::Layout;
 
 const LOOK: Duration = Duration::from_millis(10);
+
+/// For a process to end that was killed.
+const KILLED: Duration = Duration::from_secs(10);
 
 /// Starts the supervisor of the compute at `layout`, which outlives us, with program `compute_fs`; returns when the
 /// data directory can be used. `args` say where blocks come from. Log and errors are in [`Layout::log`]. The child is
@@ -38,14 +40,12 @@ pub fn start(compute_fs: &Path, layout: &Layout, args: &[String]) -> io::Result<
 
 /// The process id of the supervisor, if one runs.
 pub fn supervisor(layout: &Layout) -> io::Result<Option<i32>> {
-    let file = match File::open(layout.lock()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        return Ok(None);
-    }
-    Ok(std::fs::read_to_string(layout.lock())?.trim().parse().ok())
+    Ok(lock::holder(&layout.lock())?.map(|(pid, _)| pid.as_raw_nonzero().get()))
+}
+
+/// Whether the data directory is mounted as this process sees it. Another mount namespace has mounts of its own.
+pub fn is_visible(layout: &Layout) -> io::Result<bool> {
+    super::mount::is_mounted(&layout.data())
 }
 
 /// Unmounts: has the supervisor end, and waits for that. A server that still runs on it is killed.
@@ -60,4 +60,17 @@ pub fn stop(layout: &Layout, patience: Duration) -> io::Result<()> {
         std::thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// Takes down what a supervisor has left that was killed. A server that still runs on it is killed.
+pub fn clear(layout: &Layout) -> io::Result<()> {
+    recovery::clear(layout)
+}
+
+/// Ends the server and all that serves it, whatever state they are in: suspended, waiting for each other or for room on
+/// the disk. What was not synced is lost.
+pub fn force(layout: &Layout) -> io::Result<()> {
+    // First, for it would start another daemon.
+    lock::kill_holder(&layout.lock(), KILLED)?;
+    recovery::force(layout)
 }

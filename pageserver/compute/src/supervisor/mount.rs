@@ -18,16 +18,17 @@ use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
 
-use super::{Layout, postgres};
+use super::Layout;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// Where it may be, besides where programs are looked for.
+const HELPER_DIRS: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_TRIES: u32 = 100;
 
-/// A mount, by its connection.
+/// A mount, by its connection. That ends when all who hold it are gone: the supervisor by this, and the daemon.
 pub(crate) struct Mount {
-    data: PathBuf,
     connection: OwnedFd,
 }
 
@@ -37,11 +38,11 @@ impl Mount {
         let data = layout.data().canonicalize()?;
         let owner = std::fs::metadata(layout.upper())?;
         let connection = match mount_directly(&data, &owner) {
-            Err(Errno::PERM | Errno::ACCESS) => mount_with_helper(&data)?,
-            Err(error) => return Err(explained(error)),
+            Err((what, Errno::PERM | Errno::ACCESS)) => mount_with_helper(&data, what)?,
+            Err((_, error)) => return Err(explained(error)),
             Ok(connection) => connection,
         };
-        Ok(Self { data, connection })
+        Ok(Self { connection })
     }
 
     /// The connection, for a daemon.
@@ -55,18 +56,12 @@ impl Mount {
         let polled = rustix::event::poll(&mut poll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
         polled.is_ok() && !poll[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
     }
-
-    /// Ends the connection: whatever waits for an answer gets an error. The mount stays, dead.
-    pub(crate) fn abort(&self) {
-        if self.is_connected() {
-            // The kernel says that it is busy when it has done it.
-            let _ = rustix::mount::unmount(&self.data, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
-        }
-    }
 }
 
-fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, Errno> {
-    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+/// Mounts ourselves; tells what it is that we may not.
+fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, (&'static str, Errno)> {
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let device = device.map_err(|error| ("open /dev/fuse", error))?;
     // Only root may let others in than the one who mounts; and only root has to.
     let others = if rustix::process::geteuid().is_root() { ",allow_other" } else { "" };
     let options = format!(
@@ -75,17 +70,19 @@ fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, Errno> {
         owner.uid(),
         owner.gid()
     );
-    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
+    let options = CString::new(options).map_err(|_| ("mount", Errno::INVAL))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    rustix::mount::mount("compute", data, "fuse.compute", flags, Some(options.as_c_str()))?;
+    rustix::mount::mount("compute", data, "fuse.compute", flags, Some(options.as_c_str()))
+        .map_err(|error| ("mount", error))?;
     Ok(device)
 }
 
-/// Has the helper mount, which sends the connection over a socket.
-fn mount_with_helper(data: &Path) -> io::Result<OwnedFd> {
+/// Has the helper mount, which sends the connection over a socket. `what` we may not do ourselves.
+fn mount_with_helper(data: &Path, what: &str) -> io::Result<OwnedFd> {
+    let refused = |helper: &str| refused(what, helper);
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-    let done = Command::new(HELPER)
+    let done = helper()
         .args(["-o", "fsname=compute,subtype=compute,default_permissions,nosuid,nodev,noatime", "--"])
         .arg(data)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
@@ -99,6 +96,14 @@ fn mount_with_helper(data: &Path) -> io::Result<OwnedFd> {
         return Err(refused(&format!("says: {}", String::from_utf8_lossy(&done.stderr).trim())));
     }
     receive(&ours)
+}
+
+/// The helper, also where no directory of programs is named.
+fn helper() -> Command {
+    let named = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&named).chain(HELPER_DIRS.map(PathBuf::from));
+    let found = dirs.map(|dir| dir.join(HELPER)).find(|program| program.is_file());
+    Command::new(found.unwrap_or_else(|| HELPER.into()))
 }
 
 fn receive(socket: &impl AsFd) -> io::Result<OwnedFd> {
@@ -124,62 +129,80 @@ fn explained(error: Errno) -> io::Error {
     io::Error::new(io::Error::from(error).kind(), text)
 }
 
-/// What is missing where we may not mount, nor the helper can.
-fn refused(helper: &str) -> io::Error {
+/// What is missing where we may not do `what`, nor the helper can.
+fn refused(what: &str, helper: &str) -> io::Error {
+    // Then the helper stays as unprivileged as we are, whoever it belongs to.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bound = if status.contains("NoNewPrivs:\t1") { " (no_new_privs keeps it from being set-uid)" } else { "" };
     let text = format!(
-        "may not mount, and {HELPER} {helper}. One of them is needed: CAP_SYS_ADMIN (root, a user namespace, or a \
-         container with `--cap-add SYS_ADMIN --device {DEVICE}`), or {HELPER} with read and write permission on \
-         {DEVICE}"
+        "may not {what}, and {HELPER} {helper}{bound}. One of them is needed: CAP_SYS_ADMIN (root, a user \
+         namespace, or a container with `--cap-add SYS_ADMIN --device {DEVICE}`), or a set-uid {HELPER}; and with \
+         either of them read and write permission on {DEVICE}"
     );
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Unmounts what a former supervisor left at `data`, after killing the server that works on it.
-pub(crate) fn clear(data: &Path) -> io::Result<()> {
-    let killed = postgres::kill(data)?;
-    if !killed.is_empty() {
-        tracing::warn!(?killed, "killed Postgres, whose file system is to be mounted anew");
+/// Ends the connection of what is mounted at `data`, where we may: whatever waits for an answer gets an error. Root
+/// may, and whoever mounted it where the kernel's control files are. In any case it ends when its last holder is gone.
+pub(crate) fn abort(data: &Path) {
+    let Ok(Some(connection)) = mounted(data) else { return };
+    // The kernel says that it is busy when it has done it.
+    let refused = rustix::mount::unmount(data, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    if let Err(Errno::PERM | Errno::ACCESS) = refused {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
     }
-    if is_mounted(data)? {
-        tracing::warn!("{} is still mounted", data.display());
-        if postgres::await_end(data).is_err() {
-            let _ = rustix::mount::unmount(data, UnmountFlags::FORCE);
-        }
-    }
-    postgres::await_end(data)?;
-    unmount(data)
 }
 
 /// Unmounts `data`, as often as something is mounted there. What the kernel keeps back is written first, if there is a
-/// daemon that takes it.
+/// daemon that takes it: while that is silent, this waits.
 pub(crate) fn unmount(data: &Path) -> io::Result<()> {
     let mut tries = 0;
     while is_mounted(data)? {
         tries += 1;
         // In the end it is detached, and goes when the last who uses it is gone.
-        let flags = if tries > BUSY_TRIES { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        let lazily = tries > BUSY_TRIES;
+        let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(data, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            Err(Errno::PERM | Errno::ACCESS) => {
-                let status = Command::new(HELPER).args(["-u", "-q"]).arg(data).status()?;
-                if !status.success() && tries > BUSY_TRIES {
-                    return Err(io::Error::other(format!("{HELPER} cannot unmount {}", data.display())));
-                }
-            }
+            Err(Errno::PERM | Errno::ACCESS) => unmount_with_helper(data, lazily)?,
             Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            // Somebody else has just done it.
+            Err(Errno::INVAL) if !is_mounted(data)? => {}
             Err(error) => return Err(error.into()),
         }
     }
     Ok(())
 }
 
+/// Only who mounted it may, through the helper.
+fn unmount_with_helper(data: &Path, lazily: bool) -> io::Result<()> {
+    let done = helper().args(if lazily { &["-u", "-z"][..] } else { &["-u"] }).arg("--").arg(data).output()?;
+    if done.status.success() || !is_mounted(data)? {
+        return Ok(());
+    }
+    if lazily {
+        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+        return Err(io::Error::other(format!("{HELPER} cannot unmount {}: {said}", data.display())));
+    }
+    std::thread::sleep(BUSY_PAUSE);
+    Ok(())
+}
+
+/// Whether something is mounted at `data`, as this process sees it: others may have other mounts.
 pub(crate) fn is_mounted(data: &Path) -> io::Result<bool> {
+    mounted(data).map(|device| device.is_some())
+}
+
+/// The minor number of the device that is mounted at `data`: the number of the connection.
+fn mounted(data: &Path) -> io::Result<Option<String>> {
     // The directory's own name is not looked at: a dead mount answers nothing.
-    let (Some(parent), Some(name)) = (data.parent(), data.file_name()) else { return Ok(false) };
+    let (Some(parent), Some(name)) = (data.parent(), data.file_name()) else { return Ok(None) };
     let path = parent.canonicalize()?.join(name);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let escaped = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    Ok(mounts.lines().any(|line| line.split(' ').nth(4) == Some(escaped.as_str())))
+    let at = |line: &&str| line.split(' ').nth(4) == Some(escaped.as_str());
+    let device = mounts.lines().rfind(at).and_then(|line| line.split(' ').nth(2));
+    Ok(device.map(|device| device.split_once(':').map_or(device, |(_, minor)| minor).to_owned()))
 }
 
 /// Sets the kernel's read-ahead of a mount; only root may.

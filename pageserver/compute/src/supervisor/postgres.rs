@@ -12,9 +12,6 @@ use rustix::process::{Pid, Signal};
 
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A process that waits for a lost connection ends when that is closed, which does not take long.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Sends SIGKILL to all processes of the server on `data`, the postmaster first; gives their ids.
 pub(crate) fn kill(data: &Path) -> io::Result<Vec<i32>> {
     let mut found = processes(data)?;
@@ -32,16 +29,19 @@ pub(crate) fn kill(data: &Path) -> io::Result<Vec<i32>> {
 }
 
 /// Returns when no process of the server on `data` is left. Kills those that were being born meanwhile.
-pub(crate) fn await_end(data: &Path) -> io::Result<()> {
+pub(crate) fn await_end(data: &Path, limit: Duration) -> io::Result<()> {
     let since = env::clock::now();
-    while !kill(data)?.is_empty() {
-        if env::clock::now() - since > PATIENCE {
-            let text = format!("{}: processes of Postgres do not end", data.display());
+    loop {
+        let left = kill(data)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if env::clock::now() - since > limit {
+            let text = format!("{}: processes {left:?} of Postgres were killed and do not end", data.display());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         std::thread::sleep(LOOK);
     }
-    Ok(())
 }
 
 /// The id in `postmaster.pid`, read past the mount.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{CANNOT_RESUME, Daemon, Ended, Layout, Mount, READ_AHEAD_KIB, mount, postgres};
+use super::{CANNOT_RESUME, Daemon, Ended, Layout, Mount, READ_AHEAD_KIB, lock, mount, postgres};
 
 /// What a recovery from the loss of the connection does, step by step.
 pub(crate) trait Steps {
@@ -36,13 +36,24 @@ pub(crate) struct Running {
     mount: Option<Mount>,
     daemon: Option<Daemon>,
     pause: Duration,
+    cannot_resume: bool,
 }
 
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// What was killed ends when the connection has, which does not take long.
+const END: Duration = Duration::from_secs(30);
+
+/// For the daemon to take what the kernel has kept back, before it does without.
+const WRITE_BACK: Duration = Duration::from_secs(20);
+
+/// The same for that of a former supervisor: Postgres has been killed, and does not need it.
+const CLEAR: Duration = Duration::from_secs(5);
+
 impl Running {
     pub(crate) fn start(layout: Layout, daemon_args: Vec<String>) -> io::Result<Self> {
-        let mut running = Self { layout, daemon_args, mount: None, daemon: None, pause: Duration::ZERO };
+        let pause = Duration::ZERO;
+        let mut running = Self { layout, daemon_args, mount: None, daemon: None, pause, cannot_resume: false };
         running.mount_and_serve()?;
         Ok(running)
     }
@@ -51,14 +62,16 @@ impl Running {
         self.layout.data()
     }
 
-    pub(crate) fn mount(&self) -> io::Result<&Mount> {
-        self.mount.as_ref().ok_or_else(|| io::Error::other("not mounted"))
+    /// Whether the connection is lost, or nobody can serve it any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.cannot_resume || !self.mount.as_ref().is_some_and(Mount::is_connected)
     }
 
     fn mount_and_serve(&mut self) -> io::Result<()> {
         let mount = Mount::new(&self.layout)?;
         self.daemon = Some(Daemon::start(&self.layout, &mount, &self.daemon_args, false)?);
         self.mount = Some(mount);
+        self.cannot_resume = false;
         Ok(())
     }
 
@@ -96,7 +109,7 @@ impl Running {
         }
         if ended.code() == Some(CANNOT_RESUME) {
             tracing::error!("the connection cannot be handed over: {ended}");
-            mount.abort();
+            self.cannot_resume = true;
             return Ok(());
         }
         if daemon.is_some_and(|daemon| daemon.age() > PAUSE_MAX) {
@@ -111,13 +124,26 @@ impl Running {
 
     /// Takes everything down. A server that still runs is killed: it would lose its files.
     pub(crate) async fn stop(mut self) -> io::Result<()> {
-        env::spawn::blocking(move || {
-            self.kill_postgres()?;
-            self.await_end_of_postgres()?;
-            self.unmount()
-        })
-        .await
-        .map_err(io::Error::other)?
+        self.kill_postgres()?;
+        // From now on the end of the daemon is that of the connection.
+        self.mount = None;
+        let take_down = |data: PathBuf| {
+            env::spawn::blocking(move || {
+                postgres::await_end(&data, END)?;
+                mount::unmount(&data)
+            })
+        };
+        let first = tokio::time::timeout(WRITE_BACK, take_down(self.data())).await;
+        let reason = match first {
+            Ok(done) => match done.map_err(io::Error::other)? {
+                Ok(()) => return Ok(()),
+                Err(error) => error.to_string(),
+            },
+            Err(_) => format!("the daemon has not taken what was kept back within {WRITE_BACK:?}"),
+        };
+        tracing::error!("{reason}: the connection is ended, and what was not synced is gone");
+        self.disconnect();
+        take_down(self.data()).await.map_err(io::Error::other)?
     }
 }
 
@@ -130,17 +156,17 @@ impl Steps for Running {
         Ok(())
     }
 
+    /// The kernel ends a connection whose last holder is gone. So this works for every user.
     fn disconnect(&mut self) {
-        if let Some(mount) = &self.mount {
-            mount.abort();
-        }
+        mount::abort(&self.data());
         if let Some(daemon) = self.daemon.take() {
             daemon.kill();
         }
+        self.mount = None;
     }
 
     fn await_end_of_postgres(&mut self) -> io::Result<()> {
-        postgres::await_end(&self.data())
+        postgres::await_end(&self.data(), END)
     }
 
     fn unmount(&mut self) -> io::Result<()> {
@@ -151,6 +177,47 @@ impl Steps for Running {
     fn mount(&mut self) -> io::Result<()> {
         self.mount_and_serve()
     }
+}
+
+/// Takes down what a former supervisor of the compute at `layout` has left, after killing the server that works on it.
+pub(crate) fn clear(layout: &Layout) -> io::Result<()> {
+    let data = layout.data();
+    let killed = postgres::kill(&data)?;
+    if !killed.is_empty() {
+        tracing::warn!(?killed, "killed Postgres, whose file system is to be mounted anew");
+    }
+    if mount::is_mounted(&data)? {
+        tracing::warn!("{} is still mounted", data.display());
+        // Its daemon may be alive and well, and write what the kernel has kept back.
+        let (done, outcome) = std::sync::mpsc::channel();
+        let place = data.clone();
+        std::thread::spawn(move || {
+            let unmounted = postgres::await_end(&place, END).and_then(|()| mount::unmount(&place));
+            let _ = done.send(unmounted);
+        });
+        if let Err(_) | Ok(Err(_)) = outcome.recv_timeout(CLEAR) {
+            tracing::warn!("its daemon does not answer");
+        }
+    }
+    force(layout)
+}
+
+/// Ends all that works on the compute at `layout`, but for a supervisor, whatever state it is in.
+pub(crate) fn force(layout: &Layout) -> io::Result<()> {
+    // A compute whose relations were copied works on the plain files.
+    let places = [layout.data(), layout.upper()];
+    for place in &places {
+        postgres::kill(place)?;
+    }
+    mount::abort(&layout.data());
+    // It may serve a mount that is not seen from here.
+    if let Some(daemon) = lock::kill_holder(&layout.daemon_lock(), END)? {
+        tracing::warn!("killed the daemon, process {}", daemon.as_raw_nonzero());
+    }
+    for place in &places {
+        postgres::await_end(place, END)?;
+    }
+    mount::unmount(&layout.data())
 }
 
 #[cfg(test)]

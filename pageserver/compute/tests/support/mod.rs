@@ -243,7 +243,7 @@ impl Compute {
 
     pub fn daemon(&self) -> i32 {
         let text = std::fs::read_to_string(self.layout.daemon_lock()).unwrap();
-        text.parse().unwrap_or(0)
+        text.trim().parse().unwrap_or(0)
     }
 
     /// Kills the daemon and waits for the next one.

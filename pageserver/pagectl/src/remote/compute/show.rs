@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use compute::lifecycle::{self, ComputeConfig, Computes, State};
+use compute::supervisor::health::Health;
 use serde_json::{Value, json};
 
 use crate::output;
@@ -14,7 +15,10 @@ pub(super) fn list(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<(
     let members = ["name", "state", "branch", "boot_lsn", "pg_version", "mode", "port"];
     let rows: Vec<Vec<String>> = all.iter().map(|one| members.map(|member| text(one, member)).to_vec()).collect();
     let head = ["COMPUTE", "STATE", "BRANCH", "STARTED AT", "PG", "MODE", "PORT"];
-    output::finish(remote.common.json, &json!({ "computes": all }), table(&head, &rows));
+    let troubles = all.iter().filter(|one| !one["trouble"].is_null());
+    let troubles = troubles.map(|one| format!("\n{}: {}", text(one, "name"), text(one, "trouble")));
+    let summary = format!("{}{}", table(&head, &rows), troubles.collect::<String>());
+    output::finish(remote.common.json, &json!({ "computes": all }), summary);
     Ok(())
 }
 
@@ -36,11 +40,15 @@ fn describe(computes: &Computes, config: &ComputeConfig) -> anyhow::Result<Value
         State::Stopped => ("stopped", None),
         State::Crashed => ("crashed", None),
     };
+    let trouble = match Health::of(&layout) {
+        Health::Trouble(what) => Some(what),
+        Health::Well | Health::Down => None,
+    };
     let branch = config.branch.clone().unwrap_or_else(|| config.timeline.to_string());
     Ok(json!({ "name": config.name, "state": state, "pid": pid, "branch": branch, "tenant_id": config.tenant,
         "timeline_id": config.timeline, "boot_lsn": config.boot_lsn, "pg_version": config.pg_version,
         "mode": if config.read_only { "read-only" } else { "read-write" }, "port": config.port,
-        "storage": config.storage,
+        "storage": config.storage, "trouble": trouble,
         "connstr": lifecycle::connstr(config, &layout), "dir": layout.root() }))
 }
 

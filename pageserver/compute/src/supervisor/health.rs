@@ -1,0 +1,127 @@
+//! Whether a file system answers: asked by its supervisor, told to whoever lists computes. Those ask nothing of the
+//! file system themselves, for who asks one that is silent may wait for ever.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use tokio::task::JoinHandle;
+
+use super::lock::holder;
+use crate::layout::Layout;
+
+/// Between an answer and the next question.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// It is told that a question was not answered for so long.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// With fewer bytes left a disk is full.
+const FULL: u64 = 1 << 20;
+
+/// How the file system of a compute is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It is not mounted.
+    Down,
+    /// It answers.
+    Well,
+    /// What is wrong, and what to do.
+    Trouble(String),
+}
+
+impl Health {
+    /// That of a compute.
+    pub fn of(layout: &Layout) -> Self {
+        let held = |path| holder(path).ok().flatten();
+        let (supervisor, daemon) = (held(&layout.lock()), held(&layout.daemon_lock()));
+        let both = [("supervisor", &supervisor), ("daemon", &daemon)];
+        for (who, pid) in both.into_iter().filter_map(|(who, held)| Some((who, held.as_ref()?.0))) {
+            if is_suspended(pid) {
+                let pid = pid.as_raw_nonzero();
+                return Self::Trouble(format!("its {who}, process {pid}, is suspended: kill -CONT {pid}"));
+            }
+        }
+        match (supervisor, daemon) {
+            (None, None) => Self::Down,
+            (None, Some((daemon, _))) => Self::Trouble(format!(
+                "its supervisor is gone; if the daemon, process {}, ends, too, Postgres loses its files: stop it and \
+                 start it again",
+                daemon.as_raw_nonzero()
+            )),
+            (Some((_, note)), _) if !note.is_empty() => Self::Trouble(note),
+            (Some(_), _) if is_full(layout) => {
+                Self::Trouble(format!("the disk of {} is full, and writes wait for room", layout.root().display()))
+            }
+            (Some(_), _) => Self::Well,
+        }
+    }
+}
+
+/// Whether somebody has sent SIGSTOP, or debugs it.
+fn is_suspended(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // Behind the name, which may have any characters.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| matches!(rest.trim_start().chars().next(), Some('T' | 't')))
+}
+
+fn is_full(layout: &Layout) -> bool {
+    rustix::fs::statvfs(layout.root()).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < FULL)
+}
+
+/// Asks the file system for its sizes, which the kernel does not know by itself, one question at a time.
+pub(crate) struct Watch {
+    data: PathBuf,
+    asked: Option<JoinHandle<()>>,
+    since: Instant,
+    is_silent: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(data: PathBuf) -> Self {
+        Self { data, asked: None, since: env::clock::now(), is_silent: false }
+    }
+
+    /// Looks whether there is an answer, and asks again. Gives what is to be noted, if that is something new.
+    pub(crate) fn look(&mut self) -> Option<String> {
+        let now = env::clock::now();
+        let passed = now - self.since;
+        let Some(asked) = &self.asked else {
+            if passed >= PERIOD {
+                let data = self.data.clone();
+                self.asked = Some(env::spawn::blocking(move || drop(rustix::fs::statvfs(data))));
+                self.since = now;
+            }
+            return None;
+        };
+        if asked.is_finished() {
+            self.asked = None;
+            self.since = now;
+            if std::mem::take(&mut self.is_silent) {
+                tracing::info!("the file system answers again, after {passed:?}");
+                return Some(String::new());
+            }
+        } else if passed >= SILENCE && !self.is_silent {
+            self.is_silent = true;
+            tracing::warn!("the file system has not answered for {passed:?}");
+            return Some("its file system does not answer".to_owned());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compute_without_anybody_is_down() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        assert_eq!(Health::of(&Layout::new(dir.path())), Health::Down);
+    }
+
+    #[test]
+    fn what_runs_is_not_suspended() {
+        assert!(!is_suspended(rustix::process::getpid()));
+    }
+}
