@@ -26,10 +26,12 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use bytes::Bytes;
+use pageserver_api::shard::TenantShardId;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use utils::sync::keyed_lock::KeyedLock;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -77,8 +79,8 @@ pub(crate) struct AppState {
     ctx: RequestContext,
     known_args: KnownArgs,
     scrubs: Scrubs,
-    /// Held while a branch is given a name.
-    naming: tokio::sync::Mutex<()>,
+    /// Held while a branch of the tenant is given a name.
+    naming: KeyedLock<TenantShardId>,
     /// The OpenAPI document.
     document: Bytes,
     launch_timestamp: HeaderValue,
@@ -185,7 +187,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         ctx: new_ctx(),
         known_args: KnownArgs::of(&document),
         scrubs: Scrubs::default(),
-        naming: tokio::sync::Mutex::default(),
+        naming: KeyedLock::default(),
         document: document.to_json().unwrap_or_default().into(),
         launch_timestamp: HeaderValue::from_str(&started).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
         request_timeout: options.request_timeout,

@@ -1,3 +1,4 @@
 //! Synchronization between tasks.
 
 pub mod gate;
+pub mod keyed_lock;

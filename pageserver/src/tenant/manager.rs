@@ -1,6 +1,7 @@
 //! All tenants and timelines of a working directory: opened at start, made, branched, deleted, closed.
 //!
-//! Reads go through a map that is locked for moments only. What changes the set of timelines comes one after the other.
+//! Reads go through a map that is locked for moments only. What changes the timelines of a tenant comes one after the
+//! other; a change that waits for the bucket keeps no other tenant waiting.
 
 mod attach;
 mod bucket;
@@ -13,9 +14,11 @@ use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
 use parking_lot::RwLock;
+use tokio::sync::{OwnedMutexGuard, RwLockReadGuard};
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
+use utils::sync::keyed_lock::KeyedLock;
 
 use super::eviction;
 use super::remote::TenantRemote;
@@ -94,21 +97,31 @@ struct Tenant {
 #[derive(Debug)]
 struct Inner {
     conf: &'static PageServerConf,
+    /// Nothing happens by itself.
+    idle: bool,
     tenants: RwLock<BTreeMap<TenantShardId, Tenant>>,
     /// Timelines that could not be opened, and why.
     broken: RwLock<Broken>,
-    /// Held while the set of tenants or timelines is changed.
-    changes: tokio::sync::Mutex<()>,
+    /// Held while a tenant or its set of timelines is changed.
+    changes: KeyedLock<TenantShardId>,
+    /// Shared by all changes; the end has it alone.
+    running: Arc<tokio::sync::RwLock<()>>,
     cancel: CancellationToken,
     /// Notes what is hot; ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// A tenant that is being changed.
+struct Changing<'a> {
+    _tenant: OwnedMutexGuard<()>,
+    _running: RwLockReadGuard<'a, ()>,
 }
 
 impl TenantManager {
     /// Opens everything that the working directory of `conf` holds. A timeline that cannot be opened does not keep the
     /// others from serving: see [`TenantManager::broken`].
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
-        let manager = Self::load_idle(conf).await?;
+        let manager = Self::load_all(conf, false).await?;
         env::spawn::task("tend timelines", manager.clone().tend());
         let all = manager.clone();
         let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
@@ -121,13 +134,19 @@ impl TenantManager {
 
     /// As [`TenantManager::load`], but nothing happens by itself.
     pub async fn load_idle(conf: &'static PageServerConf) -> Result<Self, StorageError> {
+        Self::load_all(conf, true).await
+    }
+
+    async fn load_all(conf: &'static PageServerConf, idle: bool) -> Result<Self, StorageError> {
         let ctx = RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error);
         let load::Loaded { tenants, broken } = load::load(conf, &ctx).await?;
         let inner = Arc::new(Inner {
             conf,
+            idle,
             tenants: RwLock::default(),
             broken: RwLock::new(broken),
-            changes: tokio::sync::Mutex::default(),
+            changes: KeyedLock::default(),
+            running: Arc::default(),
             cancel: CancellationToken::new(),
             warming: parking_lot::Mutex::default(),
         });
@@ -188,8 +207,8 @@ impl TenantManager {
 
     /// Takes over a timeline that was made of an import.
     pub async fn add(&self, timeline: Timeline) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
         let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
+        let _changing = self.change(tenant).await?;
         self.attach_tenant_locked(tenant).await?;
         if self.remote_of(tenant).is_some() != timeline.remote().is_some() {
             let reason = format!("timeline {id} was not made for the bucket that its tenant is in");
@@ -220,7 +239,7 @@ impl TenantManager {
         new: NewBranch,
         told: Option<&[u8]>,
     ) -> Result<(Timeline, Created), ManageError> {
-        let _changing = self.change().await?;
+        let _changing = self.change(id).await?;
         let ancestor = self.get(id, new.ancestor_id)?;
         if let Ok(present) = self.get(id, new.timeline_id) {
             return same_branch(&present, &new)
@@ -255,7 +274,7 @@ impl TenantManager {
             // What was hot is noted before it is closed; a panic there loses but a hint.
             let _ = warming.await;
         }
-        let _changing = self.inner.changes.lock().await;
+        let _alone = self.inner.running.write().await;
         let tenants = std::mem::take(&mut *self.inner.tenants.write());
         let remotes: Vec<_> = tenants.values().filter_map(|tenant| tenant.remote.clone()).collect();
         let all: Vec<Timeline> = tenants.into_values().flat_map(|tenant| tenant.timelines.into_values()).collect();
@@ -276,8 +295,11 @@ impl TenantManager {
         }
     }
 
-    async fn change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, ManageError> {
-        let changing = self.inner.changes.lock().await;
+    /// Waits until nobody else changes this tenant.
+    async fn change(&self, id: TenantShardId) -> Result<Changing<'_>, ManageError> {
+        let _running = self.inner.running.read().await;
+        let _tenant = self.inner.changes.lock(id).await;
+        let changing = Changing { _tenant, _running };
         if self.inner.cancel.is_cancelled() { Err(StorageError::Shutdown.into()) } else { Ok(changing) }
     }
 

@@ -100,6 +100,8 @@ struct State {
     burst: Mutex<BTreeMap<Op, u64>>,
     /// What was listed, by prefix.
     lists: Mutex<BTreeMap<String, Vec<ObjectMeta>>>,
+    /// The same of directories.
+    dirs: Mutex<BTreeMap<String, Vec<Path>>>,
     latency_micros: AtomicU64,
     gone: AtomicBool,
     denied: AtomicBool,
@@ -355,7 +357,9 @@ impl ObjectStore for FaultyStore {
         let at = prefix.cloned().unwrap_or_default();
         let (verdict, _in_flight) = self.state.enter(Op::List, &at).await?;
         let mut found = reply(&verdict, self.inner.list_with_delimiter(prefix).await)?;
+        let before = self.state.dirs.lock().unwrap().insert(at.to_string(), found.common_prefixes.clone());
         match verdict {
+            Verdict::Fault(Fault::StaleList) => found.common_prefixes = before.unwrap_or_default(),
             Verdict::Fault(Fault::ReorderedList) => found.common_prefixes.reverse(),
             Verdict::Fault(Fault::SlowBody) => std::future::pending().await,
             Verdict::Fault(Fault::TruncatedBody) => return Err(error("the list ended halfway")),

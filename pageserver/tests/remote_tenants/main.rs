@@ -6,4 +6,5 @@ mod owners;
 mod remote_support;
 #[path = "../stack/mod.rs"]
 mod stack;
+mod waiting;
 mod world;

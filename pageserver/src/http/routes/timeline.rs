@@ -127,7 +127,7 @@ pub(crate) async fn create(
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
     let named = app.clone();
     let timeline = to_the_end("making of a branch", async move {
-        let _naming = named.naming.lock().await;
+        let _naming = named.naming.lock(tenant).await;
         let told = match &wanted.name {
             Some(name) => Some(told_of_name(&named, tenant, &new, name).await?),
             None => None,

@@ -18,11 +18,14 @@ const DETACH_UPLOAD: Duration = Duration::from_secs(30);
 /// While WAL arrives, the generation is looked at this often at least.
 const CHECK_PERIOD: Duration = Duration::from_secs(30);
 
+/// Between attaching a tenant and looking again for timelines, and between that and the last look.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+
 impl TenantManager {
     /// Takes a tenant over from whoever has it, and opens its timelines as the bucket has them. One that is nowhere yet
     /// is made, without timelines; one that is attached here stays as it is.
     pub async fn attach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
+        let _changing = self.change(id).await?;
         self.attach_tenant_locked(id).await
     }
 
@@ -50,8 +53,43 @@ impl TenantManager {
     pub(super) fn adopt(&self, id: TenantShardId, tenant: Tenant) {
         if let Some(remote) = &tenant.remote {
             env::spawn::task("watch over a tenant's generation", self.clone().when_fenced(Arc::clone(remote)));
+            if !self.inner.idle {
+                env::spawn::task("look again for timelines", self.clone().look_again_later(id, remote.generation()));
+            }
         }
         self.inner.tenants.write().insert(id, tenant);
+    }
+
+    /// Some time after the tenant was attached, looks whether a list knows of more timelines.
+    async fn look_again_later(self, id: TenantShardId, generation: u32) {
+        for pause in LOOK_AGAIN {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.inner.cancel.cancelled() => return,
+            }
+            if self.remote_of(id).is_none_or(|remote| remote.generation() != generation) {
+                return;
+            }
+            if let Err(error) = self.look_again(id).await {
+                tracing::info!(tenant = %id, "not looked again for timelines: {error}");
+            }
+        }
+    }
+
+    /// Lists the tenant's timelines in the bucket once more, and opens those that the list did not name when the tenant
+    /// was attached: some stores' lists are behind for a while. Gives how many these were.
+    pub async fn look_again(&self, id: TenantShardId) -> Result<usize, ManageError> {
+        let _changing = self.change(id).await?;
+        let Some(remote) = self.remote_of(id) else { return Ok(0) };
+        let open = self.timelines(id)?.into_iter().map(|timeline| (timeline.timeline_id(), timeline)).collect();
+        let (found, broken) = bucket::look_again(self.inner.conf, &remote, &open).await?;
+        for timeline in found.keys() {
+            tracing::warn!(tenant = %id, %timeline, "the bucket's list did not name this timeline at first");
+        }
+        let count = found.len();
+        self.inner.broken.write().extend(broken);
+        self.inner.tenants.write().entry(id).or_default().timelines.extend(found);
+        Ok(count)
     }
 
     /// When another server has taken the tenant over, the next start does not take it back.
@@ -64,7 +102,7 @@ impl TenantManager {
             // The end marks those that are fenced by then.
             () = self.inner.cancel.cancelled() => return,
         }
-        let Ok(_changing) = self.change().await else { return };
+        let Ok(_changing) = self.change(id).await else { return };
         if self.remote_of(id).is_some_and(|remote| remote.generation() == generation) {
             self.mark_fenced(id).await;
         }
@@ -87,7 +125,7 @@ impl TenantManager {
     /// [`ManageError::Busy`] if not all is uploaded in time: then nothing changes; [`ManageError::Precondition`]
     /// without a bucket.
     pub async fn detach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
+        let _changing = self.change(id).await?;
         let timelines = self.timelines(id)?;
         let Some(remote) = self.remote_of(id) else {
             let reason = format!(

@@ -152,21 +152,69 @@ pub(super) async fn attach(
     let mut names: BTreeSet<TimelineId> = local_timelines(conf, id).await?.into_iter().collect();
     let listed = remote.storage().list_dirs(RequestClass::Control, &RemotePath::timelines(&id)).await?;
     names.extend(listed.iter().filter_map(|name| name.parse::<TimelineId>().ok()));
-    let looking: Vec<_> = names.into_iter().map(|timeline| locate(conf, Arc::clone(&remote), timeline)).collect();
-    let mut looking = futures_util::stream::iter(looking).buffer_unordered(PARALLEL_TIMELINES);
-    let (mut waiting, mut broken) = (BTreeMap::new(), Broken::default());
-    while let Some((timeline, located)) = looking.next().await {
-        match located {
-            Ok(Some(opening)) => drop(waiting.insert(timeline, opening)),
-            Ok(None) => {}
-            Err(error) if error.kind() == ErrorKind::Retry => return Err(error),
-            Err(error) => note_broken(&mut broken, id, timeline, error.to_string()),
-        }
-    }
+    let mut broken = Broken::default();
+    let waiting = locate_all(conf, &remote, names, &Timelines::new(), &mut broken).await?;
     // Another one may have taken it over meanwhile, and removed what it has written anew.
     remote.check().await?;
-    let timelines = open_in_order(conf, id, waiting, &mut broken).await;
+    let timelines = open_in_order(conf, id, waiting, &Timelines::new(), &mut broken).await;
     Ok((Some(Tenant { timelines, remote: Some(remote) }), broken))
+}
+
+/// Decides what all of `names` are, and their ancestors: a list that is behind may lack these. `open` are there.
+async fn locate_all(
+    conf: &'static PageServerConf,
+    remote: &Arc<TenantRemote>,
+    mut names: BTreeSet<TimelineId>,
+    open: &Timelines,
+    broken: &mut Broken,
+) -> Result<BTreeMap<TimelineId, Opening>, StorageError> {
+    let (mut seen, mut waiting) = (BTreeSet::new(), BTreeMap::<TimelineId, Opening>::new());
+    while !names.is_empty() {
+        seen.extend(names.iter().copied());
+        let looking: Vec<_> = names.into_iter().map(|timeline| locate(conf, Arc::clone(remote), timeline)).collect();
+        let mut looking = futures_util::stream::iter(looking).buffer_unordered(PARALLEL_TIMELINES);
+        while let Some((timeline, located)) = looking.next().await {
+            match located {
+                Ok(Some(opening)) => drop(waiting.insert(timeline, opening)),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Retry => return Err(error),
+                Err(error) => note_broken(broken, remote.tenant_shard_id(), timeline, error.to_string()),
+            }
+        }
+        let ancestors = waiting.values().filter_map(|it| it.manifest.origin.ancestor.map(|it| it.timeline_id));
+        names = ancestors.filter(|id| !seen.contains(id) && !open.contains_key(id)).collect();
+    }
+    Ok(waiting)
+}
+
+/// Lists the timelines of an attached tenant once more, and opens those that the list did not name when it was
+/// attached. `open` are those that are open by now.
+pub(super) async fn look_again(
+    conf: &'static PageServerConf,
+    remote: &Arc<TenantRemote>,
+    open: &Timelines,
+) -> Result<(Timelines, Broken), StorageError> {
+    let (id, mut broken) = (remote.tenant_shard_id(), Broken::default());
+    let listed = remote.storage().list_dirs(RequestClass::Control, &RemotePath::timelines(&id)).await?;
+    // What has a directory was looked at, or is being made.
+    let known: BTreeSet<TimelineId> = local_timelines(conf, id).await?.into_iter().collect();
+    let mut names = BTreeSet::new();
+    for timeline in listed.iter().filter_map(|name| name.parse::<TimelineId>().ok()) {
+        let own = RemotePath::index_part(&id, &timeline, remote.generation());
+        let is_new = !known.contains(&timeline) && !open.contains_key(&timeline);
+        // What we have deleted ourselves has our mark.
+        if is_new && remote.storage().head(RequestClass::Control, &own).await?.is_none() {
+            names.insert(timeline);
+        }
+    }
+    if names.is_empty() {
+        return Ok((Timelines::new(), broken));
+    }
+    let waiting = locate_all(conf, remote, names, open, &mut broken).await?;
+    remote.check().await?;
+    let mut all = open_in_order(conf, id, waiting, open, &mut broken).await;
+    all.retain(|timeline, _| !open.contains_key(timeline));
+    Ok((all, broken))
 }
 
 /// Decides what a timeline is; `None` if there is none.
@@ -241,14 +289,15 @@ async fn remove_left(remote: Arc<TenantRemote>, id: TimelineId, mark: u32, marke
     tracing::warn!(timeline = %id, "objects of it are left, a later start removes them");
 }
 
-/// Opens all, each after its ancestor.
+/// Opens all, each after its ancestor, which may be open already. Gives these, too.
 async fn open_in_order(
     conf: &'static PageServerConf,
     id: TenantShardId,
     mut waiting: BTreeMap<TimelineId, Opening>,
+    open: &Timelines,
     broken: &mut Broken,
 ) -> Timelines {
-    let mut open = Timelines::new();
+    let mut open = open.clone();
     loop {
         let ancestor_of = |opening: &Opening| opening.manifest.origin.ancestor.map(|ancestor| ancestor.timeline_id);
         let is_ready = |opening: &Opening| ancestor_of(opening).is_none_or(|ancestor| open.contains_key(&ancestor));

@@ -15,7 +15,7 @@ impl TenantManager {
     /// # Errors
     /// [`ManageError::Precondition`] while others branch off it.
     pub async fn delete_timeline(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
+        let _changing = self.change(id).await?;
         let timeline = self.get(id, timeline_id)?;
         let children = self.children(id, timeline_id);
         if let [first, ..] = children.as_slice() {
@@ -42,7 +42,7 @@ impl TenantManager {
     /// # Errors
     /// [`StorageError::Fenced`](crate::errors::StorageError::Fenced) if another server has taken it over.
     pub async fn delete_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
-        let _changing = self.change().await?;
+        let _changing = self.change(id).await?;
         if !self.inner.tenants.read().contains_key(&id) {
             return Ok(());
         }
