@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::config::PageServerConf;
+use crate::disk_budget::DiskBudget;
 
 /// What an entry takes beside its bytes.
 const ENTRY_OVERHEAD: u64 = 128;
@@ -32,6 +34,7 @@ static MEMORY: OnceLock<Cache<Name, Bytes, Weight>> = OnceLock::new();
 static MEMORY_MAX: AtomicU64 = AtomicU64::new(64 << 20);
 static DISK_MAX: AtomicU64 = AtomicU64::new(1 << 30);
 static DISK_USED: AtomicU64 = AtomicU64::new(0);
+static DISK_BUDGET: RwLock<Option<DiskBudget>> = RwLock::new(None);
 static DISK_ALLOWED: AtomicBool = AtomicBool::new(true);
 static READ_AHEAD_MAX: AtomicU64 = AtomicU64::new(4 << 20);
 static WHOLE_AFTER: AtomicU64 = AtomicU64::new(50);
@@ -100,6 +103,14 @@ pub(crate) fn disk_has_room(bytes: u64) -> bool {
 /// Notes that so much more is kept on local disk.
 pub(crate) fn add_disk_used(bytes: u64) {
     DISK_USED.fetch_add(bytes, Ordering::Relaxed);
+    if let Some(budget) = &*DISK_BUDGET.read() {
+        budget.note_used(bytes);
+    }
+}
+
+/// From now on blocks that are kept on local disk take room of this budget.
+pub fn set_budget(budget: DiskBudget) {
+    *DISK_BUDGET.write() = Some(budget);
 }
 
 /// What blocks on local disk take at this moment, as whoever looks after the disk has counted. What is written after

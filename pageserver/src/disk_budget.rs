@@ -5,6 +5,7 @@
 //! subtracted.
 //! Without a keeper there is no limit.
 
+mod hold;
 mod pace;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
+pub use hold::Hold;
 use pace::Pace;
 
 /// How long somebody who takes in values waits for room before he is refused.
@@ -50,6 +52,8 @@ pub struct Measured {
     pub not_uploaded: u64,
     /// Bytes of values in in-memory layers and their ephemeral files.
     pub in_memory: u64,
+    /// Bytes of imports under way.
+    pub importing: u64,
     /// Bytes that are free on the file system, if it could be asked.
     pub disk_free: Option<u64>,
     /// What to do about a lack of room, for people.
@@ -67,6 +71,8 @@ struct Inner {
     room: AtomicI64,
     /// All bytes that were ever subtracted from it.
     used: AtomicU64,
+    /// Bytes of files that no timeline has yet.
+    held: AtomicU64,
     slow_below: AtomicI64,
     evict_below: AtomicI64,
     has_keeper: AtomicBool,
@@ -84,6 +90,7 @@ impl Default for Inner {
         Self {
             room: AtomicI64::new(i64::MAX),
             used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             slow_below: AtomicI64::new(0),
             evict_below: AtomicI64::new(0),
             has_keeper: AtomicBool::new(false),

@@ -10,6 +10,7 @@
 //! Memory is bounded by a chunk of pages and the names of all files.
 
 mod backup;
+mod room;
 mod segment;
 mod sink;
 mod staging;
@@ -30,11 +31,9 @@ use crate::errors::StorageError;
 use crate::tenant::timeline::{NewTimeline, Origin, Timeline};
 pub use backup::{BackupImport, BackupStart, BackupTablespace};
 pub(crate) use backup::{discard, remove};
+use room::Room;
 use sink::{ImageSink, Target};
 use walk::Walk;
-
-/// A layer is finished when it holds this many bytes.
-const LAYER_BYTES: u64 = 256 << 20;
 
 /// How far an import has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +63,7 @@ pub async fn import(
     progress: &mut (dyn FnMut(&ImportStats) + Send),
     ctx: &RequestContext,
 ) -> Result<(Timeline, ImportStats), StorageError> {
-    import_in_layers(conf, tenant_shard_id, timeline_id, source, LAYER_BYTES, progress, ctx).await
+    import_in_layers(conf, tenant_shard_id, timeline_id, source, None, progress, ctx).await
 }
 
 async fn import_in_layers(
@@ -72,14 +71,16 @@ async fn import_in_layers(
     tenant_shard_id: TenantShardId,
     timeline_id: TimelineId,
     source: &DataDir,
-    layer_bytes: u64,
+    layer_bytes: Option<u64>,
     progress: &mut (dyn FnMut(&ImportStats) + Send),
     ctx: &RequestContext,
 ) -> Result<(Timeline, ImportStats), StorageError> {
     let lsn = source.start_lsn()?;
     check_lsn(source, lsn)?;
     Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-    let target = Target { conf, tenant_shard_id, timeline_id, lsn, layer_bytes, ctx: ctx.clone() };
+    let room = Room::new(conf, tenant_shard_id, timeline_id, None);
+    let layer_bytes = layer_bytes.unwrap_or_else(|| room.layer_bytes());
+    let target = Target { conf, tenant_shard_id, timeline_id, lsn, layer_bytes, room, ctx: ctx.clone() };
     let sink = ImageSink::new(target, Key::MIN..Key::MAX);
     let mut walk = Walk::new(source, sink, progress);
     walk.run().await?;

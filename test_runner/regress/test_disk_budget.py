@@ -8,8 +8,10 @@ import pytest
 from fixtures import lsn as lsns
 from fixtures.attached import Attached, rel_of
 from fixtures.pagectl import Pagectl
+from fixtures.pageserver import connection_string
 from fixtures.pagestream import get_page
 from fixtures.small_disk import free_mib, small_disk
+from fixtures.stored import all_stored, disk_usage, wipe
 from fixtures.wait import wait_until
 
 DISK_MIB = 128
@@ -47,6 +49,57 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
             server.destroy()
 
 
+BUDGET = 48 << 20
+IMPORT_FAILS = r"WARN.*(was not attached|no more is taken in)"
+
+
+@pytest.fixture
+def larger_server(make_postgres, request):
+    """A server with some 70 MiB that no compression makes less."""
+    kind = request.node.callspec.params["kind"] if hasattr(request.node, "callspec") else "alone"
+    pg = make_postgres(f"than-budget-{kind}", max_replication_slots=10).start()
+    pg.bench_init(1)
+    chaos = " || ".join(f"md5((g * 16 + {part})::text)" for part in range(16))
+    pg.sql(f"CREATE TABLE chaos AS SELECT g AS id, {chaos} AS v FROM generate_series(1, 240000) g")
+    pg.sql("CHECKPOINT")
+    return pg
+
+
+@pytest.mark.parametrize("kind", ["directory", "weed"])
+def test_a_server_that_is_larger_than_the_budget_is_attached(kind, larger_server, make_pageserver, make_store):
+    """Layers of the copy go to the bucket while the rest of it arrives, and make room for that."""
+    store = make_store(kind)
+    server = make_pageserver(f"through-{kind}", disk_budget=BUDGET, checkpoint_distance=2 << 20,
+                             **store.settings("through")).start()
+    server.allow(SHORT_OF_ROOM)
+    with Watch(lambda: -disk_usage(server.workdir)) as watch:
+        attached = Attached(larger_server, server, server.attach(larger_server))
+    stored, most = sum(store.objects("through").values()) >> 20, -watch.least >> 20
+    print(f"{kind}: {stored} MiB in the bucket, at most {most} MiB on disk of {BUDGET >> 20}")
+    assert stored > 1.2 * (BUDGET >> 20) and most <= 1.1 * (BUDGET >> 20)
+    larger_server.bench(200)
+    lsn = all_stored(attached)
+    attached.assert_files_equal(lsn)
+    server.stop()
+    wipe(server)
+    server.start()
+    print(f"{attached.assert_files_equal(lsn).equal} pages equal after the disk was lost")
+
+
+def test_a_copy_that_cannot_fit_is_refused_and_leaves_nothing(larger_server, make_pageserver):
+    server = make_pageserver("alone", disk_budget=BUDGET, remote_storage="none").start()
+    server.allow(SHORT_OF_ROOM, IMPORT_FAILS)
+    with Watch(lambda: -disk_usage(server.workdir)) as watch:
+        timeline = server.start_attach(connection_string(larger_server))
+        failed = lambda: server.attach_status(timeline)["phase"] == "failed"
+        wait_until(failed, 120, what="the refusal")
+    said, most = server.attach_status(timeline)["error"], -watch.least >> 20
+    print(f"{said}; at most {most} MiB on disk of {BUDGET >> 20}")
+    assert "does not fit" in said and "disk_budget" in said, said
+    assert most <= 1.1 * (BUDGET >> 20) and disk_usage(server.workdir) < 1 << 20
+    assert larger_server.sql("SELECT count(*) FROM pg_replication_slots") == "0"
+
+
 def scrub(pagectl_binary, workdir):
     """Everything that is stored is whole, here and in the bucket."""
     report = json.loads(Pagectl(pagectl_binary, workdir).ok("--json", "scrub").stdout)
@@ -74,15 +127,15 @@ def read(attached, pages):
 
 
 class Watch:
-    """Looks at the disk while something else happens."""
+    """Looks at a figure, such as what is free on a disk, while something else happens."""
 
-    def __init__(self, disk):
-        self.disk, self.least, self.ended = disk, free_mib(disk), threading.Event()
+    def __init__(self, figure):
+        self.figure, self.least, self.ended = figure, figure(), threading.Event()
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
         while not self.ended.wait(0.05):
-            self.least = min(self.least, free_mib(self.disk))
+            self.least = min(self.least, self.figure())
 
     def __enter__(self):
         self.thread.start()
@@ -98,7 +151,7 @@ def grow(attached, disk, store):
     attached.catch_up()
     pages = pages_of(attached)
     before = read(attached, pages)
-    with Watch(disk) as watch:
+    with Watch(lambda: free_mib(disk)) as watch:
         for number in range(3):
             fill(attached.postgres, f"much{number}", 120_000)
             attached.catch_up(timeout=180)

@@ -33,7 +33,7 @@ pub(crate) async fn import(
 ) -> anyhow::Result<(Timeline, ImportStats)> {
     let start = read_start(&dir.join(BASE))?;
     let end = read_end(&dir.join("backup_manifest"))?;
-    let mut import = BackupImport::begin(store.conf, tenant, timeline, &start, &store.ctx).await?;
+    let mut import = BackupImport::begin(store.conf, tenant, timeline, &start, None, &store.ctx).await?;
     let received = receive(&mut import, &start, dir, progress).await;
     if let Err(error) = received {
         import.abort().await?;

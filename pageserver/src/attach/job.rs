@@ -141,7 +141,7 @@ impl Job {
         }
     }
 
-    async fn import(&self, mut backup: BaseBackup) -> Result<Timeline, AttachError> {
+    async fn import(&self, backup: BaseBackup) -> Result<Timeline, AttachError> {
         let start = backup_start(&backup);
         let total: u64 = backup.tablespaces().iter().filter_map(|tablespace| tablespace.size_kb).sum();
         self.status.update(|status| {
@@ -149,10 +149,20 @@ impl Job {
             status.total_bytes = (total > 0).then_some(total * 1024);
         });
         let ctx = RequestContext::new(TaskKind::ImportPgData, DownloadBehavior::Error);
-        let import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, &ctx).await?;
-        let mut import = import.with_remote(self.manager.remote_of(self.tenant));
+        let remote = self.manager.remote_of(self.tenant);
+        let import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, remote, &ctx).await?;
+        let left = import.left();
+        let imported = self.receive_all(backup, import).await;
+        if imported.is_err() {
+            left.discard().await;
+        }
+        imported
+    }
+
+    async fn receive_all(&self, mut backup: BaseBackup, mut import: BackupImport) -> Result<Timeline, AttachError> {
+        let start = backup.start().lsn;
         self.or_cancelled(self.receive(&mut backup, &mut import)).await?;
-        let end = backup.end().map_or(start.lsn, |end| end.lsn);
+        let end = backup.end().map_or(start, |end| end.lsn);
         self.status.update(|status| (status.phase, status.consistent_lsn) = (AttachPhase::Finishing, Some(end)));
         let mut progress = |stats: &ImportStats| self.status.update(|status| status.layers = stats.layers);
         let (timeline, _) = import.finish(end, &mut progress).await?;

@@ -25,18 +25,19 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::tablespaces::TablespaceTable;
 
+use super::room::{Room, check_new};
 use super::segment::{Ready, Segment};
 use super::sink::{ImageSink, Target};
 use super::staging::{StagedFile, Staging};
 use super::tar::{TarError, TarEvent, TarReader};
 use super::walk::Walk;
-use super::{ImportStats, LAYER_BYTES, check_lsn, origin};
+use super::{ImportStats, check_lsn, origin};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::datadir::{DataDir, corrupt};
 use crate::errors::{ErrorKind, StorageError};
 use crate::tenant::remote::TenantRemote;
-use crate::tenant::timeline::{MANIFEST_NAME, NewTimeline, Timeline, has_manifest};
+use crate::tenant::timeline::{Imported, MANIFEST_NAME, NewTimeline, Timeline, has_manifest};
 use crate::virtual_file::fs;
 use place::Place;
 
@@ -62,6 +63,16 @@ pub struct BackupStart {
     pub tablespaces: Vec<BackupTablespace>,
 }
 
+/// What an import that fails may have left in the bucket.
+pub(crate) struct Left(Arc<Room>);
+
+impl Left {
+    /// Removes it.
+    pub(crate) async fn discard(self) {
+        self.0.discard().await;
+    }
+}
+
 /// A base backup on its way into a new timeline.
 pub struct BackupImport {
     target: Target,
@@ -77,6 +88,7 @@ pub struct BackupImport {
     files: u64,
     /// The tenant in its bucket.
     remote: Option<Arc<TenantRemote>>,
+    room: Arc<Room>,
 }
 
 /// The archive that is being received.
@@ -102,7 +114,8 @@ enum Content {
 }
 
 impl BackupImport {
-    /// Makes ready to receive a backup into a new timeline. What an earlier attempt left is removed.
+    /// Makes ready to receive a backup into a new timeline, which is uploaded if its tenant is in a bucket. What an
+    /// earlier attempt left is removed.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if the timeline exists.
@@ -111,26 +124,24 @@ impl BackupImport {
         tenant_shard_id: TenantShardId,
         timeline_id: TimelineId,
         start: &BackupStart,
+        remote: Option<Arc<TenantRemote>>,
         ctx: &RequestContext,
     ) -> Result<Self, StorageError> {
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         if has_manifest(&dir).await? {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
+        if let Some(remote) = &remote {
+            check_new(remote, timeline_id).await?;
+        }
         fs::remove_tree(&Staging::path(&dir)).await?;
         Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-        let layer_bytes = LAYER_BYTES;
-        let target = Target { conf, tenant_shard_id, timeline_id, lsn: start.lsn, layer_bytes, ctx: ctx.clone() };
+        let room = Room::new(conf, tenant_shard_id, timeline_id, remote.clone());
+        let (lsn, layer_bytes, ctx) = (start.lsn, room.layer_bytes(), ctx.clone());
+        let target = Target { conf, tenant_shard_id, timeline_id, lsn, layer_bytes, room: Arc::clone(&room), ctx };
         let (archive, open, ready, stats, received, files) = Default::default();
-        let (staging, tablespaces) = (Staging::create(&dir).await?, table(&start.tablespaces)?);
-        let remote = None;
-        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files, remote })
-    }
-
-    /// Uploads the timeline once it is made.
-    #[must_use]
-    pub fn with_remote(self, remote: Option<Arc<TenantRemote>>) -> Self {
-        Self { remote, ..self }
+        let (staging, tablespaces) = (Staging::create(&dir, Arc::clone(&room)).await?, table(&start.tablespaces)?);
+        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files, remote, room })
     }
 
     /// The bytes that follow are those of archive `name`: that of a tablespace, or without one that of the main
@@ -201,15 +212,22 @@ impl BackupImport {
         self.staging.remove().await?;
         let origin = origin(&source, lsn, end.max(lsn));
         let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
-        let timeline = Timeline::create_with(conf, new, layers, self.remote, &self.target.ctx).await?;
+        let cold = self.room.end(&layers).await?;
+        let timeline = Timeline::create_in(conf, new, Imported { layers, cold }, self.remote).await?;
         Ok((timeline, stats))
     }
 
-    /// Removes all that was written, with the timeline's directory.
+    /// Removes all that was written, with the timeline's directory, and what the bucket has of it.
     pub async fn abort(self) -> Result<(), StorageError> {
-        let dir = self.dir.clone();
+        let (dir, left) = (self.dir.clone(), self.left());
         drop(self);
+        left.discard().await;
         discard(&dir).await
+    }
+
+    /// What is to be removed from the bucket if the import fails.
+    pub(crate) fn left(&self) -> Left {
+        Left(Arc::clone(&self.room))
     }
 
     /// The staged files as a data directory.

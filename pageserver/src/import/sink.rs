@@ -1,6 +1,7 @@
 //! Image layers written one after the other, cut where they are large enough.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use camino::Utf8PathBuf;
 use pageserver_api::key::Key;
@@ -8,10 +9,14 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use super::room::Room;
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::tenant::storage_layer::{ImageLayerWriter, PersistentLayerDesc};
+
+/// Room that was taken for images and not used, before it is given back, in bytes.
+const GIVEN_BACK: u64 = 1 << 20;
 
 /// A finished layer file under its temporary name.
 pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
@@ -26,6 +31,8 @@ pub(super) struct Target {
     pub(super) lsn: Lsn,
     /// Size at which a layer is finished.
     pub(super) layer_bytes: u64,
+    /// Where they find room.
+    pub(super) room: Arc<Room>,
     pub(super) ctx: RequestContext,
 }
 
@@ -35,13 +42,15 @@ pub(super) struct ImageSink {
     /// What no finished layer covers yet.
     rest: Range<Key>,
     writer: Option<ImageLayerWriter>,
+    /// Room that was taken for the current layer.
+    taken: u64,
     finished: Vec<FinishedLayer>,
 }
 
 impl ImageSink {
     /// A sink for images of `keys`.
     pub(super) fn new(target: Target, keys: Range<Key>) -> Self {
-        Self { target, rest: keys, writer: None, finished: Vec::new() }
+        Self { target, rest: keys, writer: None, taken: 0, finished: Vec::new() }
     }
 
     /// Appends an image. Keys ascend.
@@ -49,7 +58,17 @@ impl ImageSink {
         if self.writer.as_ref().is_some_and(|full| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes) {
             self.cut(key).await?;
         }
-        self.writer().await?.put_image(key, image).await
+        self.target.room.take(image.len() as u64).await?;
+        self.taken += image.len() as u64;
+        let writer = self.writer().await?;
+        writer.put_image(key, image).await?;
+        let stored = writer.stored_bytes();
+        // Images may be compressed.
+        if self.taken >= stored + GIVEN_BACK {
+            self.target.room.give_back(self.taken - stored);
+            self.taken = stored;
+        }
+        Ok(())
     }
 
     /// Puts in layers that were written elsewhere. They cover a range of keys without gaps, which comes next.
@@ -81,7 +100,11 @@ impl ImageSink {
     async fn cut(&mut self, end: Key) -> Result<(), StorageError> {
         self.writer().await?;
         if let Some(full) = self.writer.take() {
-            self.finished.push(full.finish_at(end, &self.target.ctx).await?);
+            let layer = full.finish_at(end, &self.target.ctx).await?;
+            // The index is more than was taken, but little.
+            self.target.room.give_back(std::mem::take(&mut self.taken).saturating_sub(layer.0.file_size));
+            self.target.room.finished(layer.clone());
+            self.finished.push(layer);
         }
         self.rest.start = end;
         Ok(())

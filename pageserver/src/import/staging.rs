@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::room::Room;
 use crate::errors::StorageError;
 use crate::virtual_file::fs;
 use crate::virtual_file::{BufferedWriter, OpenMode, Shutdown, VirtualFile};
@@ -17,6 +18,7 @@ const NAME: &str = "import";
 pub(super) struct Staging {
     root: Utf8PathBuf,
     directories: HashSet<Utf8PathBuf>,
+    room: Arc<Room>,
 }
 
 impl Staging {
@@ -26,11 +28,11 @@ impl Staging {
     }
 
     /// An empty one in the timeline's directory, which must exist.
-    pub(super) async fn create(dir: &Utf8Path) -> Result<Self, StorageError> {
+    pub(super) async fn create(dir: &Utf8Path, room: Arc<Room>) -> Result<Self, StorageError> {
         let root = Self::path(dir);
         fs::remove_tree(&root).await?;
         fs::create_dir_all(&root).await?;
-        Ok(Self { root, directories: HashSet::new() })
+        Ok(Self { root, directories: HashSet::new(), room })
     }
 
     /// The directory.
@@ -54,12 +56,12 @@ impl Staging {
             self.directory(parent).await?;
         }
         let file = VirtualFile::open(&self.root.join(path), OpenMode::CreateNew).await?;
-        Ok(StagedFile(BufferedWriter::new(Arc::new(file), 0)))
+        Ok(StagedFile { writer: BufferedWriter::new(Arc::new(file), 0), room: Arc::clone(&self.room) })
     }
 
     /// Makes a file of holes: only its name and length count.
     pub(super) async fn placeholder(&mut self, path: &Utf8Path, len: u64) -> Result<(), StorageError> {
-        self.file(path).await?.0.file().set_len(len).await
+        self.file(path).await?.writer.file().set_len(len).await
     }
 
     /// Removes all.
@@ -69,16 +71,20 @@ impl Staging {
 }
 
 /// A file being written. It need not be durable.
-pub(super) struct StagedFile(BufferedWriter);
+pub(super) struct StagedFile {
+    writer: BufferedWriter,
+    room: Arc<Room>,
+}
 
 impl StagedFile {
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        self.0.reserve(bytes.len()).await?;
-        self.0.push(bytes);
+        self.room.take(bytes.len() as u64).await?;
+        self.writer.reserve(bytes.len()).await?;
+        self.writer.push(bytes);
         Ok(())
     }
 
     pub(super) async fn finish(mut self) -> Result<(), StorageError> {
-        self.0.shutdown(Shutdown::PadThenTruncate).await.map(drop)
+        self.writer.shutdown(Shutdown::PadThenTruncate).await.map(drop)
     }
 }

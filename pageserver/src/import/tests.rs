@@ -55,7 +55,7 @@ async fn every_page_is_found_again_in_layers_of_any_size() {
         let (tenant, id) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
         let mut calls = 0;
         let mut progress = |_: &ImportStats| calls += 1;
-        let made = import_in_layers(conf, tenant, id, &data, layer_bytes, &mut progress, &ctx).await;
+        let made = import_in_layers(conf, tenant, id, &data, Some(layer_bytes), &mut progress, &ctx).await;
         let (timeline, stats) = made.unwrap();
         assert_eq!((stats.forks, stats.pages, stats.slru_pages), (2, 300, 2));
         assert!(layers.contains(&stats.layers), "{} layers", stats.layers);

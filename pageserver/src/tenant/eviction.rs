@@ -43,6 +43,8 @@ pub(crate) async fn keep(
     timelines: impl Fn() -> Vec<Timeline>,
     cancel: CancellationToken,
 ) {
+    // What reads keep here takes room at once, and not when it is measured next.
+    block_cache::set_budget(conf.disk_budget.clone());
     let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: 0 };
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -105,7 +107,7 @@ impl Keeper {
     async fn round(&mut self, timelines: Vec<Timeline>, space: Option<DiskSpace>) -> u64 {
         let begun = self.budget().begin();
         let limits = Limits::of(self.conf, space);
-        let mut survey = Survey::of(&timelines).await;
+        let mut survey = Survey::of(&timelines, self.budget()).await;
         let short = limits.measure(&survey.usage()).shortage();
         // Of full caches the oldest parts go before there is no room for new ones.
         let partial_max = self.conf.block_cache_disk / 10 * 9;

@@ -23,8 +23,9 @@ use utils::id::TimelineId;
 
 use crate::errors::StorageError;
 use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
+use crate::tenant::storage_layer::RemoteObject;
 pub(crate) use decision::{Decision, decide};
-pub(crate) use deletion::{bury_timeline, remove_tenant, remove_timeline};
+pub(crate) use deletion::{bury_timeline, mark_import, remove_tenant, remove_timeline};
 pub(crate) use generation::{Purpose, Taken};
 pub(crate) use index_part::{IndexPart, newest_index_part};
 pub(crate) use plan::layer_names;
@@ -155,6 +156,11 @@ impl TenantRemote {
 
     fn index_part_path(&self, timeline: TimelineId, generation: u32) -> RemotePath {
         RemotePath::index_part(&self.tenant, &timeline, generation)
+    }
+
+    /// The object of a layer.
+    pub(crate) fn layer_object(&self, timeline: TimelineId, file_name: &str) -> RemoteObject {
+        RemoteObject { storage: self.storage.clone(), path: self.layer_path(timeline, file_name) }
     }
 
     pub(crate) fn layer_path(&self, timeline: TimelineId, file_name: &str) -> RemotePath {

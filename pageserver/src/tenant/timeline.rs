@@ -44,6 +44,7 @@ use crate::tenant::remote::TenantRemote;
 pub(crate) use dir_lock::DirLock;
 pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
+pub(crate) use lifecycle::Imported;
 pub use lifecycle::NewTimeline;
 pub(crate) use manifest::WAL_SOURCE_NAME;
 pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin};

@@ -13,6 +13,8 @@ use crate::pgdata::TimelineStore;
 use crate::pgdata::listing::Listing;
 use crate::task_mgr::TaskKind;
 
+mod budget;
+
 const START: Lsn = Lsn(0x1_0000_0028);
 const END: Lsn = Lsn(0x1_0000_9000);
 const LARGE_BLOCKS: u32 = (LARGE / PAGE) as u32 + 3;
@@ -86,7 +88,7 @@ impl World {
     async fn begin(&self) -> BackupImport {
         let tablespace = |oid: u32| BackupTablespace { oid, path: format!("/ts/{oid}") };
         let start = BackupStart { lsn: START, tablespaces: vec![tablespace(80000), tablespace(70000)] };
-        BackupImport::begin(self.conf, self.tenant, self.id, &start, &self.ctx).await.unwrap()
+        BackupImport::begin(self.conf, self.tenant, self.id, &start, None, &self.ctx).await.unwrap()
     }
 
     fn dir(&self) -> Utf8PathBuf {

@@ -16,10 +16,10 @@ pub(super) struct Usage {
     pub(super) resident: u64,
     /// Those among them that the bucket does not have.
     pub(super) not_uploaded: u64,
-    /// Layers that are not here as a whole.
-    pub(super) partial: u64,
     /// Values in in-memory layers, which are in ephemeral files.
     pub(super) in_memory: u64,
+    /// Files of imports under way.
+    pub(super) importing: u64,
 }
 
 /// What limits the local disk at one moment.
@@ -31,8 +31,6 @@ pub(super) struct Limits {
     /// Bytes of the file system that stay free.
     pub(super) reserve: u64,
     pub(super) checkpoint_distance: u64,
-    /// What parts of layers may take between two measurements: it counts as taken.
-    pub(super) cache: u64,
     /// The bucket, if there is one.
     pub(super) bucket: Option<String>,
 }
@@ -45,15 +43,13 @@ impl Limits {
             space,
             reserve: if conf.disk_reserve > 0 { conf.disk_reserve } else { default },
             checkpoint_distance: conf.checkpoint_distance,
-            cache: conf.block_cache_disk.min(conf.disk_budget_bytes / 4),
             bucket: conf.remote_storage.as_ref().map(|storage| storage.url().to_owned()),
         }
     }
 
     pub(super) fn measure(&self, usage: &Usage) -> Measured {
         let room_in = |limit: u64, used: u64| signed(limit) - signed(used);
-        let unused_cache = self.cache.saturating_sub(usage.partial);
-        let used = usage.resident.saturating_add(unused_cache).saturating_add(usage.in_memory);
+        let used = usage.resident.saturating_add(usage.in_memory).saturating_add(usage.importing);
         let by_budget = self.budget.map(|budget| room_in(budget, used));
         let by_disk = self.space.map(|space| room_in(space.free, self.reserve));
         let room = by_budget.into_iter().chain(by_disk).min().unwrap_or(i64::MAX);
@@ -66,6 +62,7 @@ impl Limits {
             resident: usage.resident,
             not_uploaded: usage.not_uploaded,
             in_memory: usage.in_memory,
+            importing: usage.importing,
             disk_free: self.space.map(|space| space.free),
             advice: self.advice(usage, by_budget.is_some_and(|by_budget| by_budget == room)),
         }
@@ -82,7 +79,10 @@ impl Limits {
             ),
             _ => "there is no limit".to_owned(),
         };
-        let held = format!("{} of layers and {} in memory", mib(usage.not_uploaded), mib(usage.in_memory));
+        let mut held = format!("{} of layers and {} in memory", mib(usage.not_uploaded), mib(usage.in_memory));
+        if usage.importing > 0 {
+            held = format!("{} of imports, {held}", mib(usage.importing));
+        }
         let larger = if by_budget { "raise disk_budget" } else { "free disk" };
         match &self.bucket {
             Some(bucket) => {
@@ -126,13 +126,12 @@ mod tests {
             space: free.map(|free| DiskSpace { total: 1000 * MIB, free: free * MIB }),
             reserve: 50 * MIB,
             checkpoint_distance: 4 * MIB,
-            cache: 0,
             bucket: Some("s3://bucket".to_owned()),
         }
     }
 
     fn usage(resident: u64, in_memory: u64) -> Usage {
-        Usage { resident: resident * MIB, not_uploaded: 3 * MIB, partial: 2 * MIB, in_memory: in_memory * MIB }
+        Usage { resident: resident * MIB, not_uploaded: 3 * MIB, in_memory: in_memory * MIB, importing: 0 }
     }
 
     #[test]
@@ -143,9 +142,9 @@ mod tests {
         assert_eq!(room(limits(Some(100), Some(60))), 10);
         assert_eq!(room(limits(Some(64), Some(900))), -16);
         assert_eq!(limits(None, None).measure(&usage(60, 20)).room, i64::MAX);
-        let caching = |cache| Limits { cache: cache * MIB, ..limits(Some(100), Some(60)) };
-        assert_eq!((room(caching(1)), room(caching(5))), (10, 10), "the disk is short, whatever is cached");
-        assert_eq!(room(Limits { space: None, ..caching(5) }), 17, "what the cache may still take is taken");
+        let importing = Usage { importing: 7 * MIB, ..usage(60, 20) };
+        assert_eq!(limits(Some(100), None).measure(&importing).room >> 20, 13);
+        assert_eq!(limits(None, Some(60)).measure(&importing).room >> 20, 10, "they are not free any more");
     }
 
     #[test]

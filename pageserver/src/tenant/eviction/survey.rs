@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::limits::Usage;
 use super::policy::{self, Candidate, Want};
+use crate::disk_budget::DiskBudget;
 use crate::metrics::METRICS;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::timeline::Timeline;
@@ -14,10 +15,12 @@ pub(super) struct Survey {
     layers: Vec<Arc<Layer>>,
     candidates: Vec<Candidate>,
     in_memory: u64,
+    importing: u64,
 }
 
 impl Survey {
-    pub(super) async fn of(timelines: &[Timeline]) -> Self {
+    pub(super) async fn of(timelines: &[Timeline], budget: &DiskBudget) -> Self {
+        let importing = budget.held();
         let in_memory = timelines.iter().map(|timeline| timeline.info().in_memory_bytes).sum();
         let layers: Vec<Arc<Layer>> = timelines.iter().flat_map(Timeline::layer_files).collect();
         // Files are asked for their sizes, one by one.
@@ -25,7 +28,7 @@ impl Survey {
             layers.into_iter().map(|layer| (candidate(&layer), layer)).filter(|(it, _)| it.bytes > 0).unzip()
         });
         let (candidates, layers) = walk.await.unwrap_or_default();
-        Self { layers, candidates, in_memory }
+        Self { layers, candidates, in_memory, importing }
     }
 
     pub(super) fn usage(&self) -> Usage {
@@ -33,8 +36,8 @@ impl Survey {
         Usage {
             resident: sum(&|_| true),
             not_uploaded: sum(&|it| !it.uploaded),
-            partial: self.partial_bytes(),
             in_memory: self.in_memory,
+            importing: self.importing,
         }
     }
 

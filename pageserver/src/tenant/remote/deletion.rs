@@ -1,13 +1,15 @@
 //! Deletion: first a mark that survives, then everything else. Whoever finds the mark goes on.
 
 use pageserver_api::shard::TenantShardId;
+use postgres_formats::version::PgVersion;
 use utils::id::TimelineId;
+use utils::lsn::Lsn;
 
 use super::{TenantRemote, generation};
 use crate::errors::StorageError;
 use crate::remote_storage::{INDEX_PART_PREFIX, RemotePath, RequestClass};
 use crate::tenant::storage_layer::LayerName;
-use crate::tenant::timeline::manifest::Manifest;
+use crate::tenant::timeline::manifest::{Manifest, Origin};
 
 /// A list may be behind; index parts of so many generations are removed whether it names them or not.
 const MAX_BEHIND: u32 = 64;
@@ -32,6 +34,40 @@ pub(crate) async fn bury_timeline(remote: &TenantRemote, manifest: Manifest) -> 
     };
     remote.storage.put(RequestClass::Control, &path, mark.encode()?.into()).await?;
     remote.check().await
+}
+
+/// Writes the mark of deletion for a timeline that is being imported, before any layer of it: if the import does not
+/// end, what it has left in the bucket is removed as that of a deleted timeline. The first index part replaces the
+/// mark.
+///
+/// # Errors
+/// [`StorageError::Fenced`] if it is another server's by now.
+pub(crate) async fn mark_import(remote: &TenantRemote, timeline_id: TimelineId) -> Result<(), StorageError> {
+    // What it says of the timeline counts for nothing, and is not known yet.
+    let origin = Origin {
+        pg_version: PgVersion::V15,
+        system_identifier: 0,
+        wal_segment_size: 16 << 20,
+        data_checksums: false,
+        wal_log_hints: false,
+        import_lsn: Lsn::INVALID,
+        consistent_lsn: Lsn::INVALID,
+        ancestor: None,
+    };
+    let manifest = Manifest {
+        tenant_shard_id: remote.tenant,
+        timeline_id,
+        generation: remote.generation,
+        in_bucket: true,
+        deleted: true,
+        wal_source: None,
+        origin,
+        wal_log_hints_changes: Vec::new(),
+        disk_consistent_lsn: Lsn::INVALID,
+        prev_record_lsn: Lsn::INVALID,
+        layers: Vec::new(),
+    };
+    bury_timeline(remote, manifest).await
 }
 
 /// Removes all objects of a timeline that has the mark, which was written at `marked` (seconds since 1970). The mark

@@ -24,7 +24,6 @@ use super::{IndexPart, TenantRemote, plan};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::layer_map::Layer;
-use crate::tenant::storage_layer::RemoteObject;
 use crate::tenant::timeline::manifest::{Manifest, WAL_SOURCE_NAME};
 use crate::virtual_file::fs;
 
@@ -136,6 +135,9 @@ impl Uploader {
 
     /// The timeline is this now, durably here. Replaces what waits.
     pub(crate) fn submit(&self, wanted: Wanted) {
+        // An import has layers that the bucket got before this.
+        let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| file_name(layer).to_owned());
+        self.shared.uploaded.lock().extend(there);
         self.shared.note_waiting(&wanted);
         self.shared.wanted.send_replace(Some(Arc::new(wanted)));
     }
@@ -348,8 +350,7 @@ impl Shared {
     /// The bucket has `wanted`, for good.
     fn accept(&self, wanted: &Wanted) {
         for layer in &wanted.layers {
-            let path = self.remote.layer_path(self.timeline, file_name(layer));
-            layer.set_remote(RemoteObject { storage: self.remote.storage.clone(), path });
+            layer.set_remote(self.remote.layer_object(self.timeline, file_name(layer)));
         }
         self.in_bucket.store(true, Ordering::Release);
         self.consistent.send_if_modified(|known| {

@@ -20,6 +20,8 @@ pub(super) struct Newest {
     pub(super) generation: u32,
     /// The generation of the index part that counts, if there is one.
     pub(super) index_part: Option<u32>,
+    /// It is a mark of deletion.
+    pub(super) deleted: bool,
     /// What is younger, in seconds, may be about to be named.
     pub(super) grace: u64,
 }
@@ -39,7 +41,9 @@ pub(super) fn orphans(
             return replaced.then_some("a newer index part has replaced it");
         }
         let (_, generation) = LayerName::parse_file_name(name).ok()?;
-        let unnamed = !named.contains(name) && generation <= newest.generation;
+        // Beside its own mark, a server has layers of a timeline that it is about to make anew.
+        let being_made = newest.deleted && newest.index_part.is_some_and(|mark| generation >= mark);
+        let unnamed = !named.contains(name) && generation <= newest.generation && !being_made;
         // Without an index part nobody knows what is needed.
         (unnamed && newest.index_part.is_some()).then_some("no index part names it")
     };
@@ -81,7 +85,7 @@ mod tests {
             ("notes.txt".to_owned(), old),
         ]);
         let named = BTreeSet::from([layer(1, 1)]);
-        let newest = Newest { generation: 4, index_part: Some(3), grace: 100 };
+        let newest = Newest { generation: 4, index_part: Some(3), deleted: false, grace: 100 };
         let names = |newest| {
             let found = orphans(&there, &named, newest);
             found.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
@@ -89,5 +93,8 @@ mod tests {
         assert_eq!(names(newest), [layer(2, 1), "index_part-00000001".to_owned()]);
         assert_eq!(names(Newest { index_part: None, ..newest }), Vec::<String>::new());
         assert_eq!(names(Newest { grace: 101, ..newest }), Vec::<String>::new());
+        assert_eq!(names(Newest { deleted: true, ..newest }), names(newest));
+        let importing = Newest { deleted: true, index_part: Some(1), ..newest };
+        assert_eq!(names(importing), Vec::<String>::new());
     }
 }

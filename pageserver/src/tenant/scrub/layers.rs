@@ -284,7 +284,8 @@ impl OneTimeline<'_> {
     async fn check_orphans(&mut self, objects: &Objects, named: &BTreeSet<String>) -> Result<(), StorageError> {
         let Some(bucket) = self.bucket else { return Ok(()) };
         let grace = self.options.grace.as_secs();
-        let newest = Newest { generation: bucket.generation, index_part: self.index, grace };
+        let deleted = objects.index.as_ref().is_some_and(|(_, index)| index.deleted);
+        let newest = Newest { generation: bucket.generation, index_part: self.index, deleted, grace };
         let mut orphans = inventory::orphans(&objects.there, named, newest);
         if orphans.is_empty() {
             return Ok(());

@@ -1,6 +1,8 @@
 //! Making and closing timelines; opening is in `open`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver_api::shard::TenantShardId;
@@ -20,8 +22,19 @@ use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::metrics::{self, METRICS, StorageOperation};
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::remote::{IndexPart, TenantRemote, Uploader};
-use crate::tenant::storage_layer::{PersistentLayerDesc, read_identity};
+use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc, read_identity};
 use crate::virtual_file::fs;
+
+/// An import whose layers are in the bucket alone is given up when no upload has ended for so long.
+const UPLOADS_STALLED: Duration = Duration::from_secs(120);
+
+/// Layers of an import, as they were finished: what each covers, and its temporary name.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    pub(crate) layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
+    /// Those that are in the bucket alone, under the names that they will have.
+    pub(crate) cold: HashMap<Utf8PathBuf, LayerIdentity>,
+}
 
 /// A timeline that is to be made from imported layers.
 #[derive(Clone, Copy, Debug)]
@@ -81,21 +94,35 @@ impl Timeline {
         remote: Option<Arc<TenantRemote>>,
         _ctx: &RequestContext,
     ) -> Result<Timeline, StorageError> {
+        Self::create_in(conf, new, Imported { layers, cold: HashMap::new() }, remote).await
+    }
+
+    /// As [`Timeline::create_with`], of layers some of which may be in the bucket alone.
+    pub(crate) async fn create_in(
+        conf: &'static PageServerConf,
+        new: NewTimeline,
+        imported: Imported,
+        remote: Option<Arc<TenantRemote>>,
+    ) -> Result<Timeline, StorageError> {
         let NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn } = new;
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         let lock = DirLock::take(&dir)?;
         if fs::list_dir(&dir).await?.iter().any(|name| name == MANIFEST_NAME) {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
-        check_import(&layers, &new)?;
+        check_import(&imported.layers, &new)?;
         let generation = remote.as_ref().map_or(0, |remote| remote.generation());
-        let map = place_all(&dir, layers, generation.max(1)).await?;
+        let map = place_all(&dir, imported, remote.as_deref()).await?;
         let consistent = RecordLsn { last: origin.import_lsn, prev: prev_record_lsn };
         let mut manifest = new_manifest(tenant_shard_id, timeline_id, origin, consistent);
         manifest.generation = generation;
         manifest.layers = map.iter().map(|layer| LayerEntry::of(layer)).collect();
-        manifest.store(&dir).await?;
-        Ok(assemble(conf, manifest, map, lock, None, remote.map(|remote| (remote, None))))
+        let all_here = map.iter().all(|layer| layer.is_local());
+        if all_here {
+            manifest.store(&dir).await?;
+        }
+        let timeline = assemble(conf, manifest, map, lock, None, remote.map(|remote| (remote, None)));
+        if all_here { Ok(timeline) } else { publish_first(timeline).await }
     }
 
     /// Makes a timeline that continues this one from `lsn` on, whatever the size of what is before: it has no layers of
@@ -205,19 +232,59 @@ fn check_import(layers: &[(PersistentLayerDesc, Utf8PathBuf)], new: &NewTimeline
     }
 }
 
+/// Of layers that are in the bucket alone, the index part comes before the manifest: a manifest whose layers are not
+/// here says nothing to whoever does not know that they are there.
+async fn publish_first(timeline: Timeline) -> Result<Timeline, StorageError> {
+    let written = match first_index_part(&timeline).await {
+        Ok(()) => bucket::note_in_bucket(&timeline.state).await,
+        Err(error) => Err(error),
+    };
+    let Err(error) = written else { return Ok(timeline) };
+    if let Err(left) = timeline.bury().await {
+        tracing::warn!(timeline = %timeline.timeline_id(), "it may be left in the bucket: {left}");
+    }
+    timeline.shutdown().await;
+    Err(error)
+}
+
+/// Waits for the index part, as long as uploads go on.
+async fn first_index_part(timeline: &Timeline) -> Result<(), StorageError> {
+    let mut waiting = u64::MAX;
+    while !timeline.wait_uploaded(UPLOADS_STALLED).await {
+        let info = timeline.info();
+        if timeline.fenced().is_some() || info.upload_bytes >= waiting {
+            let reason = timeline.fenced().or(info.upload_error).unwrap_or_default();
+            return Err(StorageError::NoRoom(format!("the import could not be published in its bucket: {reason}")));
+        }
+        waiting = info.upload_bytes;
+    }
+    Ok(())
+}
+
 async fn place_all(
     dir: &Utf8Path,
-    layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
-    generation: u32,
+    imported: Imported,
+    remote: Option<&TenantRemote>,
 ) -> Result<LayerMap, StorageError> {
+    let generation = remote.map_or(1, TenantRemote::generation);
     let (mut placed, mut temporary) = (Vec::new(), Vec::new());
-    for (desc, path) in layers {
-        let identity = read_identity(&path).await?;
-        placed.push(Arc::new(Layer::new(dir, desc, generation, identity)));
+    for (desc, path) in imported.layers {
+        let layer = match (imported.cold.get(&path), remote) {
+            (Some(identity), Some(remote)) => {
+                let name = desc.layer_name().file_name(generation);
+                let object = remote.layer_object(desc.timeline_id, &name);
+                Layer::cold(dir, desc, generation, *identity, object)
+            }
+            _ => {
+                let identity = read_identity(&path).await?;
+                Layer::new(dir, desc, generation, identity)
+            }
+        };
+        placed.push(Arc::new(layer));
         temporary.push(path);
     }
     let map = LayerMap::new(placed.clone()).map_err(|violation| StorageError::Invalid(violation.to_string()))?;
-    for (layer, temporary) in placed.iter().zip(&temporary) {
+    for (layer, temporary) in placed.iter().zip(&temporary).filter(|(layer, _)| layer.is_local()) {
         fs::rename(temporary, layer.path()).await?;
     }
     fs::fsync_dir(dir).await?;
