@@ -104,6 +104,12 @@ def test_what_cannot_be_handed_over_is_mounted_anew(attached, make_unprivileged)
     assert not any(map(is_alive, old))
     elsewhere.rename(config)
     assert compute.start().sql("SELECT count(*) FROM t") == "1"
+    # Somebody takes the mount away, lazily: the server still has it, and stops in order.
+    detach = ["fusermount3", "-u", "-z", str(compute.data)]
+    subprocess.run([*WITHOUT_CAPABILITIES, *detach], check=True)
+    assert compute.sql("SELECT count(*) FROM t") == "1" and compute.state() == "running"
+    assert compute.stop() == compute.timeline.last_record_lsn()
+    compute.start()
     # What is left without a supervisor is not taken for files to be removed.
     os.kill(compute.supervisor(), signal.SIGKILL)
     compute.kill()
@@ -168,22 +174,29 @@ def test_a_compute_on_a_full_disk_is_destroyed(attached, make_unprivileged, work
     computes = make_unprivileged(attached.pageserver)
     with small_disk(work_dir, 200) as disk:
         elsewhere, computes.dir = computes.dir, unprivileged.own(disk / "computes")
-        compute = computes.start("full", "--branch", "full", "--set", "shared_buffers=1MB")
-        # WAL has room: a new segment takes it at once.
-        compute.sql("SELECT pg_switch_wal(); CREATE TABLE t ()")
-        fill(disk / "ballast", leave_mib=0.2)
-        waiting = compute.start_sql("UPDATE pgbench_accounts SET abalance = 1 WHERE aid <= 20000; CHECKPOINT")
-        log = compute.dir / "fs.log"
-        wait_until(lambda: "disk is full" in log.read_text(), 20, what="a write that waits for room")
-        begun = time.monotonic()
-        assert "is full" in computes.ok("list").stdout
-        computes.refuse("stop", "full", "--timeout", "1s", names="is full")
-        computes.ok("destroy", "full", "--force")
-        print(f"destroyed after {time.monotonic() - begun:.1f} s")
-        assert time.monotonic() - begun < 15
-        waiting.wait(5)
+        try:
+            fill_and_destroy(computes, disk)
+        finally:
+            computes.destroy_all()
         assert_nothing_left(computes.dir)
         computes.dir = elsewhere
+
+
+def fill_and_destroy(computes: Computes, disk):
+    compute = computes.start("full", "--branch", "full", "--set", "shared_buffers=1MB")
+    # WAL has room: a new segment takes it at once.
+    compute.sql("SELECT pg_switch_wal(); CREATE TABLE t ()")
+    fill(disk / "ballast", leave_mib=0.2)
+    waiting = compute.start_sql("UPDATE pgbench_accounts SET abalance = 1 WHERE aid <= 20000; CHECKPOINT")
+    log = compute.dir / "fs.log"
+    wait_until(lambda: "disk is full" in log.read_text(), 20, what="a write that waits for room")
+    begun = time.monotonic()
+    assert "is full" in computes.ok("list").stdout
+    computes.refuse("stop", "full", "--timeout", "1s", names="is full")
+    computes.ok("destroy", "full", "--force")
+    print(f"destroyed after {time.monotonic() - begun:.1f} s")
+    assert time.monotonic() - begun < 15
+    waiting.wait(5)
 
 
 def test_in_a_user_namespace(attached, make_unprivileged):
