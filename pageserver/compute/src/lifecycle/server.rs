@@ -40,7 +40,6 @@ impl State {
         let Ok(text) = std::fs::read_to_string(layout.upper().join("postmaster.pid")) else { return Self::Stopped };
         match text.lines().next().and_then(|line| line.trim().parse().ok()) {
             Some(pid) if works_in(pid, &compute.data_dir(layout)) != Some(false) => Self::Running(pid),
-            Some(pid) if is_detached(pid) => Self::Running(pid),
             _ => Self::Crashed,
         }
     }
@@ -58,12 +57,6 @@ fn works_in(pid: u32, data: &Path) -> Option<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
         Err(_) => Some(false),
     }
-}
-
-/// Whether the process is a server whose file system somebody has detached by hand: it still has that, and works.
-fn is_detached(pid: u32) -> bool {
-    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
-    link("cwd").is_ok_and(|cwd| cwd == Path::new("/")) && link("exe").is_ok_and(|exe| exe.ends_with("postgres"))
 }
 
 /// Where the server's socket is.
