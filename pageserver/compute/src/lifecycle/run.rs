@@ -150,12 +150,15 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
     }
 }
 
-/// A server that stops waits only for those who follow it just then: the page server may be about to come back. If it
-/// does not, there is a limit.
+/// A server that stops waits only for those who follow it just then: the page server may be about to come back, also
+/// after a crash in which it had got everything. If it does not, there is a limit.
 fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Duration, control: &impl Control) {
-    let Some(flushed) = server::flushed_lsn(compute, layout, limit.min(ANSWER)) else { return };
-    while control.end(compute).ok().is_none_or(|end| end + PAGE_HEADER < flushed) {
-        if env::clock::now().saturating_duration_since(begun) >= limit {
+    // Clients may go on writing.
+    let mut flushed = None;
+    while let Some(wal) = server::wal(compute, layout, limit.min(ANSWER)) {
+        let wanted = *flushed.get_or_insert(wal.flushed);
+        let has_all = control.end(compute).is_ok_and(|end| end + PAGE_HEADER >= wanted);
+        if (has_all && wal.is_followed) || env::clock::now().saturating_duration_since(begun) >= limit {
             return;
         }
         std::thread::sleep(LOOK);

@@ -169,15 +169,30 @@ pub(super) async fn ready(
     }
 }
 
-/// End of the WAL that the server has on disk; `None` if it does not answer soon.
-pub(super) fn flushed_lsn(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> Option<Lsn> {
+/// What of its WAL a server has on disk.
+pub(super) struct Wal {
+    /// Where it ends.
+    pub(super) flushed: Lsn,
+    /// Whether the page server follows just now.
+    pub(super) is_followed: bool,
+}
+
+/// The server's WAL; `None` if it does not answer soon.
+pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> Option<Wal> {
     let config = config_of(compute, layout).ok()?;
     let asked = async {
         let mut client = Client::connect(&config, &[]).await.ok()?;
-        let sets = client.simple_query("SELECT pg_current_wal_flush_lsn()").await;
+        let sql = format!(
+            "SELECT pg_current_wal_flush_lsn(), EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{}' AND \
+             active)",
+            compute.slot()
+        );
+        let sets = client.simple_query(&sql).await;
         client.close().await;
-        let value = sets.ok()?.first()?.rows.first()?.first()?.clone()?;
-        std::str::from_utf8(&value).ok()?.parse().ok()
+        let sets = sets.ok()?;
+        let [Some(flushed), Some(followed)] = &sets.first()?.rows.first()?[..] else { return None };
+        let flushed = std::str::from_utf8(flushed).ok()?.parse().ok()?;
+        Some(Wal { flushed, is_followed: followed.as_ref() == b"t" })
     };
     runtime().ok()?.block_on(async { tokio::time::timeout(limit, asked).await.ok().flatten() })
 }
