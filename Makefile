@@ -7,6 +7,8 @@ RESULTS = benches/results
 SOAK_MINUTES ?= 30
 REDO_RESULTS = test_output/redo
 FUZZ_SECONDS ?= 60
+# Tests in Python that run at once: they wait more than they work.
+WORKERS ?= 2
 # One build for all tests: also the programs that tests in Python run.
 TESTED = --locked --workspace --profile tested
 
@@ -36,7 +38,7 @@ test-rust:  ## unit and property tests
 
 test-py:  ## tests against a real Postgres
 	$(CARGO) test $(TESTED) --no-run
-	TEST_PROFILE=tested $(PYTEST) test_runner
+	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
 
 test-all-versions: build  ## redo, files and attach with servers of all versions; a missing one is a failure
 	scripts/postgres_servers.sh
