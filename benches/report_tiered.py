@@ -10,7 +10,8 @@ from machine import machine
 
 MIB = 1 << 20
 CHECKED = "* every page is compared with what was stored; a run with a wrong or missing page is not reported"
-QUICK = "BENCH_TIERED_QUICK=1 " if "BENCH_TIERED_QUICK" in os.environ else ""
+NAMES = [name for name in ("BENCH_TIERED_QUICK", "BENCH_S3_KIND") if name in os.environ]
+WITH = "".join(f"{name}={os.environ[name]} " for name in NAMES)
 
 
 def topology(run):
@@ -78,7 +79,7 @@ def processor(upload):
 
 def main():
     results = Path(sys.argv[1])
-    lines = ["# Pages from a bucket", "", *machine(f"`{QUICK}make bench-tiered`", CHECKED)]
+    lines = ["# Pages from a bucket", "", *machine(f"`{WITH}make bench-tiered`", CHECKED)]
     for run in json.loads((results / "tiered.json").read_text()):
         for part in (topology, points, scans, restarts):
             lines.extend(part(run))

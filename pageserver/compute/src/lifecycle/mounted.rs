@@ -23,7 +23,8 @@ pub(super) fn mount(layout: &Layout) -> Result<()> {
             Ok(true) => Ok(()),
             _ => Err(LifecycleError::Refused(format!(
                 "{} is not mounted here, but in the mount namespace of process {pid}: go there with `nsenter \
-                 --preserve-credentials --user --mount --target {pid}`. If somebody has unmounted it by hand, end it with destroy --force",
+                 --preserve-credentials --user --mount --target {pid}`. If somebody has unmounted it by hand, end it \
+                 with destroy --force",
                 layout.data().display()
             ))),
         };
