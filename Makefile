@@ -12,7 +12,7 @@ WORKERS ?= 2
 # One build for all tests: also the programs that tests in Python run.
 TESTED = --locked --workspace --profile tested
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills test-stores
+.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compute bench demo demo-s3 clean
 
@@ -55,6 +55,9 @@ soak: build  ## mixed load on an attached server for SOAK_MINUTES, then every pa
 test-stores: build  ## faults of object storage in full: 100 kills of each kind, a bucket away for ten minutes, real S3
 	$(PYTEST) test_runner/regress/test_object_storage.py test_runner/regress/test_disk_budget.py --both-stores \
 		--store-operations 40 --store-kills 100 --store-outage-seconds 600
+
+test-faults:  ## every fault at every call of 200 operations on object storage: some two hours
+	TEST_FAULT_RUNS=3 TEST_FAULT_OPERATIONS=200 $(CARGO) test $(TESTED) --test remote_faults -- --nocapture
 
 kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
