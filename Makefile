@@ -56,8 +56,8 @@ test-stores: build  ## faults of object storage in full: 100 kills of each kind,
 	$(PYTEST) test_runner/regress/test_object_storage.py test_runner/regress/test_disk_budget.py --both-stores \
 		--store-operations 40 --store-kills 100 --store-outage-seconds 600
 
-test-faults:  ## every fault at every call of 200 operations on object storage: some two hours
-	TEST_FAULT_RUNS=3 TEST_FAULT_OPERATIONS=200 $(CARGO) test $(TESTED) --test remote_faults -- --nocapture
+test-faults:  ## every fault at every call of 200 operations on object storage
+	TEST_FAULT_RUNS=17 TEST_FAULT_OPERATIONS=200 $(CARGO) test $(TESTED) --test remote_faults -- --nocapture
 
 kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200

@@ -2,6 +2,7 @@
 
 mod reads;
 mod residency;
+mod scans;
 mod store;
 mod timeline;
 mod world;

@@ -74,33 +74,6 @@ async fn random_reads_give_what_was_written() -> Result<(), StorageError> {
 }
 
 #[tokio::test]
-async fn a_scan_reads_ahead() -> Result<(), StorageError> {
-    let world = World::new().await;
-    let made = world.make(0, 8192).await?;
-    for step in [1, 32, 500] {
-        let layer = world.cold(&made).await;
-        layer.evict().await?;
-        let _exclusive = Exclusive::fresh_memory(&world).await;
-        world.bucket.asked();
-        world.bucket.set_latency(Duration::from_millis(2));
-        for first in (0..made.pages).step_by(step) {
-            check(&layer, &made, first, made.pages.min(first + step as u32)).await?;
-        }
-        let asked = world.bucket.asked();
-        let (requests, bytes) = (asked.requests() as u64, asked.bytes());
-        let ratio = bytes as f64 / made.desc.file_size as f64;
-        let (total, mean) = (made.desc.file_size / MIB, bytes as f64 / requests as f64 / MIB as f64);
-        println!(
-            "scan of {total} MiB, {step} pages at a time: {requests} requests of {mean:.2} MiB, \
-             {ratio:.3} of the bytes, {} at once",
-            asked.most_under_way
-        );
-        assert!(ratio <= 1.3 && bytes / requests >= MIB && asked.most_under_way >= 2);
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn many_who_want_the_same_wait_for_one_request() -> Result<(), StorageError> {
     let world = World::new().await;
     let made = world.make(0, 300).await?;

@@ -101,8 +101,12 @@ impl RemoteFile {
         if wanted.last().is_some_and(|last| last.end > self.blocks) {
             return Err(self.corrupt(self.blocks, "the file ends inside a value".to_owned()));
         }
-        self.read_ahead(wanted);
-        self.gather(wanted).await
+        let ended = self.read_ahead(wanted);
+        let found = self.gather(wanted).await;
+        if let Some(stream) = ended {
+            self.flights.passed(stream, None);
+        }
+        found
     }
 
     /// As [`RemoteFile::read`], for blocks that are in the file, and without an opinion about what comes next.
@@ -178,36 +182,46 @@ impl RemoteFile {
         requests
     }
 
-    /// Follows sequences of reads, and fetches what they will come to.
-    fn read_ahead(self: &Arc<Self>, wanted: &[Range<u64>]) {
-        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
-        let range = first.start..last.end;
+    /// Follows sequences of reads, and fetches what they will come to. Gives the sequence that ends with this read.
+    fn read_ahead(self: &Arc<Self>, wanted: &[Range<u64>]) -> Option<u64> {
+        let range = wanted.first()?.start..wanted.last()?.end;
         if range.end > self.index_block {
-            return;
+            return None;
         }
         let used = wanted.iter().map(|range| range.end - range.start).sum();
         let mut streams = self.streams.lock();
-        let window_max = block_cache::read_ahead_max() / BLOCK_SIZE as u64;
-        let advice = streams.note(range.clone(), used, self.index_block, window_max);
+        let advice = streams.note(range.clone(), used, self.index_block, flight::window_max());
         if let Some(ended) = advice.ended {
             self.flights.passed(ended, None);
         }
         self.flights.passed(advice.stream, Some(range.start));
-        let Some(fetch) = advice.fetch.clone() else { return };
-        let mut absent = Vec::new();
-        fetch.filter(|block| !self.partial.has(*block)).for_each(|block| add_block(&mut absent, block));
-        let (_, absent) = self.flights.join(&absent);
-        let bytes = absent.iter().map(|range| range.end - range.start).sum::<u64>() * BLOCK_SIZE as u64;
-        if bytes > 0 && !flight::may_fetch_ahead(bytes) {
-            streams.decline(&advice);
-            return;
+        if let Some(fetch) = &advice.fetch {
+            let until = self.fetch_ahead(advice.stream, fetch.clone());
+            streams.decline(&advice, until);
         }
-        let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(advice.stream), coalesce);
-        METRICS.read_ahead_bytes.inc_by(bytes);
+        advice.is_last.then_some(advice.stream)
+    }
+
+    /// Has those of the blocks fetched that are not here, as far as there is memory. Gives where that ends.
+    fn fetch_ahead(self: &Arc<Self>, stream: u64, blocks: Range<u64>) -> u64 {
+        let (start, mut end) = (blocks.start, blocks.end);
+        let mut absent = Vec::new();
+        blocks.filter(|block| !self.partial.has(*block)).for_each(|block| add_block(&mut absent, block));
+        let (_, mut absent) = self.flights.join(&absent);
+        let count = absent.iter().map(|range| range.end - range.start).sum();
+        let room = flight::room_ahead(count);
+        if room < count {
+            let all = std::mem::take(&mut absent).into_iter().flatten();
+            all.take(room as usize).for_each(|block| add_block(&mut absent, block));
+            end = absent.last().map_or(start, |last| last.end);
+        }
+        let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(stream), coalesce);
         for flight in new {
+            METRICS.read_ahead_bytes.inc_by(flight.len());
             flight::note_ahead(self, &flight);
             self.depart(flight);
         }
+        end
     }
 
     /// Makes a request in a task of its own: it ends even if nobody waits any more.

@@ -1,6 +1,5 @@
 //! Requests that are under way or fetched ahead: whoever wants the same blocks waits for the same request.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -12,12 +11,13 @@ use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 
 use super::RemoteFile;
+use super::streams::WINDOW_BLOCKS_MIN;
 use crate::block_cache;
 use crate::errors::StorageError;
 use crate::remote_storage::RequestClass;
 
-/// What was fetched ahead and is not read for so long gives way to others.
-const UNREAD_MAX: Duration = Duration::from_secs(10);
+/// What was fetched ahead for a sequence that was not read on for so long gives way to others.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(super) struct Flight {
     pub(super) blocks: Range<u64>,
     pub(super) purpose: Purpose,
     landed: SetOnce<Result<Bytes, StorageError>>,
+    /// When the sequence that it was made for was read last.
+    touched: Mutex<Instant>,
 }
 
 /// Requests, each with some blocks that it brings.
@@ -63,6 +65,10 @@ pub(super) struct Landing {
 }
 
 impl Flight {
+    fn new(blocks: Range<u64>, purpose: Purpose) -> Self {
+        Self { blocks, purpose, landed: SetOnce::new(), touched: Mutex::new(env::clock::now()) }
+    }
+
     /// The blocks, once they are there.
     pub(super) async fn bytes(&self) -> Result<&Bytes, StorageError> {
         self.landed.wait().await.as_ref().map_err(again)
@@ -74,7 +80,8 @@ impl Flight {
         bytes.slice(at(part.start)..at(part.end))
     }
 
-    fn len(&self) -> u64 {
+    /// Bytes of the blocks.
+    pub(super) fn len(&self) -> u64 {
         (self.blocks.end - self.blocks.start) * BLOCK_SIZE as u64
     }
 }
@@ -119,8 +126,7 @@ impl Flights {
         let mut list = self.list.lock();
         let (mut joined, rest) = Self::split(&list, wanted);
         let planned = plan(rest.clone());
-        let new: Vec<Arc<Flight>> =
-            planned.into_iter().map(|blocks| Arc::new(Flight { blocks, purpose, landed: SetOnce::new() })).collect();
+        let new: Vec<Arc<Flight>> = planned.into_iter().map(|blocks| Arc::new(Flight::new(blocks, purpose))).collect();
         joined.extend(Self::split(&new, &rest).0);
         list.extend(new.iter().cloned());
         (joined, new)
@@ -128,9 +134,13 @@ impl Flights {
 
     /// Drops what was fetched ahead for a sequence that is at block `at` now, or has ended.
     pub(super) fn passed(&self, stream: u64, at: Option<u64>) {
+        let now = env::clock::now();
         self.list.lock().retain(|flight| {
-            let is_passed = at.is_none_or(|at| flight.blocks.end <= at);
-            flight.purpose != Purpose::Ahead(stream) || !is_passed
+            if flight.purpose != Purpose::Ahead(stream) {
+                return true;
+            }
+            *flight.touched.lock() = now;
+            at.is_some_and(|at| flight.blocks.end > at)
         });
     }
 
@@ -163,38 +173,56 @@ impl Drop for Landing {
 }
 
 /// What is fetched ahead, of all files: as much as memory is set aside for it.
-static WINDOWS: Mutex<VecDeque<Window>> = Mutex::new(VecDeque::new());
+static WINDOWS: Mutex<Vec<Window>> = Mutex::new(Vec::new());
 
 struct Window {
-    since: Instant,
     bytes: u64,
     file: Weak<RemoteFile>,
     flight: Weak<Flight>,
 }
 
-/// Whether there is memory to fetch so much ahead.
-pub(super) fn may_fetch_ahead(bytes: u64) -> bool {
-    let mut windows = WINDOWS.lock();
-    windows.retain(|window| window.flight.strong_count() > 0);
-    let mut total: u64 = windows.iter().map(|window| window.bytes).sum();
-    let now = env::clock::now();
-    while total + bytes > block_cache::ahead_max() {
-        let Some(oldest) = windows.pop_front_if(|window| now.saturating_duration_since(window.since) >= UNREAD_MAX)
-        else {
-            return false;
-        };
-        total -= oldest.bytes;
-        if let (Some(file), Some(flight)) = (oldest.file.upgrade(), oldest.flight.upgrade()) {
+impl Window {
+    /// Whether it is here, and nobody reads towards it any more.
+    fn is_idle(&self, now: Instant) -> bool {
+        let Some(flight) = self.flight.upgrade() else { return true };
+        flight.landed.initialized() && now.saturating_duration_since(*flight.touched.lock()) >= IDLE_MIN
+    }
+
+    fn give_up(self) {
+        if let (Some(file), Some(flight)) = (self.file.upgrade(), self.flight.upgrade()) {
             file.flights.remove(&flight);
         }
     }
-    true
+}
+
+/// Most blocks to fetch ahead at once: one sequence may have as many again before it.
+pub(super) fn window_max() -> u64 {
+    block_cache::read_ahead_max().min(block_cache::ahead_max() / 2) / BLOCK_SIZE as u64
+}
+
+/// For how many of so many blocks, to be fetched ahead, there is memory: if not for all, for what is worth a request
+/// of its own, or for none.
+pub(super) fn room_ahead(wanted: u64) -> u64 {
+    let now = env::clock::now();
+    let mut windows = WINDOWS.lock();
+    windows.retain(|window| window.flight.strong_count() > 0);
+    loop {
+        let total = windows.iter().map(|window| window.bytes).sum();
+        let room = block_cache::ahead_max().saturating_sub(total) / BLOCK_SIZE as u64;
+        if room >= wanted {
+            return wanted;
+        }
+        let Some(idle) = windows.iter().position(|window| window.is_idle(now)) else {
+            return if room >= WINDOW_BLOCKS_MIN { room } else { 0 };
+        };
+        windows.remove(idle).give_up();
+    }
 }
 
 /// Counts what is fetched ahead.
 pub(super) fn note_ahead(file: &Arc<RemoteFile>, flight: &Arc<Flight>) {
     let (file, flight, bytes) = (Arc::downgrade(file), Arc::downgrade(flight), flight.len());
-    WINDOWS.lock().push_back(Window { since: env::clock::now(), bytes, file, flight });
+    WINDOWS.lock().push(Window { bytes, file, flight });
 }
 
 /// The same error for one more who waited.

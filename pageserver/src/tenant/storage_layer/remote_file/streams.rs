@@ -43,6 +43,8 @@ pub(super) struct Advice {
     pub(super) ended: Option<u64>,
     /// What to fetch now, beyond what is read.
     pub(super) fetch: Option<Range<u64>>,
+    /// Nothing comes after this read.
+    pub(super) is_last: bool,
 }
 
 impl Streams {
@@ -56,21 +58,21 @@ impl Streams {
         };
         let Some(stream) = self.list.iter_mut().find(continues) else {
             let ended = self.begin(range, used);
-            return Advice { stream: self.clock, ended, fetch: None };
+            return Advice { stream: self.clock, ended, fetch: None, is_last: false };
         };
         stream.used += used.min(range.end.saturating_sub(stream.next));
         stream.next = stream.next.max(range.end);
         stream.ahead = stream.ahead.max(stream.next);
         stream.stamp = self.clock;
-        Advice { stream: stream.id, ended: None, fetch: stream.window(limit, window_max) }
+        let (id, fetch, is_last) = (stream.id, stream.window(limit, window_max), stream.next >= limit);
+        self.list.retain(|stream| stream.id != id || !is_last);
+        Advice { stream: id, ended: None, fetch, is_last }
     }
 
-    /// What `advice` said is not fetched.
-    pub(super) fn decline(&mut self, advice: &Advice) {
-        if let (Some(stream), Some(fetch)) =
-            (self.list.iter_mut().find(|stream| stream.id == advice.stream), &advice.fetch)
-        {
-            stream.ahead = stream.ahead.min(fetch.start);
+    /// Of what `advice` said, blocks from `block` on are not fetched.
+    pub(super) fn decline(&mut self, advice: &Advice, block: u64) {
+        if let Some(stream) = self.list.iter_mut().find(|stream| stream.id == advice.stream) {
+            stream.ahead = stream.ahead.min(block);
         }
     }
 
