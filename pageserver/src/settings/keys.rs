@@ -178,7 +178,7 @@ settings! {
         block_cache_memory: u64 = 67_108_864, "bytes";
         /// Local disk for blocks of layers that are not there as a whole.
         block_cache_disk: u64 = 1_073_741_824, "bytes";
-        /// Most bytes that one request fetches ahead of a sequential read.
+        /// Most bytes that one request fetches ahead of a sequential read. A sixth of `block_cache_memory` at most.
         read_ahead_max: u64 = 4_194_304, "bytes";
         /// A layer is fetched as a whole once this much of it was read. Above 100: never.
         prefetch_whole_after: u64 = 50, "percent";
