@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Makes compute.md of the results of compute_figures.py, with what the project asks for beside each figure."""
+"""Makes a page of what compute_figures.py found (compute.json), or compute_cold.py (compute-cold.json)."""
 
 import json
 import os
 import sys
 from pathlib import Path
+from statistics import median
 
 from machine import machine
 
-GIVEN = os.environ.get("BENCH_COMPUTE_ARGS")
+NAMES = [name for name in ("BENCH_COMPUTE_ARGS", "BENCH_COMPUTE_COLD_ARGS", "BENCH_COMPUTE_ONLY") if name in os.environ]
+WITH = "".join(f"{name}='{os.environ[name]}' " for name in NAMES)
 
 
 def starts(found):
@@ -58,15 +60,47 @@ def load(found):
     yield ""
 
 
+def without_disk(found):
+    yield from ("Everything is in the bucket only. The pageserver starts on an empty disk; then `pagectl compute start`",
+                "makes a compute on a new branch, psql gets the row of a SELECT by key, and on databases that are not",
+                "too large the sum over all rows. Each time on an empty disk again, and the list of what was hot is",
+                "taken from the bucket, so that nothing is fetched unasked; medians. A link between pageserver and",
+                "bucket hands on what comes later, so that each request takes so many ms longer.", "",
+                "| database MiB | in the bucket MiB | ms a request | starts | pageserver up s | first answer s | slowest s | "
+                "pageserver's disk then MiB | scan MiB/s |", "|---|---|---|---|---|---|---|---|---|")
+    for size in found["sizes"]:
+        for delay in sorted({one["delay_ms"] for one in size["rounds"]}):
+            rounds = [one for one in size["rounds"] if one["delay_ms"] == delay]
+            server, answer, disk = (median(one[key] for one in rounds)
+                                    for key in ("server_s", "first_answer_s", "disk_mib"))
+            slowest = max(one["first_answer_s"] for one in rounds)
+            scans = [one["scan_mib_per_s"] for one in rounds if "scan_mib_per_s" in one]
+            scan = f"{median(scans):.0f}" if scans else ""
+            yield (f"| {size['database_mib']:,} | {size['bucket_mib']:,} | {delay:.0f} | {len(rounds)} | {server:.2f} | "
+                   f"{answer:.2f} | {slowest:.2f} | {disk:.0f} | {scan} |")
+    yield ""
+
+
+def about(found, store):
+    dropped = "dropped before each start and scan" if found["drop_caches"] else "left alone"
+    return machine(f"`{WITH}make bench-compute`", f"* Postgres {found['pg_major']}, profile {found['profile']}; {store}; "
+                   f"the kernel's caches are {dropped}", f"* load average at the beginning: {found['load_before']:.1f}")
+
+
+def plain(found):
+    return ["# Computes", "", *about(found, "store on local disk"), *starts(found), *scans(found), *load(found)]
+
+
+def cold(found):
+    store = f"store on an S3 server ({found['store']}) of the same machine"
+    return ["# Computes on a pageserver with an empty disk", "", *about(found, store), *without_disk(found)]
+
+
 def main():
     results = Path(sys.argv[1])
-    found = json.loads((results / "compute.json").read_text())
-    command = f"`BENCH_COMPUTE_ARGS='{GIVEN}' make bench-compute`" if GIVEN else "`make bench-compute`"
-    dropped = "dropped before each start and scan" if found["drop_caches"] else "left alone"
-    about = (f"* Postgres {found['pg_major']}, profile {found['profile']}; store on local disk; the kernel's caches "
-             f"are {dropped}", f"* load average at the beginning: {found['load_before']:.1f}")
-    lines = ["# Computes", "", *machine(command, *about), *starts(found), *scans(found), *load(found)]
-    (results / "compute.md").write_text("\n".join(lines))
+    found = json.loads(results.read_text())
+    page = (cold if "store" in found else plain)(found)
+    results.with_suffix(".md").write_text("\n".join(page))
 
 
 if __name__ == "__main__":

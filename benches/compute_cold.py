@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""What a compute costs when the pageserver has lost its disk, and all there is is in a bucket.
+
+A database is attached to a pageserver with an S3 server behind it, and removed once the bucket has everything. Then,
+several times: the pageserver's disk is emptied, and the time is taken until it answers, until a new compute on a new
+branch answers its first query, and of a scan of all rows. Requests take so much longer as --delays says: there is a
+link in between that hands on each byte later. Nothing is left behind but compute-cold.json.
+"""
+
+import argparse
+import json
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from compute_figures import MIB, MIB_PER_SCALE, Bench, disk_mib, timed
+from fixtures.attached import Attached
+from fixtures.computes import Computes
+from fixtures.pageserver import Pageserver
+from fixtures.programs import program
+from fixtures.s3 import BUCKET, KINDS
+from fixtures.slow_link import SlowLink
+from fixtures.stored import wait_uploaded, wipe
+
+PREFIX = "store"
+SCAN = "SELECT sum(abalance) FROM pgbench_accounts"
+
+
+class Cold(Bench):
+    """A bench whose pageserver has a bucket."""
+
+    def of_size(self, mib: int) -> dict:
+        scale = max(1, round(mib / MIB_PER_SCALE))
+        server = self.make_database(f"db{mib}", scale)
+        size = int(server.sql("SELECT pg_database_size('postgres')"))
+        bucket = KINDS[self.args.store](self.root / f"bucket{mib}").start()
+        try:
+            self.upload(server, bucket)
+            stored = sum(bucket.objects(PREFIX).values())
+            found = {"database_mib": round(size / MIB), "bucket_mib": round(stored / MIB), "rounds": []}
+            self.say(f"{found['bucket_mib']} MiB in the bucket")
+            for delay in self.args.delays:
+                found["rounds"] += self.rounds(bucket, scale, delay)
+            return found
+        finally:
+            self.detach()
+            bucket.destroy()
+
+    def upload(self, server, bucket):
+        """The server's database is in the bucket, and nowhere else."""
+        self.pageserver = Pageserver(program("pageserver"), self.root / f"store-{server.data.name}",
+                                     **bucket.settings(PREFIX))
+        timeline = self.pageserver.start().attach(server, timeout=7200)
+        attached = Attached(server, self.pageserver, timeline)
+        attached.catch_up(7200)
+        wait_uploaded(attached, timeline.last_record_lsn(), 3600)
+        server.destroy()
+        self.pageserver.stop()
+        self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
+
+    def rounds(self, bucket, scale: int, delay: float) -> list[dict]:
+        with ExitStack() as stack:
+            endpoint = bucket.endpoint()
+            if delay:
+                link = stack.enter_context(SlowLink.to_port(bucket.port, delay / 2000).open())
+                endpoint = f"http://127.0.0.1:{link.port}"
+            self.pageserver.configure(remote_storage_endpoint=endpoint)
+            return [self.round(bucket, number, scale, delay) for number in range(self.args.starts)]
+
+    def round(self, bucket, number: int, scale: int, delay: float) -> dict:
+        wipe(self.pageserver)
+        # What was hot the time before would be fetched at once.
+        for name in bucket.objects(PREFIX):
+            if name.endswith("/hot-layers"):
+                bucket.client().delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{name}")
+        started = time.monotonic()
+        self.pageserver.start()
+        found = {"delay_ms": delay, "server_s": time.monotonic() - started}
+        name = f"d{delay:.0f}-{number}"
+        compute, times = self.first_answer(name, 1 + (number * 7919 * 101) % (scale * 100_000))
+        found.update(times, disk_mib=disk_mib(self.pageserver.workdir))
+        if self.args.scan_mib >= scale * MIB_PER_SCALE:
+            size = int(compute.sql("SELECT pg_relation_size('pgbench_accounts')"))
+            found["scan_mib_per_s"] = size / MIB / timed(compute, SCAN)
+        self.computes.ok("destroy", name, "--force")
+        self.pageserver.stop()
+        found = {key: round(value, 3) for key, value in found.items()}
+        self.say(json.dumps(found))
+        return found
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, nargs="+", default=[1024, 20480], help="sizes of databases")
+    parser.add_argument("--starts", type=int, default=5, help="times that the disk is lost, for each size and delay")
+    parser.add_argument("--delays", type=float, nargs="+", default=[0, 25], help="ms that each request takes longer")
+    parser.add_argument("--scan-mib", type=int, default=1100, help="scans are only made of databases up to this size")
+    parser.add_argument("--store", choices=[kind for kind in KINDS if kind != "directory"], default="versity")
+    parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
+    parser.add_argument("--pg-major", type=int, default=15)
+    parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")
+    parser.add_argument("--out", type=Path, help="directory for compute-cold.json")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    bench = Cold(args)
+    results = {"pg_major": args.pg_major, "store": args.store, "drop_caches": args.drop_caches,
+               "load_before": os.getloadavg()[0], "profile": os.environ.get("TEST_PROFILE", "release")}
+    try:
+        results["sizes"] = [bench.of_size(mib) for mib in args.mib]
+    finally:
+        bench.clean()
+    print(json.dumps(results))
+    if args.out:
+        (args.out / "compute-cold.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
