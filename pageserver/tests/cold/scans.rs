@@ -82,3 +82,30 @@ async fn a_layer_that_is_read_no_further_leaves_room_soon() -> Result<(), Storag
     assert!(later[0] <= 8, "{later:?} after {crowded:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn scans_share_what_memory_there_is() -> Result<(), StorageError> {
+    let world = World::new().await;
+    let made = [world.make(0, 4096).await?, world.make(1, 4096).await?, world.make(2, 4096).await?];
+    // Without reading ahead there are 384.
+    for (mib, most) in [(6, 300), (9, 240), (12, 200), (64, 60)] {
+        let layers = [world.cold(&made[0]).await, world.cold(&made[1]).await, world.cold(&made[2]).await];
+        let exclusive = Exclusive::with(&world, |conf| conf.block_cache_memory = mib << 20).await;
+        world.bucket.asked();
+        for first in (0..4096).step_by(32) {
+            for (layer, made) in layers.iter().zip(&made) {
+                check(layer, made, first, first + 32).await?;
+            }
+        }
+        let asked = world.bucket.asked();
+        let (requests, bytes) = (asked.requests(), asked.bytes());
+        let ratio = bytes as f64 / made.iter().map(|made| made.desc.file_size as f64).sum::<f64>();
+        println!("three scans with {mib} MiB: {requests} requests, {ratio:.3} of the bytes");
+        assert!(requests <= most && ratio <= 1.05);
+        drop(exclusive);
+        for layer in layers {
+            layer.download(&crate::world::context()).await?;
+        }
+    }
+    Ok(())
+}
