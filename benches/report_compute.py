@@ -61,13 +61,13 @@ def load(found):
 
 
 def without_disk(found):
-    yield from ("Everything is in the bucket only. The pageserver starts on an empty disk; then `pagectl compute start`",
-                "makes a compute on a new branch, psql gets the row of a SELECT by key, and on databases that are not",
+    yield from ("Everything is in the bucket only. The pageserver starts on an empty disk; then",
+                "`pagectl compute start` makes a compute on a new branch, psql gets the row of a SELECT by key, and on databases that are not",
                 "too large the sum over all rows. Each time on an empty disk again, and the list of what was hot is",
                 "taken from the bucket, so that nothing is fetched unasked; medians. A link between pageserver and",
                 "bucket hands on what comes later, so that each request takes so many ms longer.", "",
-                "| database MiB | in the bucket MiB | ms a request | starts | pageserver up s | first answer s | slowest s | "
-                "pageserver's disk then MiB | scan MiB/s |", "|---|---|---|---|---|---|---|---|---|")
+                "| database MiB | in the bucket MiB | ms a request | starts | pageserver up s | first answer s | "
+                "slowest s | pageserver's disk then MiB | scan MiB/s |", "|---|---|---|---|---|---|---|---|---|")
     for size in found["sizes"]:
         for delay in sorted({one["delay_ms"] for one in size["rounds"]}):
             rounds = [one for one in size["rounds"] if one["delay_ms"] == delay]
@@ -76,15 +76,15 @@ def without_disk(found):
             slowest = max(one["first_answer_s"] for one in rounds)
             scans = [one["scan_mib_per_s"] for one in rounds if "scan_mib_per_s" in one]
             scan = f"{median(scans):.0f}" if scans else ""
-            yield (f"| {size['database_mib']:,} | {size['bucket_mib']:,} | {delay:.0f} | {len(rounds)} | {server:.2f} | "
-                   f"{answer:.2f} | {slowest:.2f} | {disk:.0f} | {scan} |")
+            yield (f"| {size['database_mib']:,} | {size['bucket_mib']:,} | {delay:.0f} | {len(rounds)} | "
+                   f"{server:.2f} | {answer:.2f} | {slowest:.2f} | {disk:.0f} | {scan} |")
     yield ""
 
 
 def about(found, store):
     dropped = "dropped before each start and scan" if found["drop_caches"] else "left alone"
-    return machine(f"`{WITH}make bench-compute`", f"* Postgres {found['pg_major']}, profile {found['profile']}; {store}; "
-                   f"the kernel's caches are {dropped}", f"* load average at the beginning: {found['load_before']:.1f}")
+    return machine(f"`{WITH}make bench-compute`", f"* Postgres {found['pg_major']}, profile {found['profile']}; "
+                   f"{store}; the kernel's caches are {dropped}", f"* load average at the beginning: {found['load_before']:.1f}")
 
 
 def plain(found):

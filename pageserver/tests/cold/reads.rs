@@ -117,9 +117,10 @@ async fn a_restart_keeps_what_local_disk_has() -> Result<(), StorageError> {
 async fn damage_of_what_local_disk_has_is_mended() -> Result<(), StorageError> {
     let world = World::new().await;
     let made = world.make(0, 200).await?;
+    let _exclusive = Exclusive::fresh_memory(&world).await;
     for round in 0..20u64 {
         let layer = world.cold(&made).await;
-        drop(Exclusive::fresh_memory(&world).await);
+        block_cache::clear_memory();
         check(&layer, &made, 0, 200).await?;
         settle(&layer).await;
         let bytes = std::fs::read(layer.partial_path()).expect("it is there");
@@ -130,7 +131,7 @@ async fn damage_of_what_local_disk_has_is_mended() -> Result<(), StorageError> {
             _ => bytes.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at % 50_000 == 77)).collect(),
         };
         std::fs::write(layer.partial_path(), bytes).expect("written");
-        let _exclusive = Exclusive::fresh_memory(&world).await;
+        block_cache::clear_memory();
         check(&layer, &made, 0, 200).await?;
         drop(layer);
         let layer = world.cold(&made).await;
@@ -205,6 +206,28 @@ async fn what_is_read_a_lot_is_fetched_as_a_whole() -> Result<(), StorageError> 
     assert!(layer.is_local() && asked.bytes() <= made.desc.file_size * 14 / 10);
     check(&layer, &made, 0, 1000).await?;
     assert_eq!(layer.verify_local().await?.values, 1000);
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_small_requests_are_a_reason_to_fetch_all() -> Result<(), StorageError> {
+    let world = World::new().await;
+    let made = world.make(0, 8192).await?;
+    let layer = world.cold(&made).await;
+    let _exclusive = Exclusive::with(&world, |conf| conf.prefetch_whole_after = 50).await;
+    let mut read = 0;
+    while !layer.is_local() && read < 2000 {
+        let page = read * 5471 % 8192;
+        check(&layer, &made, page, page + 1).await?;
+        read += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let asked = world.bucket.asked();
+    let ratio = asked.bytes() as f64 / made.desc.file_size as f64;
+    println!("here after {read} pages, {} requests in all, {ratio:.3} of the bytes", asked.requests());
+    assert!((150..1000).contains(&read) && ratio <= 1.1);
+    check(&layer, &made, 0, 8192).await?;
+    assert_eq!(world.bucket.asked().requests(), 0);
     Ok(())
 }
 

@@ -70,6 +70,7 @@ impl Exclusive {
         change(&mut conf);
         block_cache::configure(&conf);
         block_cache::clear_memory();
+        block_cache::set_disk_used(0);
         Self { _guard, usual: world.conf }
     }
 
@@ -82,6 +83,7 @@ impl Exclusive {
 impl Drop for Exclusive {
     fn drop(&mut self) {
         block_cache::configure(self.usual);
+        block_cache::set_disk_used(0);
     }
 }
 

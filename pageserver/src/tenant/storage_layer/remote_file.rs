@@ -29,6 +29,12 @@ use streams::Streams;
 pub const PARTIAL_SUFFIX: &str = ".partial";
 /// Blocks between two wanted ones that are rather fetched along than asked for separately.
 const GAP_BLOCKS_MAX: u64 = 32;
+/// What a request costs beside its blocks, as so many of them: the same weighing as for gaps.
+const REQUEST_COST: u64 = GAP_BLOCKS_MAX;
+/// Fewer requests do not make a layer worth fetching as a whole, however small it is.
+const WORTHLESS_REQUESTS: u64 = 4;
+/// A layer that is worth fetching as a whole is read in pieces of so many blocks until it is here: 1 MiB.
+const PIECE_BLOCKS: u64 = 256;
 /// Blocks of one request at most.
 const REQUEST_BLOCKS_MAX: u64 = 4096;
 /// No device wants larger units than so many blocks.
@@ -54,8 +60,8 @@ pub(crate) struct RemoteFile {
     partial: Partial,
     flights: Flights,
     streams: Mutex<Streams>,
-    /// Blocks that were asked for in the bucket.
-    fetched: AtomicU64,
+    /// What was asked for in the bucket has cost as much as so many blocks.
+    spent: AtomicU64,
 }
 
 impl RemoteFile {
@@ -75,7 +81,7 @@ impl RemoteFile {
             partial: Partial::open(partial, blocks).await,
             flights: Flights::default(),
             streams: Mutex::default(),
-            fetched: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
         }
     }
 
@@ -89,11 +95,13 @@ impl RemoteFile {
         self.partial.leave();
     }
 
-    /// Whether so much of it was read that the rest should be fetched as well.
+    /// Whether reading it has cost so much that the rest should be fetched as well. Many small requests are as good a
+    /// reason as many blocks: so reads in random order cost at most a few times what fetching all at first had cost.
     pub(crate) fn is_worth_all(&self) -> bool {
-        let known = self.fetched.load(Ordering::Relaxed).max(self.partial.count());
+        let known = self.spent.load(Ordering::Relaxed).max(self.partial.count());
+        let all = self.blocks + WORTHLESS_REQUESTS * REQUEST_COST;
         let percent = block_cache::whole_after();
-        percent <= 100 && known * 100 >= self.blocks * percent
+        percent <= 100 && known * 100 >= all * percent
     }
 
     /// Verified blocks of the ranges `wanted`, which ascend. Returns the number of requests, too.
@@ -175,11 +183,25 @@ impl RemoteFile {
         // A request that has ended since is in memory by now.
         let (found, wanted) = self.in_memory(wanted);
         runs.extend(found);
-        let (flights, new) = self.flights.join_or_add(&wanted, Purpose::Read, coalesce);
+        let around = self.around(&wanted);
+        let plan = |rest: Vec<Range<u64>>| coalesce(merged([rest, around].concat()));
+        let (flights, new) = self.flights.join_or_add(&wanted, Purpose::Read, plan);
         joined.extend(flights);
         let requests = new.len() as u64;
         new.into_iter().for_each(|flight| self.depart(flight));
         requests
+    }
+
+    /// What lies around the wanted blocks and is not here, if the layer is worth fetching as a whole.
+    fn around(&self, wanted: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut absent = Vec::new();
+        if wanted.is_empty() || !self.is_worth_all() || !block_cache::disk_has_room(PIECE_BLOCKS * BLOCK_SIZE as u64) {
+            return absent;
+        }
+        let is_here = |block: u64| self.partial.has(block) || block_cache::get(self.file_id.0, block).is_some();
+        let pieces = pieces(wanted, self.blocks).into_iter().flatten();
+        pieces.filter(|block| !is_here(*block)).for_each(|block| add_block(&mut absent, block));
+        self.flights.join(&absent).1
     }
 
     /// Follows sequences of reads, and fetches what they will come to. Gives the sequence that ends with this read.
@@ -247,7 +269,7 @@ impl RemoteFile {
     async fn get_checked(&self, class: RequestClass, range: Range<u64>) -> Result<Bytes, StorageError> {
         let RemoteObject { storage, path } = &self.object;
         let bytes = range.start * BLOCK_SIZE as u64..range.end * BLOCK_SIZE as u64;
-        self.fetched.fetch_add(range.end - range.start, Ordering::Relaxed);
+        self.spent.fetch_add(range.end - range.start + REQUEST_COST, Ordering::Relaxed);
         let mut is_repeated = false;
         loop {
             METRICS.block_requests.inc();
@@ -300,6 +322,34 @@ fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     requests
 }
 
+/// The same blocks in ascending ranges that do not touch.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut found: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match found.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => found.push(range),
+        }
+    }
+    found
+}
+
+/// The pieces, of a file of so many blocks, in which `ranges` are. These ascend.
+fn pieces(ranges: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let first = range.start / PIECE_BLOCKS;
+        for piece in first..range.end.div_ceil(PIECE_BLOCKS) {
+            let start = piece * PIECE_BLOCKS;
+            if found.last().is_none_or(|last| last.end <= start) {
+                found.push(start..blocks.min(start + PIECE_BLOCKS));
+            }
+        }
+    }
+    found
+}
+
 fn add_block(ranges: &mut Vec<Range<u64>>, block: u64) {
     match ranges.last_mut() {
         Some(last) if last.end == block => last.end += 1,
@@ -332,6 +382,14 @@ mod tests {
         assert_eq!(coalesce(vec![0..10_000, 20_000..20_001]), [0..4096, 4096..8192, 8192..10_000, 20_000..20_001]);
         assert_eq!(coalesce(vec![0..4090, 4095..4100]), [0..4090, 4095..4100]);
         assert_eq!(coalesce(Vec::new()), []);
+    }
+
+    #[test]
+    fn pieces_have_each_block_once() {
+        assert_eq!(pieces(&[3..4, 5..300, 511..513], 520), [0..256, 256..512, 512..520]);
+        assert_eq!(pieces(&[256..257, 1025..1026], 4096), [256..512, 1024..1280]);
+        assert_eq!(pieces(&[], 4096), []);
+        assert_eq!(merged(vec![9..12, 0..4, 3..5, 5..6, 10..11]), [0..6, 9..12]);
     }
 
     #[test]
