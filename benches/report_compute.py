@@ -62,10 +62,10 @@ def load(found):
 
 def without_disk(found):
     yield from ("Everything is in the bucket only. The pageserver starts on an empty disk; then",
-                "`pagectl compute start` makes a compute on a new branch, psql gets the row of a SELECT by key, and on databases that are not",
-                "too large the sum over all rows. Each time on an empty disk again, and the list of what was hot is",
-                "taken from the bucket, so that nothing is fetched unasked; medians. A link between pageserver and",
-                "bucket hands on what comes later, so that each request takes so many ms longer.", "",
+                "`pagectl compute start` makes a compute on a new branch, psql gets the row of a SELECT by key, and on",
+                "databases that are not too large the sum over all rows. Each time on an empty disk again, and the",
+                "list of what was hot is taken from the bucket, so that nothing is fetched unasked; medians. A link",
+                "between both hands on what comes later, so that each request takes so many ms longer.", "",
                 "| database MiB | in the bucket MiB | ms a request | starts | pageserver up s | first answer s | "
                 "slowest s | pageserver's disk then MiB | scan MiB/s |", "|---|---|---|---|---|---|---|---|---|")
     for size in found["sizes"]:
@@ -84,7 +84,8 @@ def without_disk(found):
 def about(found, store):
     dropped = "dropped before each start and scan" if found["drop_caches"] else "left alone"
     return machine(f"`{WITH}make bench-compute`", f"* Postgres {found['pg_major']}, profile {found['profile']}; "
-                   f"{store}; the kernel's caches are {dropped}", f"* load average at the beginning: {found['load_before']:.1f}")
+                   f"{store}; the kernel's caches are {dropped}",
+                   f"* load average at the beginning: {found['load_before']:.1f}")
 
 
 def plain(found):

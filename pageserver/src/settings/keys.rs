@@ -180,7 +180,7 @@ settings! {
         block_cache_disk: u64 = 1_073_741_824, "bytes";
         /// Most bytes that one request fetches ahead of a sequential read. A sixth of `block_cache_memory` at most.
         read_ahead_max: u64 = 4_194_304, "bytes";
-        /// A layer is fetched whole once reads have cost this much of that; a request counts as 128 KiB. Above 100: never.
+        /// A layer is fetched whole once reads have cost this much of that; a request is 128 KiB. Above 100: never.
         prefetch_whole_after: u64 = 50, "percent";
         /// Most local disk for everything stored; layers that the store has make room for others. 0: the whole disk.
         disk_budget: u64 = 0, "bytes";
