@@ -34,6 +34,8 @@ const LAYER_BYTES_MIN: u64 = 1 << 20;
 const PARALLEL: usize = 4;
 /// An import that has no room is given up when no upload of its own has ended for so long.
 const STALLED: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
+/// Uploads under way when an import is given up may take so long to end.
+const LAST_UPLOADS: Duration = Duration::from_secs(3);
 /// Between attempts to upload.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -64,6 +66,8 @@ struct State {
     failed: Option<String>,
     /// No upload begins any more.
     closed: bool,
+    /// None is tried again.
+    given_up: bool,
 }
 
 impl Room {
@@ -150,7 +154,7 @@ impl Room {
                 remote.storage().put_file(RequestClass::Upload, &path, file).await
             };
             match uploaded.await {
-                Err(error) if error.kind() == ErrorKind::Retry => {
+                Err(error) if error.kind() == ErrorKind::Retry && !self.state.lock().given_up => {
                     self.state.lock().failed = Some(error.to_string());
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -201,15 +205,25 @@ impl Room {
 
     /// Nothing more is uploaded, and what was is removed. What cannot be, the next start removes.
     pub(super) async fn discard(&self) {
-        self.state.lock().closed = true;
-        self.cancel.cancel();
-        let mut ended = self.ended.subscribe();
-        while self.state.lock().uploading > 0 && ended.changed().await.is_ok() {}
+        {
+            let mut state = self.state.lock();
+            (state.closed, state.given_up) = (true, true);
+        }
+        // What is given up on its way may arrive all the same, and then stays until the next start.
+        if tokio::time::timeout(LAST_UPLOADS, self.uploads_ended()).await.is_err() {
+            self.cancel.cancel();
+            self.uploads_ended().await;
+        }
         if let Some(remote) = self.remote.as_ref().filter(|_| self.marked.initialized())
             && let Err(error) = remove_timeline(remote, self.timeline, remote.generation(), 0).await
         {
             tracing::warn!(timeline = %self.timeline, "objects of it are left, a later start removes them: {error}");
         }
+    }
+
+    async fn uploads_ended(&self) {
+        let mut ended = self.ended.subscribe();
+        while self.state.lock().uploading > 0 && ended.changed().await.is_ok() {}
     }
 
     /// What a size would do is not known: the rest of the import may be of any.
