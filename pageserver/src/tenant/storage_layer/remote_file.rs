@@ -8,7 +8,7 @@ mod whole;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use camino::Utf8PathBuf;
@@ -62,6 +62,8 @@ pub(crate) struct RemoteFile {
     streams: Mutex<Streams>,
     /// What was asked for in the bucket has cost as much as so many blocks.
     spent: AtomicU64,
+    /// All of it is on its way.
+    is_completed: AtomicBool,
 }
 
 impl RemoteFile {
@@ -82,6 +84,7 @@ impl RemoteFile {
             flights: Flights::default(),
             streams: Mutex::default(),
             spent: AtomicU64::new(0),
+            is_completed: AtomicBool::new(false),
         }
     }
 
@@ -192,10 +195,11 @@ impl RemoteFile {
         requests
     }
 
-    /// What lies around the wanted blocks and is not here, if the layer is worth fetching as a whole.
+    /// What lies around the wanted blocks and is not here, if the layer is worth fetching as a whole, and waits for it.
     fn around(&self, wanted: &[Range<u64>]) -> Vec<Range<u64>> {
         let mut absent = Vec::new();
-        if wanted.is_empty() || !self.is_worth_all() || !block_cache::disk_has_room(PIECE_BLOCKS * BLOCK_SIZE as u64) {
+        let waits = self.is_worth_all() && !self.is_completed.load(Ordering::Relaxed);
+        if wanted.is_empty() || !waits || !block_cache::disk_has_room(PIECE_BLOCKS * BLOCK_SIZE as u64) {
             return absent;
         }
         let is_here = |block: u64| self.partial.has(block) || block_cache::get(self.file_id.0, block).is_some();
