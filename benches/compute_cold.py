@@ -12,9 +12,8 @@ import json
 import os
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
-from compute_figures import MIB, MIB_PER_SCALE, Bench, disk_mib, timed
+from compute_figures import MIB, MIB_PER_SCALE, SCAN, Bench, disk_mib, timed, with_place
 from fixtures.attached import Attached
 from fixtures.computes import Computes
 from fixtures.pageserver import Pageserver
@@ -24,7 +23,6 @@ from fixtures.slow_link import SlowLink
 from fixtures.stored import wait_uploaded, wipe
 
 PREFIX = "store"
-SCAN = "SELECT sum(abalance) FROM pgbench_accounts"
 
 
 class Cold(Bench):
@@ -97,11 +95,7 @@ def parse():
     parser.add_argument("--delays", type=float, nargs="+", default=[0, 25], help="ms that each request takes longer")
     parser.add_argument("--scan-mib", type=int, default=1100, help="scans are only made of databases up to this size")
     parser.add_argument("--store", choices=[kind for kind in KINDS if kind != "directory"], default="versity")
-    parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
-    parser.add_argument("--pg-major", type=int, default=15)
-    parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")
-    parser.add_argument("--out", type=Path, help="directory for compute-cold.json")
-    return parser.parse_args()
+    return with_place(parser)
 
 
 def main():

@@ -36,6 +36,7 @@ SAME = {"shared_buffers": "128MB", "fsync": "on", "autovacuum": "off", "max_wal_
 # What else decides how fast a commit is; it must be the same on both.
 TOLD = [*SAME, "synchronous_commit", "synchronous_standby_names", "full_page_writes", "wal_sync_method",
         "wal_compression", "wal_buffers", "commit_delay", "bgwriter_lru_maxpages", "wal_log_hints", "data_checksums"]
+SCAN = "SELECT sum(abalance) FROM pgbench_accounts"
 POINT = "SELECT abalance FROM pgbench_accounts WHERE aid = {}"
 
 
@@ -147,9 +148,9 @@ class Bench:
                 setting = f"max_parallel_workers_per_gather={workers}"
                 compute = self.computes.start(name, "--read-only", "--set", setting)
                 size = int(compute.sql("SELECT pg_relation_size('pgbench_accounts')"))
-                found.append(size / MIB / timed(compute, "SELECT sum(abalance) FROM pgbench_accounts"))
+                found.append(size / MIB / timed(compute, SCAN))
                 if not workers:
-                    warm.append(size / MIB / timed(compute, "SELECT sum(abalance) FROM pgbench_accounts"))
+                    warm.append(size / MIB / timed(compute, SCAN))
                 self.computes.ok("destroy", name, "--force")
         self.say(f"scans: cold {rounded(cold)}, with workers {rounded(parallel)}, warm {rounded(warm)} MiB/s")
         return {"table_mib": round(size / MIB), "cold_mib_per_s": round(median(cold), 1),
@@ -234,21 +235,26 @@ def rounded(figures) -> str:
     return ", ".join(f"{figure:.0f}" for figure in figures)
 
 
+def with_place(parser):
+    """The arguments, with those that say on what and where any of these benches runs."""
+    parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
+    parser.add_argument("--pg-major", type=int, default=15)
+    parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")
+    parser.add_argument("--out", type=Path, help="directory for the results")
+    return parser.parse_args()
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, nargs="*", default=[1024, 20480], help="sizes of databases; none: no starts")
     parser.add_argument("--starts", type=int, default=7, help="computes to start for each size")
     parser.add_argument("--scans", type=int, default=3, help="cold scans for each size, each with and without workers")
     parser.add_argument("--scan-mib", type=int, default=1024, help="scans are only made of databases of this size")
-    parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
     parser.add_argument("--scale", type=int, default=50, help="of pgbench's comparison; 0: none")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=30, help="of each run of pgbench")
-    parser.add_argument("--pg-major", type=int, default=15)
-    parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")
-    parser.add_argument("--out", type=Path, help="directory for compute.json")
-    return parser.parse_args()
+    return with_place(parser)
 
 
 def main():

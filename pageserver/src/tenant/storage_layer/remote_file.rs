@@ -63,7 +63,7 @@ pub(crate) struct RemoteFile {
     /// What was asked for in the bucket has cost as much as so many blocks.
     spent: AtomicU64,
     /// All of it is on its way.
-    is_completed: AtomicBool,
+    is_completing: AtomicBool,
 }
 
 impl RemoteFile {
@@ -84,7 +84,7 @@ impl RemoteFile {
             flights: Flights::default(),
             streams: Mutex::default(),
             spent: AtomicU64::new(0),
-            is_completed: AtomicBool::new(false),
+            is_completing: AtomicBool::new(false),
         }
     }
 
@@ -198,7 +198,7 @@ impl RemoteFile {
     /// What lies around the wanted blocks and is not here, if the layer is worth fetching as a whole, and waits for it.
     fn around(&self, wanted: &[Range<u64>]) -> Vec<Range<u64>> {
         let mut absent = Vec::new();
-        let waits = self.is_worth_all() && !self.is_completed.load(Ordering::Relaxed);
+        let waits = self.is_worth_all() && !self.is_completing.load(Ordering::Relaxed);
         if wanted.is_empty() || !waits || !block_cache::disk_has_room(PIECE_BLOCKS * BLOCK_SIZE as u64) {
             return absent;
         }

@@ -21,10 +21,10 @@ impl RemoteFile {
     /// Brings all blocks into the file on local disk, verified, and makes it durable. What is there already is read and
     /// verified there.
     pub(crate) async fn complete(self: &Arc<Self>) -> Result<(), StorageError> {
-        self.is_completed.store(true, Ordering::Relaxed);
+        self.is_completing.store(true, Ordering::Relaxed);
         let chunks = stream::iter(self.chunks()).map(|chunk| self.complete_chunk(chunk));
         let completed = chunks.buffer_unordered(CHUNKS_IN_FLIGHT).try_collect::<()>().await;
-        self.is_completed.store(false, Ordering::Relaxed);
+        self.is_completing.store(false, Ordering::Relaxed);
         completed?;
         self.partial.seal(self.blocks * BLOCK_SIZE as u64).await
     }
