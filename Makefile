@@ -7,12 +7,14 @@ RESULTS = benches/results
 SOAK_MINUTES ?= 30
 REDO_RESULTS = test_output/redo
 FUZZ_SECONDS ?= 60
+API_EXAMPLES ?= 1000
 # Tests in Python that run at once: they wait more than they work.
 WORKERS ?= 2
 # One build for all tests: also the programs that tests in Python run.
 TESTED = --locked --workspace --profile tested
 
-.PHONY: help setup build test test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
+.PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
+.PHONY: test-api
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compute bench demo demo-s3 clean
 
@@ -31,13 +33,16 @@ demo: setup build  ## a pageserver behind a live Postgres, an accident undone by
 demo-s3: setup build  ## the same with an S3 server on loopback as object storage
 	DEMO_STORE=weed scripts/demo.sh
 
-test: setup lint layers tidy deny test-rust test-py  ## all checks and all tests
+test: setup  ## all checks and all tests: one that fails keeps no other from running
+	MAKE="$(MAKE)" scripts/run_all.sh lint layers tidy deny test-build test-py+test-rust
+
+test-build:  ## build all tests, and what they run
+	$(CARGO) test $(TESTED) --no-run
 
 test-rust:  ## unit and property tests
 	$(CARGO) test $(TESTED) --no-fail-fast
 
-test-py:  ## tests against a real Postgres
-	$(CARGO) test $(TESTED) --no-run
+test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
 
 test-all-versions: build  ## redo, files and attach with servers of all versions; a missing one is a failure
@@ -59,6 +64,9 @@ test-stores: build  ## faults of object storage in full: 100 kills of each kind,
 test-faults:  ## every fault at every call of 200 operations on object storage
 	TEST_FAULT_RUNS=17 TEST_FAULT_OPERATIONS=200 $(CARGO) test $(TESTED) --test remote_faults -- --nocapture
 
+test-api: build  ## thousands of calls of every operation of the management interface by a fuzzer, against its document
+	$(PYTEST) test_runner/regress/test_openapi.py --api-examples $(API_EXAMPLES)
+
 kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
@@ -71,8 +79,8 @@ fuzz-seeds:  ## seeds for decoder and redo from the WAL of a Postgres 15
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --locked --workspace --lib --bins -- -D warnings -D clippy::disallowed_methods
+	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
+	$(CARGO) clippy $(TESTED) --lib --bins -- -D warnings -D clippy::disallowed_methods
 
 fmt:  ## format all sources
 	$(CARGO) fmt --all
@@ -81,16 +89,16 @@ deny:  ## licences, bans, sources and advisories of dependencies
 	scripts/deny.sh
 
 layers:  ## imports and dependencies against docs/layers.toml
-	$(CARGO) run --locked --quiet -p xtask -- layers
+	$(CARGO) run --locked --profile tested --quiet -p xtask -- layers
 
 tidy:  ## sizes against docs/ratchet.toml
-	$(CARGO) run --locked --quiet -p xtask -- tidy
+	$(CARGO) run --locked --profile tested --quiet -p xtask -- tidy
 
 bench-ingest:  ## write path and layer reads against the device's limit; writes benches/results
 	benches/run_ingest.sh $(RESULTS)
 
 bench-server:  ## pages over TCP, opening of many layers, WAL intake against a standby; writes benches/results
-	benches/run_server.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_server.sh $(RESULTS)
 
 bench-tiered:  ## pages of layers in a bucket, scans, a start on an empty disk, uploads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_tiered.sh $(RESULTS)

@@ -3,8 +3,13 @@
 //! Client and server run in this process and share its cores; the client has a thread and an event loop of its own.
 //! Cases: pages as images in the open layer, images in an image layer, each with rebuilt pages cached; and pages that
 //! need ten records to be applied for every request, as rebuilt pages are not kept. Values of the open layer are in
-//! memory. Every page that comes back is compared with what was stored. Writes `get_page.json` where `BENCH_RESULTS`
-//! says.
+//! memory. Every page that comes back is compared with what was stored. Beside them, as what the machine gives: an echo
+//! over TCP of as many bytes as a request and its answer. Writes `get_page.json` where `BENCH_RESULTS` says.
+
+#[path = "common/artifact.rs"]
+mod artifact;
+#[path = "get_page/echo.rs"]
+mod echo;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -38,6 +43,8 @@ use tokio_util::sync::CancellationToken;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use artifact::{Setting, Topology, Unit, Validity};
 
 const IMPORT_LSN: Lsn = Lsn(0x1000);
 /// Pages of each relation.
@@ -153,13 +160,13 @@ async fn ask(
     expected: &[Bytes],
     last: Lsn,
     depth: usize,
-) -> anyhow::Result<(f64, Histogram<u64>)> {
+) -> anyhow::Result<(f64, Histogram<u64>, Validity)> {
     let stream = server.pagestream(ProtocolVersion::V3, tenant, timeline).await?;
     let (mut sender, mut receiver) = stream.split();
     let mut times = Histogram::<u64>::new(3)?;
     let mut under_way: VecDeque<(u32, Instant)> = VecDeque::new();
     let mut seed = 88_172_645_463_325_252_u64;
-    let (mut pages, mut id, mut began) = (0u64, 0, Instant::now());
+    let (mut pages, mut id, mut began, mut validity) = (0u64, 0, Instant::now(), Validity::of(Unit::Pages));
     // The first second warms up.
     let mut end = began + Duration::from_secs(1);
     let mut measuring = false;
@@ -189,7 +196,7 @@ async fn ask(
             let Some((block, asked)) = under_way.pop_front() else { anyhow::bail!("an answer too many") };
             times.record(asked.elapsed().as_nanos() as u64)?;
             match response.answer {
-                Answer::Page(page) => anyhow::ensure!(page == expected[block as usize], "block {block} differs"),
+                Answer::Page(page) => validity.compare(page == expected[block as usize]),
                 other => anyhow::bail!("no page: {other:?}"),
             }
             pages += 1;
@@ -197,7 +204,15 @@ async fn ask(
     }
     let rate = pages as f64 / began.elapsed().as_secs_f64();
     sender.close().await;
-    Ok((rate, times))
+    Ok((rate, times, validity))
+}
+
+fn case_result(name: &str, depth: usize, rate: f64, times: &Histogram<u64>) -> serde_json::Value {
+    let us = |quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
+    serde_json::json!({
+        "case": name, "in_flight": depth, "pages_per_s": rate.round(),
+        "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999),
+    })
 }
 
 async fn run() -> anyhow::Result<()> {
@@ -232,13 +247,9 @@ async fn run() -> anyhow::Result<()> {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 runtime.block_on(ask(server, ids, rel, &expected, last, depth))
             });
-            let (rate, times) = client.await??;
-            let us = |quantile| times.value_at_quantile(quantile) as f64 / 1000.0;
-            let result = serde_json::json!({
-                "case": name, "in_flight": depth, "pages_per_s": rate.round(),
-                "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999),
-            });
-            println!("{result}");
+            let (rate, times, validity) = client.await??;
+            let result = case_result(name, depth, rate, &times);
+            println!("{}", serde_json::json!({ "result": result, "validity": validity }));
         }
     }
     cancel.cancel();
@@ -248,7 +259,38 @@ async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What one process of this program tells the one that started it, one line for each case.
+#[derive(serde::Deserialize)]
+struct Told {
+    result: serde_json::Value,
+    validity: Validity,
+}
+
+/// Runs the cases that need a process of their own, as the caches of a process are set once.
+fn in_own_process(cache: &str) -> anyhow::Result<Vec<Told>> {
+    let output = std::process::Command::new(std::env::current_exe()?).env("BENCH_CACHE", cache).output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    print!("{text}");
+    text.lines().filter(|line| line.starts_with('{')).map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+fn topology() -> Topology {
+    Topology::take(Setting {
+        dir: std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
+        engine: virtual_file::io_engine_for_bench().to_string(),
+        io_mode: "DirectRw".to_owned(),
+        allocator: "malloc",
+        store: "none".to_owned(),
+        delay_ms: vec![0],
+        client_on_same_cores: true,
+    })
+}
+
 fn main() -> anyhow::Result<()> {
+    if echo::serves_here()? {
+        return Ok(());
+    }
     if let Ok(pages) = std::env::var("BENCH_CACHE") {
         let engine = virtual_file::io_engine_for_bench();
         virtual_file::init(1024, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
@@ -256,19 +298,15 @@ fn main() -> anyhow::Result<()> {
         page_cache::set_keep_rebuilt(pages != "none");
         return tokio::runtime::Runtime::new()?.block_on(run());
     }
-    let mut lines = Vec::new();
+    let (topology, mut validity, mut results) = (topology(), Validity::of(Unit::Pages), Vec::new());
     for cache in ["large", "none"] {
-        let output = std::process::Command::new(std::env::current_exe()?).env("BENCH_CACHE", cache).output()?;
-        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout)?;
-        print!("{text}");
-        for line in text.lines().filter(|line| line.starts_with('{')) {
-            lines.push(serde_json::from_str::<serde_json::Value>(line)?);
+        for told in in_own_process(cache)? {
+            validity.add(told.validity);
+            results.push(told.result);
         }
     }
-    if let Ok(dir) = std::env::var("BENCH_RESULTS") {
-        let path = std::path::Path::new(&dir).join("get_page.json");
-        std::fs::write(path, format!("{:#}\n", serde_json::Value::Array(lines)))?;
-    }
+    let (rate, times) = echo::measure(DURATION)?;
+    results.push(case_result(echo::NAME, 1, rate, &times));
+    artifact::write("get_page", &topology, validity, results.into())?;
     Ok(())
 }

@@ -1,169 +1,158 @@
 //! What reads cost of a layer that was sealed where its values arrived, against one whose values are sorted by key.
 //!
-//! Fills an in-memory layer with interleaved changes of many pages (and with single images), writes it both ways, and
-//! reads single values and whole chains of 100 records with a warm index, with direct I/O. Prints microseconds and data
-//! reads per page; fails if a point read costs more than one data read.
+//! Two layers, each written both ways and read with a warm index and direct I/O: one of long chains and single images,
+//! of which points and chains of 100 records are read; and one of values that are shaped like WAL, as in
+//! `bench_ingest`, of which ranges of 128 pages next to each other are read. Everything is read once before the clock
+//! runs, and each version that comes back is compared with what was put there.
 
-use std::num::NonZeroUsize;
-use std::ops::Range;
-use std::path::Path;
+#[path = "common/artifact.rs"]
+mod artifact;
+// Of it, only the cases that are shaped like WAL.
+#[allow(dead_code)]
+#[path = "ingest/case.rs"]
+mod case;
+#[path = "layer_read/layers.rs"]
+mod layers;
+#[path = "layer_read/values.rs"]
+mod values;
+
 use std::time::Instant;
 
-use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver::config::PageServerConf;
 use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::storage_layer::{DeltaLayer, DeltaLayerWriter, InMemoryLayer, ReconstructState};
+use pageserver::tenant::storage_layer::ReconstructState;
 use pageserver::virtual_file;
-use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::models::virtual_file::IoMode;
-use pageserver_api::record::WalRecord;
-use pageserver_api::shard::TenantShardId;
-use pageserver_api::value::Value;
-use tokio_util::sync::CancellationToken;
-use utils::id::{TenantId, TimelineId};
-use utils::lsn::Lsn;
-use utils::sync::gate::Gate;
-use wal_decoder::serialized_batch::SerializedValueBatch;
+use serde_json::{Map, json};
 
-/// Pages with a chain of changes each.
-const PAGES: u32 = 4096;
-const CHAIN: u32 = 100;
-const RECORD_LEN: usize = 100;
-/// Pages with one image each, read by the point reads.
-const IMAGES: u32 = 200_000;
+use artifact::{Setting, Topology, Unit, Validity};
+use case::{Case, KeyLayout, WriteDelta};
+use layers::{Layer, Layers};
+use values::{Chains, Values};
+
 const READS: u32 = 2000;
+const RANGES: u32 = 200;
+const RANGE: u32 = 128;
+/// Each is measured so often; the best counts.
+const ROUNDS: usize = 3;
 
-fn key(block: u32) -> Key {
-    Key { field2: 1663, field3: 5, field4: 16384, field6: block, ..Key::MIN }
-}
-
-fn image_key(block: u32) -> Key {
-    Key { field4: 16385, ..key(block) }
-}
-
-fn change(first: bool) -> Value {
-    let record = Bytes::from(vec![7; RECORD_LEN]);
-    Value::WalRecord(WalRecord::Postgres { will_init: first, block_id: 0, record })
-}
-
-/// A scattered order of `0..PAGES`.
-fn shuffled(i: u32) -> u32 {
-    i.wrapping_mul(2_654_435_761) % PAGES
-}
-
-/// A scattered order of `0..IMAGES`: the factor has no divisor in common with it.
-fn scattered_image(i: u32) -> u32 {
-    (u64::from(i) * 40_507 % u64::from(IMAGES)) as u32
-}
-
-struct Layers {
-    sealed: DeltaLayer,
-    sorted: DeltaLayer,
-    lsns: Range<Lsn>,
-}
-
-async fn put_all(layer: &InMemoryLayer, ctx: &RequestContext) -> anyhow::Result<Lsn> {
-    let mut lsn = Lsn(8);
-    let mut batch = SerializedValueBatch::default();
-    for round in 0..CHAIN {
-        for i in 0..PAGES {
-            batch.put_key(&key(shuffled(i)), lsn, &change(round == 0))?;
-            lsn += 8;
-        }
-        layer.put_batch(std::mem::take(&mut batch), ctx).await?;
-    }
-    let image = Value::Image(Bytes::from(vec![1; RECORD_LEN]));
-    for block in 0..IMAGES {
-        batch.put_key(&image_key(scattered_image(block)), lsn, &image)?;
-        lsn += 8;
-    }
-    layer.put_batch(batch, ctx).await?;
-    Ok(lsn)
-}
-
-async fn make_layers(conf: &'static PageServerConf, ctx: &RequestContext) -> anyhow::Result<Layers> {
-    let tenant = TenantShardId::unsharded(TenantId::generate());
-    let timeline = TimelineId::generate();
-    tokio::fs::create_dir_all(conf.timeline_path(&tenant, &timeline)).await?;
-    let (gate, cancel) = (Gate::default(), CancellationToken::new());
-    let layer = InMemoryLayer::create(conf, timeline, tenant, Lsn(8), &gate, &cancel, ctx).await?;
-    let end = put_all(&layer, ctx).await?;
-    layer.freeze(end).await;
-    let lsns = Lsn(8)..end;
-
-    let mut writer = DeltaLayerWriter::create(conf, timeline, tenant, Key::MIN..Key::MAX, lsns.clone(), ctx).await?;
-    for (compact, lsn, will_init) in layer.versions() {
-        let key = Key::from_compact(compact);
-        let value =
-            if key.field4 == 16384 { change(will_init) } else { Value::Image(Bytes::from(vec![1; RECORD_LEN])) };
-        writer.put_value(key, lsn, &value).await?;
-    }
-    let (sorted_desc, sorted_path) = writer.finish(ctx).await?;
-
-    let flush = L0FlushGlobalState::new(L0FlushConfig::Direct { max_concurrency: NonZeroUsize::MIN });
-    let written = layer.write_to_disk(ctx, None, flush.inner(), &gate, cancel).await?;
-    let (sealed_desc, sealed_path) = written.expect("the layer has values");
-    println!("sealed {} MiB, sorted {} MiB", sealed_desc.file_size >> 20, sorted_desc.file_size >> 20);
-    let sealed = DeltaLayer::open(&sealed_path, &sealed_desc, ctx).await?;
-    let sorted = DeltaLayer::open(&sorted_path, &sorted_desc, ctx).await?;
-    Ok(Layers { sealed, sorted, lsns })
-}
-
-/// Microseconds and data reads per page.
-async fn measure(
-    layer: &DeltaLayer,
-    lsns: &Range<Lsn>,
-    keys: impl Fn(u32) -> Key,
+/// Microseconds and data reads per read.
+async fn measure<V: Values>(
+    layer: &Layer<'_, V>,
+    reads: u32,
+    keys: impl Fn(u32) -> KeySpace,
+    validity: &mut Validity,
     ctx: &RequestContext,
 ) -> anyhow::Result<(f64, f64)> {
-    let mut best = f64::MAX;
-    let mut data_reads = 0;
-    // The first round warms the index.
-    for _ in 0..4 {
+    for i in 0..reads {
+        let keyspace = keys(i);
+        let mut state = ReconstructState::new();
+        layer.read(&keyspace, &mut state, ctx).await?;
+        layer.compare(&keyspace, state, validity);
+    }
+    let (mut best, mut data_reads) = (f64::MAX, 0);
+    for _ in 0..ROUNDS {
         data_reads = 0;
         let start = Instant::now();
-        for i in 0..READS {
-            let key = keys(i);
+        for i in 0..reads {
             let mut state = ReconstructState::new();
-            let keyspace = KeySpace::single(key..key.next());
-            layer.get_values_reconstruct_data(&keyspace, lsns.clone(), &mut state, ctx).await?;
+            layer.read(&keys(i), &mut state, ctx).await?;
             data_reads += state.data_reads;
-            anyhow::ensure!(state.is_complete(&key), "key {key} is not there");
         }
-        best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(READS));
+        best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(reads));
     }
-    Ok((best, data_reads as f64 / f64::from(READS)))
+    Ok((best, data_reads as f64 / f64::from(reads)))
+}
+
+/// What is read of a kind of values.
+struct Reads {
+    name: &'static str,
+    count: u32,
+    keys: fn(u32) -> KeySpace,
+    /// How many times what it costs when sorted it may cost when sealed, and how many data reads.
+    times: f64,
+    data_reads: f64,
+}
+
+const OF_CHAINS: [Reads; 2] = [
+    Reads { name: "point", count: READS, keys: Chains::point, times: f64::INFINITY, data_reads: 1.0 },
+    Reads { name: "chain of 100", count: READS, keys: Chains::chain, times: 3.0, data_reads: f64::INFINITY },
+];
+const OF_RECORDS: [Reads; 2] = [
+    Reads { name: "range of 128 hot pages", count: RANGES, keys: hot, times: f64::INFINITY, data_reads: f64::INFINITY },
+    Reads {
+        name: "range of 128 cold pages",
+        count: RANGES,
+        keys: cold,
+        times: f64::INFINITY,
+        data_reads: f64::INFINITY,
+    },
+];
+
+fn hot(i: u32) -> KeySpace {
+    range(i.wrapping_mul(40_503) % (case::HOT - RANGE))
+}
+
+fn cold(i: u32) -> KeySpace {
+    range(case::HOT + i.wrapping_mul(40_503) % (case::COLD - RANGE))
+}
+
+fn range(first: u32) -> KeySpace {
+    let key = |block| pageserver_api::key::Key { field6: block, ..pageserver_api::key::Key::from_i128(0) };
+    KeySpace::single(key(first)..key(first + RANGE))
+}
+
+async fn both<V: Values>(
+    layers: Layers<V>,
+    wanted: &[Reads],
+    results: &mut Map<String, serde_json::Value>,
+    validity: &mut Validity,
+    ctx: &RequestContext,
+) -> anyhow::Result<()> {
+    let Layers { values, sealed, sorted } = &layers;
+    for Reads { name, count, keys, times, data_reads } in wanted {
+        let sealed = measure(&Layer { values, file: sealed }, *count, keys, validity, ctx).await?;
+        let sorted = measure(&Layer { values, file: sorted }, *count, keys, validity, ctx).await?;
+        for (way, (us, reads)) in [("sealed", sealed), ("sorted", sorted)] {
+            println!("{name} {way:<8} {us:>8.1} us {reads:>6.2} data reads");
+            results.insert(format!("{name} {way}"), json!({ "us": us, "data_reads": reads }));
+        }
+        println!("{name}: sealed / sorted = {:.2}", sealed.0 / sorted.0);
+        anyhow::ensure!(sealed.0 <= times * sorted.0, "{name}: over {times} times as much as when sorted");
+        anyhow::ensure!(sealed.1 <= *data_reads, "{name}: {} data reads", sealed.1);
+    }
+    Ok(())
 }
 
 async fn run(dir: &Utf8Path) -> anyhow::Result<()> {
     let conf: &'static PageServerConf = Box::leak(Box::new(PageServerConf::dummy_conf(dir.to_owned())));
     let engine = virtual_file::io_engine_for_bench();
+    let topology = Topology::take(Setting {
+        dir: dir.as_std_path(),
+        engine: engine.to_string(),
+        io_mode: "DirectRw".to_owned(),
+        allocator: "malloc",
+        store: "none".to_owned(),
+        delay_ms: vec![0],
+        client_on_same_cores: true,
+    });
     virtual_file::init(1024, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
     let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
-    let Layers { sealed, sorted, lsns } = make_layers(conf, &ctx).await?;
-    let mut results = serde_json::Map::new();
-    let mut record = |name: &str, (us, reads): (f64, f64)| {
-        println!("{name:<24} {us:>8.1} us/page {reads:>6.2} data reads/page");
-        results.insert(name.to_owned(), serde_json::json!({ "us": us, "data_reads": reads }));
+    let (mut results, mut validity) = (Map::new(), Validity::of(Unit::Values));
+    let chains = Layers::make(conf, Chains, &ctx).await?;
+    both(chains, &OF_CHAINS, &mut results, &mut validity, &ctx).await?;
+    let records = Case {
+        io_mode: IoMode::DirectRw,
+        value_bytes: 100,
+        key_layout: KeyLayout::Records,
+        write_delta: WriteDelta::Yes,
     };
-    let image = |i: u32| image_key(scattered_image(i.wrapping_mul(97) % IMAGES));
-    let chain = |i: u32| key(i.wrapping_mul(40_503) % PAGES);
-    let point = measure(&sealed, &lsns, image, &ctx).await?;
-    record("point sealed", point);
-    record("point sorted", measure(&sorted, &lsns, image, &ctx).await?);
-    let chain_sealed = measure(&sealed, &lsns, chain, &ctx).await?;
-    let chain_sorted = measure(&sorted, &lsns, chain, &ctx).await?;
-    record("chain of 100 sealed", chain_sealed);
-    record("chain of 100 sorted", chain_sorted);
-    println!("chain: sealed / sorted = {:.2}", chain_sealed.0 / chain_sorted.0);
-    anyhow::ensure!(point.1 <= 1.0, "a point read costs {} data reads", point.1);
-    anyhow::ensure!(chain_sealed.0 <= 3.0 * chain_sorted.0, "a chain costs over three times as much as when sorted");
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench_layer_read.json");
-    std::fs::write(out, serde_json::Value::Object(results).to_string())?;
+    let records = Layers::make(conf, records, &ctx).await?;
+    both(records, &OF_RECORDS, &mut results, &mut validity, &ctx).await?;
+    artifact::write("bench_layer_read", &topology, validity, results.into())?;
     Ok(())
 }
 

@@ -2,9 +2,11 @@
 //! that have 1, 10 and 100 records to apply, and all of the WAL, on one thread and on all cores.
 //!
 //! `REDO_TYPES` names a recording of all record types, `REDO_WAL` one of pgbench; `BENCH_RESULTS` is where the JSON
-//! goes.
-//! Decoding of the record is part of every figure, and for chains the copy of the image that the page starts from.
+//! goes. Pages of chains are compared with those that the replay of all WAL had. Decoding of the record is part of
+//! every figure, and for chains the copy of the image that the page starts from.
 
+#[path = "common/artifact.rs"]
+mod artifact;
 #[path = "redo/chains.rs"]
 mod chains;
 #[path = "redo/recorded.rs"]
@@ -14,9 +16,10 @@ mod types;
 #[path = "redo/whole.rs"]
 mod whole;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use artifact::{Setting, Topology, Unit, Validity};
 use recorded::Recorded;
 use serde_json::json;
 
@@ -32,14 +35,22 @@ fn main() {
     let quick = std::env::var_os("BENCH_REDO_QUICK").is_some();
     let measured = if quick { QUICK } else { MEASURED };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let topology = Topology::take(Setting {
+        dir: Path::new("."),
+        engine: "none".to_owned(),
+        io_mode: "none".to_owned(),
+        allocator: "malloc",
+        store: "none".to_owned(),
+        delay_ms: vec![0],
+        client_on_same_cores: true,
+    });
+    let mut validity = Validity::of(Unit::Pages);
     let types = types::measure(&open("REDO_TYPES"), measured);
     let wal = open("REDO_WAL");
-    let chains = chains::measure(&wal, measured, cores);
+    let chains = chains::measure(&wal, measured, cores, &mut validity);
     let whole = whole::measure(&wal, if quick { 1 } else { 5 }, cores);
     let results = json!({ "quick": quick, "cores": cores, "types": types, "chains": chains, "whole": whole });
-    let out = std::env::var_os("BENCH_RESULTS").map_or_else(|| PathBuf::from("."), PathBuf::from).join("redo.json");
-    std::fs::write(&out, format!("{results:#}\n")).expect("results can be written");
-    println!("{}", out.display());
+    artifact::write("redo", &topology, validity, results).expect("results can be written");
 }
 
 fn open(variable: &str) -> Recorded {

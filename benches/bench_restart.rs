@@ -2,7 +2,10 @@
 //!
 //! Makes a timeline of 10,000 image layers, then, in processes of their own so that memory is what opening needs, opens
 //! everything with `TenantManager::load`, and makes branches. Prints medians, and writes them as JSON where
-//! `BENCH_RESULTS` says. Fails if a page read after opening is not the one that was stored.
+//! `BENCH_RESULTS` says. Nothing is written if a page read after opening, or of a branch, is not what was stored.
+
+#[path = "common/artifact.rs"]
+mod artifact;
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,8 @@ use pageserver_api::shard::TenantShardId;
 use postgres_formats::version::PgVersion;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
+
+use artifact::{Setting, Topology, Unit, Validity};
 
 const LSN: Lsn = Lsn(0x1000);
 const LAYERS: u32 = 10_000;
@@ -71,6 +76,7 @@ struct Seen {
     first_read_ms: f64,
     rss_mib: f64,
     branch_ms: Vec<f64>,
+    validity: Validity,
 }
 
 fn ms(since: Instant) -> f64 {
@@ -94,7 +100,8 @@ async fn open(dir: &Utf8Path, tenant: TenantShardId, layers: u32) -> anyhow::Res
     let began = Instant::now();
     let found = timeline.get(key(layers / 2, 1), LSN, &context()).await?;
     let first_read_ms = ms(began);
-    anyhow::ensure!(found == page(layers / 2, 1), "a page differs from what was stored");
+    let mut validity = Validity::of(Unit::Pages);
+    validity.compare(found == page(layers / 2, 1));
     tokio::time::sleep(Duration::from_secs(2)).await;
     let rss_mib = rss_mib();
     let mut branch_ms = Vec::new();
@@ -104,14 +111,14 @@ async fn open(dir: &Utf8Path, tenant: TenantShardId, layers: u32) -> anyhow::Res
         let began = Instant::now();
         let (branch, _) = manager.branch(tenant, new).await?;
         branch_ms.push(ms(began));
-        anyhow::ensure!(branch.get(key(3, 2), LSN, &context()).await? == page(3, 2), "a page of a branch differs");
+        validity.compare(branch.get(key(3, 2), LSN, &context()).await? == page(3, 2));
         made.push(new.timeline_id);
     }
     for branch in made {
         manager.delete_timeline(tenant, branch).await?;
     }
     manager.shutdown().await;
-    Ok(Seen { load_ms, first_read_ms, rss_mib, branch_ms })
+    Ok(Seen { load_ms, first_read_ms, rss_mib, branch_ms, validity })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -127,11 +134,12 @@ fn in_own_process(dir: &Utf8Path, tenant: TenantShardId, layers: u32) -> anyhow:
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn measure(layers: u32) -> anyhow::Result<serde_json::Value> {
+fn measure(layers: u32, validity: &mut Validity) -> anyhow::Result<serde_json::Value> {
     let dir = camino_tempfile::tempdir_in(std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()))?;
     let tenant = TenantShardId::unsharded(TenantId::generate());
     tokio::runtime::Runtime::new()?.block_on(make(dir.path(), tenant, layers))?;
     let seen: Vec<Seen> = (0..OPENS).map(|_| in_own_process(dir.path(), tenant, layers)).collect::<Result<_, _>>()?;
+    seen.iter().for_each(|seen| validity.add(seen.validity));
     let of = |what: fn(&Seen) -> f64| median(seen.iter().map(what).collect());
     let branch: Vec<f64> = seen.iter().flat_map(|seen| seen.branch_ms.iter().copied()).collect();
     let worst = branch.iter().copied().fold(0.0, f64::max);
@@ -153,9 +161,17 @@ fn main() -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&seen)?);
         return Ok(());
     }
-    let results = serde_json::json!([measure(100)?, measure(LAYERS)?]);
-    if let Ok(dir) = std::env::var("BENCH_RESULTS") {
-        std::fs::write(Utf8Path::new(&dir).join("restart.json"), format!("{results:#}\n"))?;
-    }
+    let topology = Topology::take(Setting {
+        dir: std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
+        engine: virtual_file::io_engine_for_bench().to_string(),
+        io_mode: "DirectRw".to_owned(),
+        allocator: "malloc",
+        store: "none".to_owned(),
+        delay_ms: vec![0],
+        client_on_same_cores: true,
+    });
+    let mut validity = Validity::of(Unit::Pages);
+    let results = serde_json::json!([measure(100, &mut validity)?, measure(LAYERS, &mut validity)?]);
+    artifact::write("restart", &topology, validity, results)?;
     Ok(())
 }

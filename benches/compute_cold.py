@@ -13,7 +13,8 @@ import os
 import time
 from contextlib import ExitStack
 
-from compute_figures import MIB, MIB_PER_SCALE, SCAN, Bench, disk_mib, timed, with_place
+import artifact
+from compute_figures import MIB, MIB_PER_SCALE, Bench, disk_mib, with_place
 from fixtures.attached import Attached
 from fixtures.computes import Computes
 from fixtures.pageserver import Pageserver
@@ -80,7 +81,7 @@ class Cold(Bench):
         found.update(times, disk_mib=disk_mib(self.pageserver.workdir))
         if self.args.scan_mib >= scale * MIB_PER_SCALE:
             size = int(compute.sql("SELECT pg_relation_size('pgbench_accounts')"))
-            found["scan_mib_per_s"] = size / MIB / timed(compute, SCAN)
+            found["scan_mib_per_s"] = size / MIB / self.scan(compute, scale)
         self.computes.ok("destroy", name, "--force")
         self.pageserver.stop()
         found = {key: round(value, 3) for key, value in found.items()}
@@ -101,15 +102,16 @@ def parse():
 def main():
     args = parse()
     bench = Cold(args)
-    results = {"pg_major": args.pg_major, "store": args.store, "drop_caches": args.drop_caches,
-               "load_before": os.getloadavg()[0], "profile": os.environ.get("TEST_PROFILE", "release")}
+    topology = artifact.topology(args.dir, profile=os.environ.get("TEST_PROFILE", "release"), delay_ms=args.delays,
+                                 store=f"S3 server ({args.store}) on the same machine")
+    results = {"pg_major": args.pg_major, "store": args.store, "drop_caches": args.drop_caches}
     try:
         results["sizes"] = [bench.of_size(mib) for mib in args.mib]
     finally:
         bench.clean()
     print(json.dumps(results))
     if args.out:
-        (args.out / "compute-cold.json").write_text(json.dumps(results, indent=1) + "\n")
+        artifact.refusing(lambda: artifact.write(args.out / "compute-cold.json", topology, bench.validity, results))
 
 
 if __name__ == "__main__":

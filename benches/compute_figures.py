@@ -3,8 +3,9 @@
 
 Databases of several sizes are made with little WAL, attached, and their server is removed. Then, for each size: new
 computes on new branches, timed from the command to the first answer; the disk that one takes; cold scans of it. On a
-compute of pgbench's scale, in turn with a plain server: TPC-B, and selects of what is in memory. Nothing is left behind
-but compute.json.
+compute of pgbench's scale, in turn with a plain server: TPC-B, and selects of what is in memory. Each answer is
+compared with what the loaded tables have, and after TPC-B the sums of all balances with the history. Nothing is left
+behind but compute.json.
 """
 
 import argparse
@@ -18,7 +19,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "test_runner"))
+import artifact
+
+sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
 from fixtures.attached import Attached  # noqa: E402
 from fixtures.computes import Compute, Computes  # noqa: E402
@@ -36,8 +39,14 @@ SAME = {"shared_buffers": "128MB", "fsync": "on", "autovacuum": "off", "max_wal_
 # What else decides how fast a commit is; it must be the same on both.
 TOLD = [*SAME, "synchronous_commit", "synchronous_standby_names", "full_page_writes", "wal_sync_method",
         "wal_compression", "wal_buffers", "commit_delay", "bgwriter_lru_maxpages", "wal_log_hints", "data_checksums"]
-SCAN = "SELECT sum(abalance) FROM pgbench_accounts"
-POINT = "SELECT abalance FROM pgbench_accounts WHERE aid = {}"
+# Rows, what identifies them, and what is in them: all zero after loading.
+SCAN = "SELECT count(*), bit_xor(aid), sum(abalance) FROM pgbench_accounts"
+POINT = "SELECT aid, bid, abalance FROM pgbench_accounts WHERE aid = {}"
+# TPC-B adds each delta to an account, a teller, a branch, and writes it into the history.
+SUMS = """SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
+    (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
+    (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_history)"""
+ROWS_PER_SCALE = 100_000
 
 
 class Bench:
@@ -51,6 +60,7 @@ class Bench:
         self.servers: list[Postgres] = []
         self.pageserver: Pageserver | None = None
         self.computes: Computes | None = None
+        self.validity = artifact.Validity("rows")
 
     def say(self, text):
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -122,9 +132,19 @@ class Bench:
         ready = time.monotonic()
         compute = Compute(self.computes, name)
         asked = time.monotonic()
-        compute.sql(POINT.format(row))
+        answer = compute.sql(POINT.format(row))
         # Looking up where the compute is, is the measurement's own.
-        return compute, {"ready_s": ready - started, "first_answer_s": time.monotonic() - asked + ready - started}
+        times = {"ready_s": ready - started, "first_answer_s": time.monotonic() - asked + ready - started}
+        self.validity.equal(answer, f"{row}|{(row - 1) // ROWS_PER_SCALE + 1}|0")
+        return compute, times
+
+    def scan(self, server: Postgres, scale: int) -> float:
+        """Reads all rows, as they were loaded; gives the seconds that it took."""
+        seconds, answer = timed(server, SCAN)
+        rows = scale * ROWS_PER_SCALE
+        wanted = f"{rows}|{(rows, 1, rows + 1, 0)[rows % 4]}|0"
+        self.validity.add(expected=rows, seen=int(answer.split("|")[0]), different=0 if answer == wanted else rows)
+        return seconds
 
     def starts(self, scale: int) -> dict:
         rounds, disk = [], []
@@ -138,7 +158,7 @@ class Bench:
         return {"rounds": rounds, **{key: median(one[key] for one in rounds) for key in rounds[0]},
                 "disk_mib": median(disk)}
 
-    def scans(self) -> dict:
+    def scans(self, scale: int) -> dict:
         """Reads all rows on computes that have read none; then once more what the kernel has."""
         cold, warm, parallel = [], [], []
         for number in range(self.args.scans):
@@ -148,9 +168,9 @@ class Bench:
                 setting = f"max_parallel_workers_per_gather={workers}"
                 compute = self.computes.start(name, "--read-only", "--set", setting)
                 size = int(compute.sql("SELECT pg_relation_size('pgbench_accounts')"))
-                found.append(size / MIB / timed(compute, SCAN))
+                found.append(size / MIB / self.scan(compute, scale))
                 if not workers:
-                    warm.append(size / MIB / timed(compute, SCAN))
+                    warm.append(size / MIB / self.scan(compute, scale))
                 self.computes.ok("destroy", name, "--force")
         self.say(f"scans: cold {rounded(cold)}, with workers {rounded(parallel)}, warm {rounded(warm)} MiB/s")
         return {"table_mib": round(size / MIB), "cold_mib_per_s": round(median(cold), 1),
@@ -164,7 +184,7 @@ class Bench:
         try:
             found = {"database_mib": round(size / MIB), "store_mib": disk_mib(self.pageserver.workdir)}
             found.update(self.starts(scale))
-            return {**found, "scan": self.scans() if self.args.scans and mib <= self.args.scan_mib else None}
+            return {**found, "scan": self.scans(scale) if self.args.scans and mib <= self.args.scan_mib else None}
         finally:
             self.detach()
 
@@ -205,11 +225,19 @@ class Bench:
                 for who, one in both if number % 2 else both[::-1]:
                     one.sql("CHECKPOINT")
                     found[who][kind].append(self.pgbench(one, *flags))
+        for _, one in both:
+            self.check_sums(one)
         self.say(json.dumps(found))
         middle = {who: {kind: median(tps) for kind, tps in kinds.items()} for who, kinds in found.items()}
         ratio = {kind: round(middle["compute"][kind] / middle["plain"][kind], 2) for kind in ("tpcb", "select")}
         return {"scale": self.args.scale, "clients": self.args.clients, "seconds": self.args.seconds, "tps": found,
                 "ratio": ratio}
+
+    def check_sums(self, server: Postgres):
+        """After TPC-B: no account lost, none made, and no delta lost or applied twice."""
+        accounts, tellers, branches, history, rows, transactions = map(int, server.sql(SUMS).split("|"))
+        differ = not (accounts == tellers == branches == history) or not transactions
+        self.validity.add(expected=self.args.scale * ROWS_PER_SCALE, seen=rows, different=rows if differ else 0)
 
     def pgbench(self, server: Postgres, *flags) -> float:
         out = server.run("pgbench", *server.connection()[:-2], "-n", "-c", self.args.clients, "-j", 2, "-T",
@@ -225,10 +253,10 @@ def disk_mib(place: Path) -> float:
     return round(int(out.split()[0]) / MIB, 1)
 
 
-def timed(server: Postgres, sql: str) -> float:
-    """Seconds that a statement takes, as psql tells them."""
-    said = server.sql(f"\\timing on\n{sql};")
-    return float(said.rpartition("Time: ")[2].split()[0]) / 1000
+def timed(server: Postgres, sql: str) -> tuple[float, str]:
+    """Seconds that a statement takes, as psql tells them, and its answer."""
+    answer, _, took = server.sql(f"\\timing on\n{sql};").rpartition("Time: ")
+    return float(took.split()[0]) / 1000, answer.strip()
 
 
 def rounded(figures) -> str:
@@ -260,8 +288,8 @@ def parse():
 def main():
     args = parse()
     bench = Bench(args)
-    results = {"pg_major": args.pg_major, "drop_caches": args.drop_caches, "load_before": os.getloadavg()[0],
-               "profile": os.environ.get("TEST_PROFILE", "release")}
+    topology = artifact.topology(args.dir, profile=os.environ.get("TEST_PROFILE", "release"))
+    results = {"pg_major": args.pg_major, "drop_caches": args.drop_caches}
     try:
         results["sizes"] = [bench.of_size(mib) for mib in args.mib]
         results["pgbench"] = bench.load() if args.scale else None
@@ -269,7 +297,7 @@ def main():
         bench.clean()
     print(json.dumps(results))
     if args.out:
-        (args.out / "compute.json").write_text(json.dumps(results, indent=1) + "\n")
+        artifact.refusing(lambda: artifact.write(args.out / "compute.json", topology, bench.validity, results))
 
 
 if __name__ == "__main__":

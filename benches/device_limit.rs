@@ -2,7 +2,10 @@
 //!
 //! Writes 128 MiB in blocks of the buffered writer's size to a fresh file in the current directory: with direct I/O
 //! through io_uring at several depths, and through the page cache with one sync at the end. Prints medians in MiB/s and
-//! writes them as JSON below the build directory for the report.
+//! writes them as JSON for the report. What both ways have written is read back once and compared.
+
+#[path = "common/artifact.rs"]
+mod artifact;
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -11,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use artifact::{Setting, Topology, Unit, Validity};
 use pageserver::virtual_file::AlignedBuf;
 use rustix::fs::{Mode, OFlags, fdatasync, open};
 use tokio_epoll_uring::{SystemHandle, thread_local_system};
@@ -44,6 +48,18 @@ async fn write_direct(system: &SystemHandle, file: &Arc<OwnedFd>, depth: usize, 
     }
 }
 
+/// Counts the bytes of the file that are those of `filled`.
+fn compare(path: &Path, validity: &mut Validity) {
+    let (wanted, found) = (filled(), std::fs::read(path).expect("read"));
+    validity.add(Validity {
+        unit: Unit::Bytes,
+        expected: VOLUME as u64,
+        seen: found.len() as u64,
+        compared: found.len() as u64,
+        different: found.chunks(BLOCK).filter(|block| *block != &wanted[..]).map(|block| block.len() as u64).sum(),
+    });
+}
+
 type WriteOp = tokio_epoll_uring::Op<tokio_epoll_uring::Write<Arc<OwnedFd>, Arc<AlignedBuf>>>;
 
 async fn finish(op: Option<WriteOp>) {
@@ -52,10 +68,12 @@ async fn finish(op: Option<WriteOp>) {
     }
 }
 
-/// Median MiB/s of `run`, which writes the volume once.
-fn median(mut run: impl FnMut()) -> f64 {
+/// Median MiB/s of `run`, which writes the volume once to a new file at `path`.
+fn median(path: &Path, mut run: impl FnMut()) -> f64 {
     let mut rates: Vec<f64> = (0..RUNS)
         .map(|_| {
+            // Not to be there is no error; to be emptied would be timed.
+            let _ = std::fs::remove_file(path);
             let start = Instant::now();
             run();
             (VOLUME >> 20) as f64 / start.elapsed().as_secs_f64()
@@ -65,9 +83,9 @@ fn median(mut run: impl FnMut()) -> f64 {
     rates[RUNS / 2]
 }
 
-fn direct(runtime: &tokio::runtime::Runtime, path: &Path, depth: usize, sync: bool) -> f64 {
+fn direct(runtime: &tokio::runtime::Runtime, path: &Path, depth: usize, sync: bool, validity: &mut Validity) -> f64 {
     let buf = filled();
-    median(|| {
+    let rate = median(path, || {
         runtime.block_on(async {
             let file = create(path, OFlags::DIRECT);
             let system = thread_local_system().expect("io_uring");
@@ -76,21 +94,25 @@ fn direct(runtime: &tokio::runtime::Runtime, path: &Path, depth: usize, sync: bo
                 fdatasync(file.as_ref()).expect("sync");
             }
         });
-        std::fs::remove_file(path).expect("remove");
-    })
+    });
+    compare(path, validity);
+    std::fs::remove_file(path).expect("remove");
+    rate
 }
 
-fn buffered(path: &Path, sync: bool) -> f64 {
+fn buffered(path: &Path, sync: bool, validity: &mut Validity) -> f64 {
     let buf = filled();
-    median(|| {
+    let rate = median(path, || {
         let file = create(path, OFlags::empty());
         let mut writer = std::fs::File::from(file.try_clone().expect("clone"));
         (0..VOLUME / BLOCK).for_each(|_| writer.write_all(&buf).expect("write"));
         if sync {
             fdatasync(file.as_ref()).expect("sync");
         }
-        std::fs::remove_file(path).expect("remove");
-    })
+    });
+    compare(path, validity);
+    std::fs::remove_file(path).expect("remove");
+    rate
 }
 
 fn main() {
@@ -99,20 +121,28 @@ fn main() {
     }
     let path = PathBuf::from(format!("device-limit-{}", std::process::id()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
-    let mut results = Vec::new();
+    let topology = Topology::take(Setting {
+        dir: Path::new("."),
+        engine: "tokio-epoll-uring".to_owned(),
+        io_mode: "direct, buffered".to_owned(),
+        allocator: "malloc",
+        store: "none".to_owned(),
+        delay_ms: vec![0],
+        client_on_same_cores: true,
+    });
+    let (mut results, mut validity) = (Vec::new(), Validity::of(Unit::Bytes));
     for depth in [1, 2, 4] {
-        results.push((format!("direct_depth_{depth}"), direct(&runtime, &path, depth, false)));
-        results.push((format!("direct_depth_{depth}_fdatasync"), direct(&runtime, &path, depth, true)));
+        results.push((format!("direct_depth_{depth}"), direct(&runtime, &path, depth, false, &mut validity)));
+        let synced = direct(&runtime, &path, depth, true, &mut validity);
+        results.push((format!("direct_depth_{depth}_fdatasync"), synced));
     }
-    results.push(("buffered".to_owned(), buffered(&path, false)));
-    results.push(("buffered_fdatasync".to_owned(), buffered(&path, true)));
+    results.push(("buffered".to_owned(), buffered(&path, false, &mut validity)));
+    results.push(("buffered_fdatasync".to_owned(), buffered(&path, true, &mut validity)));
     let best = results.iter().filter(|(name, _)| name.starts_with("direct")).map(|(_, rate)| *rate);
     results.push(("device_limit".to_owned(), best.fold(0.0, f64::max)));
     for (name, rate) in &results {
         println!("{name:<28} {rate:>8.0} MiB/s");
     }
     let json: serde_json::Map<_, _> = results.into_iter().map(|(name, rate)| (name, rate.into())).collect();
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("device_limit.json");
-    std::fs::write(&out, serde_json::Value::Object(json).to_string()).expect("write results");
-    println!("written to {}", out.display());
+    artifact::write("device_limit", &topology, validity, json.into()).expect("write results");
 }

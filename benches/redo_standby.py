@@ -3,13 +3,14 @@
 RECORDED/wal at hand, fsync off, pages all in shared buffers. The time is the one that its log gives for redo."""
 
 import argparse
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+import artifact
 
 DONE = re.compile(r"redo done at (\S+) system usage: CPU: user: ([\d.]+) s, system: ([\d.]+) s, elapsed: ([\d.]+) s")
 SETTINGS = """
@@ -54,6 +55,18 @@ def replay(args, home):
     return {"lsn": lsn, "user": float(user), "system": float(system), "elapsed": float(elapsed)}
 
 
+def lsn(text):
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def start_of(programs, recorded):
+    """Where redo of the recorded directory begins."""
+    control = subprocess.run([programs / "pg_controldata", recorded / "base"], capture_output=True, text=True,
+                             check=True).stdout
+    return lsn(re.search(r"checkpoint's REDO location: +(\S+)", control)[1])
+
+
 def wait_for_redo(server, log):
     while True:
         try:
@@ -76,15 +89,21 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.recorded = args.recorded.resolve()
-    rounds = []
+    rounds, validity = [], artifact.Validity("bytes")
+    topology = artifact.topology("/tmp", engine="Postgres", io_mode="buffered", allocator="Postgres",
+                                 profile="packaged", store="none")
+    start, end = start_of(args.bin, args.recorded), None
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory(prefix="redo-standby-", dir="/tmp") as home:
             os.chmod(home, 0o755)
             rounds.append(replay(args, Path(home)))
             print(rounds[-1])
+            # Each round must have replayed all of it: to where the first has.
+            end = end or lsn(rounds[0]["lsn"])
+            validity.add(expected=end - start, seen=lsn(rounds[-1]["lsn"]) - start, different=0)
     version = (args.recorded / "base" / "PG_VERSION").read_text().strip()
     result = {"version": version, "shared_buffers": args.shared_buffers, "rounds": rounds}
-    (args.out / "redo_standby.json").write_text(json.dumps(result, indent=2) + "\n")
+    artifact.refusing(lambda: artifact.write(args.out / "redo_standby.json", topology, validity, result))
 
 
 main()

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Makes a page of what compute_figures.py found (compute.json), or compute_cold.py (compute-cold.json)."""
 
-import json
 import os
 import sys
 from pathlib import Path
 from statistics import median
 
-from machine import machine
+import artifact
 
 NAMES = [name for name in ("BENCH_COMPUTE_ARGS", "BENCH_COMPUTE_COLD_ARGS", "BENCH_COMPUTE_ONLY") if name in os.environ]
 WITH = "".join(f"{name}='{os.environ[name]}' " for name in NAMES)
@@ -18,16 +17,20 @@ def starts(found):
                 "From the command `pagectl compute start --branch NEW` until psql has the row of a SELECT by key;",
                 "each time a new compute on a new branch, medians.",
                 "Asked: under 1.5 s at any size, less than 20 % apart; under 200 MB of local disk.", "",
-                "| database MiB | store MiB | starts | command ends s | first answer s | slowest s | local disk MiB |",
-                "|---|---|---|---|---|---|---|")
+                "| database MiB | store MiB | starts | command ends s | first answer s | slowest s | local disk MiB | "
+                "reached |", "|---|---|---|---|---|---|---|---|")
     sizes = found["sizes"]
     for size in sizes:
         slowest = max(one["first_answer_s"] for one in size["rounds"])
+        good = artifact.verdict(size["first_answer_s"] < 1.5 and size["disk_mib"] * 1.048576 < 200)
         yield (f"| {size['database_mib']:,} | {size['store_mib']:,.0f} | {len(size['rounds'])} | "
-               f"{size['ready_s']:.2f} | {size['first_answer_s']:.2f} | {slowest:.2f} | {size['disk_mib']:.0f} |")
+               f"{size['ready_s']:.2f} | {size['first_answer_s']:.2f} | {slowest:.2f} | {size['disk_mib']:.0f} | "
+               f"{good} |")
     if len(sizes) > 1:
         first, last = (sizes[at]["first_answer_s"] for at in (0, -1))
-        yield from ("", f"The largest takes {100 * (last / first - 1):+.0f} % compared with the smallest.")
+        apart = 100 * (last / first - 1)
+        yield from ("", f"The largest takes {apart:+.0f} % compared with the smallest; less than 20 % apart: "
+                    f"{artifact.verdict(abs(apart) < 20)}.")
     yield ""
 
 
@@ -37,10 +40,11 @@ def scans(found):
         yield from ("## Scans", "",
                     "`SELECT sum(abalance) FROM pgbench_accounts` on a compute that has read none of it; then again.",
                     "Asked: cold at least 100 MB/s.", "",
-                    "| table MiB | cold MiB/s | cold with 2 workers MiB/s | again MiB/s |", "|---|---|---|---|")
+                    "| table MiB | cold MiB/s | cold with 2 workers MiB/s | again MiB/s | reached |",
+                    "|---|---|---|---|---|")
     for scan in scanned:
         yield (f"| {scan['table_mib']:,} | {scan['cold_mib_per_s']:.0f} | {scan['cold_parallel_mib_per_s']:.0f} | "
-               f"{scan['warm_mib_per_s']:.0f} |")
+               f"{scan['warm_mib_per_s']:.0f} | {artifact.verdict(scan['cold_mib_per_s'] * 1.048576 >= 100)} |")
     yield ""
 
 
@@ -53,10 +57,11 @@ def load(found):
                 "pageserver takes its WAL in meanwhile on the", "same cores, and the server that it is a branch of, on "
                 "a plain directory with the same settings and nobody behind it.", "Asked: TPC-B at least 0.7 times, "
                 "selects of what is in memory at least 0.85 times.", "",
-                "| | compute tps | plain tps | ratio of the medians |", "|---|---|---|---|")
-    for kind, name in (("tpcb", "TPC-B"), ("select", "select-only, warm")):
+                "| | compute tps | plain tps | ratio of the medians | reached |", "|---|---|---|---|---|")
+    for kind, name, asked in (("tpcb", "TPC-B", 0.7), ("select", "select-only, warm", 0.85)):
         every = (", ".join(f"{tps:,.0f}" for tps in run["tps"][who][kind]) for who in ("compute", "plain"))
-        yield f"| {name} | {' | '.join(every)} | {run['ratio'][kind]:.2f} |"
+        ratio = run["ratio"][kind]
+        yield f"| {name} | {' | '.join(every)} | {ratio:.2f} | {artifact.verdict(ratio >= asked)} |"
     yield ""
 
 
@@ -81,28 +86,28 @@ def without_disk(found):
     yield ""
 
 
-def about(found, store):
+def head(title, name, artifact_read):
+    found = artifact_read["results"]
     dropped = "dropped before each start and scan" if found["drop_caches"] else "left alone"
-    return machine(f"`{WITH}make bench-compute`", f"* Postgres {found['pg_major']}, profile {found['profile']}; "
-                   f"{store}; the kernel's caches are {dropped}",
-                   f"* load average at the beginning: {found['load_before']:.1f}")
+    return artifact.header(title, f"`{WITH}make bench-compute`", {name: artifact_read},
+                           f"* Postgres {found['pg_major']}; the kernel's caches are {dropped}")
 
 
-def plain(found):
-    return ["# Computes", "", *about(found, "store on local disk"), *starts(found), *scans(found), *load(found)]
+def plain(read):
+    found = read["results"]
+    return [*head("Computes", "compute", read), *starts(found), *scans(found), *load(found)]
 
 
-def cold(found):
-    store = f"store on an S3 server ({found['store']}) of the same machine"
-    return ["# Computes on a pageserver with an empty disk", "", *about(found, store), *without_disk(found)]
+def cold(read):
+    title = "Computes on a pageserver with an empty disk"
+    return [*head(title, "compute-cold", read), *without_disk(read["results"])]
 
 
-def main():
+def make():
     results = Path(sys.argv[1])
-    found = json.loads(results.read_text())
-    page = (cold if "store" in found else plain)(found)
-    results.with_suffix(".md").write_text("\n".join(page))
+    read = artifact.read(results)
+    artifact.report(results.with_suffix(".md"), (cold if "store" in read["results"] else plain)(read))
 
 
 if __name__ == "__main__":
-    main()
+    artifact.refusing(make)

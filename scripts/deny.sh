@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 CARGO_DENY_VERSION=0.20.2
 
 cargo deny --version 2>/dev/null | grep -q "^cargo-deny $CARGO_DENY_VERSION$" ||
-    cargo install --locked --quiet "cargo-deny@$CARGO_DENY_VERSION"
+    cargo install --locked --quiet --debug "cargo-deny@$CARGO_DENY_VERSION"
 cargo deny check --hide-inclusion-graph licenses bans sources
 if cargo deny fetch db 2>/dev/null; then
     cargo deny check advisories

@@ -39,6 +39,11 @@ install_fuse() {
         echo "setup: no package fuse3: computes without privileges are NOT TESTED here" >&2
 }
 
+# Checks the text of /metrics, whose names are checked without it, too.
+install_promtool() {
+    scripts/promtool.sh >/dev/null || echo "setup: no promtool: what it says of /metrics is NOT TESTED here" >&2
+}
+
 install_rust() {
     # A toolchain manager installed for this user may not be on the path yet.
     [ ! -e "${CARGO_HOME:-$HOME/.cargo}/env" ] || . "${CARGO_HOME:-$HOME/.cargo}/env"
@@ -63,6 +68,7 @@ install_python() {
 say "packages"
 install_packages
 install_fuse
+install_promtool
 say "servers"
 scripts/postgres_servers.sh "$PG_NEWEST"
 say "Rust"

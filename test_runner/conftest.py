@@ -16,6 +16,8 @@ def pytest_addoption(parser):
     parser.addoption("--compute-kills", type=int, default=6, help="SIGKILLs of a compute under load")
     parser.addoption("--soak-minutes", type=float, default=0.3, help="mixed load before all pages are compared")
     parser.addoption("--garbage", type=int, default=10_000, help="connections that send garbage")
+    parser.addoption("--api-examples", type=int, default=5, help="calls of each operation of the management interface "
+                     "by a fuzzer, besides those at the edges of what is allowed")
     parser.addoption("--store-kills", type=int, default=10, help="SIGKILLs during uploads, deletions, downloads, each")
     parser.addoption("--both-stores", action="store_true", help="what a directory shows is shown on an S3 server, too")
     parser.addoption("--store-operations", type=int, default=0, help="length of each run of faults over a real server")

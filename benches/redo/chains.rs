@@ -10,6 +10,7 @@ use postgres_formats::rmgr::RmgrId;
 use redo::{Chain, RedoContext};
 use serde_json::{Value, json};
 
+use crate::artifact::Validity;
 use crate::recorded::{Page, PageName, Recorded};
 
 const LENGTHS: [usize; 3] = [1, 10, 100];
@@ -21,12 +22,16 @@ const PAGES: usize = 20_000;
 
 struct PageChain {
     image: Bytes,
+    /// Hashes of the page after each of the records.
+    after: Vec<u64>,
+    ended: bool,
     /// Block reference, end, and the record reduced to that block.
     records: Vec<(u8, u64, Bytes)>,
 }
 
-/// One object per kind of page and length of chain.
-pub fn measure(recorded: &Recorded, measured: Duration, cores: usize) -> Vec<Value> {
+/// One object per kind of page and length of chain. Each page that a chain gives is compared once with the one that the
+/// replay of all WAL had there.
+pub fn measure(recorded: &Recorded, measured: Duration, cores: usize, validity: &mut Validity) -> Vec<Value> {
     let mut results = Vec::new();
     for (kind, rmgrs) in [("heap", &[RmgrId::HEAP, RmgrId::HEAP2][..]), ("btree", &[RmgrId::BTREE][..])] {
         let all = collect(recorded, rmgrs);
@@ -36,6 +41,10 @@ pub fn measure(recorded: &Recorded, measured: Duration, cores: usize) -> Vec<Val
             if chains.is_empty() {
                 println!("{kind}: no chain of {length} records");
                 continue;
+            }
+            for (chain, records) in &chains {
+                let page = rebuild(&recorded.ctx, chain, records);
+                validity.compare(chain.after.get(length - 1).is_some_and(|after| *after == hash(&page)));
             }
             let (one, best) = pages_per_second(&recorded.ctx, &chains, measured, 1);
             let (many, _) = pages_per_second(&recorded.ctx, &chains, measured, cores);
@@ -57,13 +66,27 @@ fn collect(recorded: &Recorded, rmgrs: &[RmgrId]) -> Vec<PageChain> {
     let records = recorded.decode_wal(&recorded.read_wal());
     let mut chains: HashMap<PageName, PageChain> = HashMap::new();
     recorded.replay(&records, |record, block, page, end| {
+        let name = (block.rel, block.fork, block.blkno);
+        if let Some(chain) = chains.get_mut(&name)
+            && chain.after.len() < chain.records.len()
+        {
+            chain.after.push(hash(page));
+        }
         let starts_anew = block.will_init || block.image.is_some_and(|image| image.apply);
-        if block.fork != 0 || starts_anew || !rmgrs.contains(&record.header.rmgr()) {
+        if block.fork != 0 {
+            return;
+        }
+        if starts_anew || !rmgrs.contains(&record.header.rmgr()) {
+            // What comes after it does not continue what came before.
+            if let Some(chain) = chains.get_mut(&name) {
+                chain.ended = true;
+            }
             return;
         }
         add(&mut chains, record, block, page, end);
     });
-    let mut chains: Vec<_> = chains.into_values().collect();
+    // Of the last record nobody has seen the page after it.
+    let mut chains: Vec<_> = chains.into_values().map(PageChain::seen_to_its_end).collect();
     // Long ones last: short chains come from all pages, not only from the busy ones.
     chains.sort_by_key(|chain| chain.records.len());
     chains
@@ -80,13 +103,28 @@ fn add(
     if chains.len() >= PAGES && !chains.contains_key(&name) {
         return;
     }
-    let new = || PageChain { image: Bytes::copy_from_slice(page), records: Vec::new() };
+    let new =
+        || PageChain { image: Bytes::copy_from_slice(page), after: Vec::new(), ended: false, records: Vec::new() };
     let chain = chains.entry(name).or_insert_with(new);
-    if chain.records.len() < LONGEST {
+    if chain.records.len() < LONGEST && !chain.ended {
         let mut reduced = Vec::new();
         reduce_to_block(record, block.id, &mut reduced);
         chain.records.push((block.id, end, Bytes::from(reduced)));
     }
+}
+
+impl PageChain {
+    fn seen_to_its_end(mut self) -> Self {
+        self.records.truncate(self.after.len());
+        self
+    }
+}
+
+fn hash(page: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(page);
+    hasher.finish()
 }
 
 type Part<'a> = (&'a PageChain, &'a [(u8, u64, Bytes)]);

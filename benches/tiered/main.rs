@@ -7,6 +7,8 @@
 //! the uploads, `BENCH_S3_UNSIGNED=1` does not sign their contents. Writes `tiered.json` into the directory that
 //! `BENCH_RESULTS` names.
 
+#[path = "../common/artifact.rs"]
+mod artifact;
 mod points;
 mod processor;
 mod restart;
@@ -19,6 +21,7 @@ use pageserver::{page_cache, virtual_file};
 use pageserver_api::models::virtual_file::IoMode;
 use serde_json::{Value, json};
 
+use artifact::{Setting, Topology, Unit, Validity};
 use points::Level;
 use store::Place;
 use world::{Shape, Uploaded, World};
@@ -65,17 +68,29 @@ const QUICK: Plan = Plan {
     latencies_ms: &[0, 25],
 };
 
-async fn measure(place: &Place, plan: &Plan) -> anyhow::Result<Value> {
-    let prefix = format!("tiered-{}", std::process::id());
-    let Uploaded { bytes, seconds, processor } =
-        World::make(place.open(&format!("{prefix}-upload")).await?, UPLOAD).await?.uploaded;
-    let upload = json!({
+/// Pages that are read of what was uploaded only to see how fast that is.
+const READ_BACK: u32 = 64;
+
+async fn upload(place: &Place, prefix: &str) -> anyhow::Result<Value> {
+    let world = World::make(place.open(&format!("{prefix}-upload")).await?, UPLOAD).await?;
+    let opened = world.open().await?;
+    for number in 0..READ_BACK {
+        opened.read(number * (world.shape.total() / READ_BACK)).await?;
+    }
+    opened.close().await;
+    let Uploaded { bytes, seconds, processor } = world.uploaded;
+    Ok(json!({
         "bytes": bytes, "seconds": seconds, "mb_per_second": bytes as f64 / seconds / 1e6, "layers": UPLOAD.layers,
         "processor": processor, "contents_signed": matches!(place, Place::S3 { .. }) && store::signs_payload(),
-    });
+    }))
+}
+
+async fn measure(place: &Place, plan: &Plan) -> anyhow::Result<Value> {
+    let prefix = format!("tiered-{}", std::process::id());
+    let upload = upload(place, &prefix).await?;
     println!("{}: upload {upload}", place.kind());
     if std::env::var_os("BENCH_TIERED_UPLOAD").is_some() {
-        return Ok(json!({ "store": place.kind(), "topology": topology(place, plan), "upload": upload }));
+        return Ok(json!({ "store": place.kind(), "shape": shape(place, plan), "upload": upload }));
     }
     let world = World::make(place.open(&prefix).await?, plan.shape).await?;
     let (mut points, mut scans, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
@@ -98,12 +113,12 @@ async fn measure(place: &Place, plan: &Plan) -> anyhow::Result<Value> {
         println!("{}: {:#?}", place.kind(), restarts.last());
     }
     Ok(json!({
-        "store": place.kind(), "topology": topology(place, plan),
+        "store": place.kind(), "shape": shape(place, plan),
         "upload": upload, "points": points, "scans": scans, "restarts": restarts,
     }))
 }
 
-fn topology(place: &Place, plan: &Plan) -> Value {
+fn shape(place: &Place, plan: &Plan) -> Value {
     let endpoint = match place {
         Place::Directory(_) => "the file system of the benchmark".to_owned(),
         Place::S3 { .. } => {
@@ -114,8 +129,6 @@ fn topology(place: &Place, plan: &Plan) -> Value {
         "endpoint": endpoint, "latencies_ms": plan.latencies_ms,
         "latency": "added to each request by a sleep in the client, in whole milliseconds, rounded up",
         "layers": plan.shape.layers, "pages_per_layer": plan.shape.pages, "page_bytes": world::PAGE,
-        "cores": std::thread::available_parallelism().map_or(0, usize::from),
-        "client_and_server_share_the_machine": true,
     })
 }
 
@@ -127,17 +140,32 @@ fn places(scratch: &Utf8Path) -> Vec<Place> {
     places
 }
 
+fn topology(scratch: &Utf8Path, places: &[Place], plan: &Plan) -> Topology {
+    let kinds: Vec<&str> = places.iter().map(Place::kind).collect();
+    Topology::take(Setting {
+        dir: scratch.as_std_path(),
+        engine: virtual_file::io_engine_for_bench().to_string(),
+        io_mode: "DirectRw".to_owned(),
+        allocator: "jemalloc",
+        store: kinds.join(", "),
+        delay_ms: plan.latencies_ms.to_vec(),
+        client_on_same_cores: true,
+    })
+}
+
 async fn run() -> anyhow::Result<()> {
     let plan = if std::env::var("BENCH_TIERED_QUICK").is_ok() { QUICK } else { FULL };
     let scratch = std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned());
     let scratch = camino_tempfile::tempdir_in(scratch)?;
+    let places = places(scratch.path());
+    let topology = topology(scratch.path(), &places, &plan);
     let mut results = Vec::new();
-    for place in places(scratch.path()) {
+    for place in places {
         results.push(measure(&place, &plan).await?);
     }
-    if let Ok(dir) = std::env::var("BENCH_RESULTS") {
-        std::fs::write(Utf8Path::new(&dir).join("tiered.json"), format!("{:#}\n", Value::from(results)))?;
-    }
+    let pages = world::compared();
+    let validity = Validity { unit: Unit::Pages, expected: pages, seen: pages, compared: pages, different: 0 };
+    artifact::write("tiered", &topology, validity, results.into())?;
     Ok(())
 }
 

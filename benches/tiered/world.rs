@@ -1,5 +1,6 @@
 //! A timeline in a bucket, made of pages that can be told apart, opened on an empty disk.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -28,6 +29,14 @@ pub const LSN: Lsn = Lsn(0x1000);
 /// Bytes of a page.
 pub const PAGE: u64 = 8192;
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Pages that were compared with what was stored.
+static COMPARED: AtomicU64 = AtomicU64::new(0);
+
+/// How many pages were compared so far; none was different, for that ends the benchmark.
+pub fn compared() -> u64 {
+    COMPARED.load(Ordering::Relaxed)
+}
 
 /// How the pages are spread over layers.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +173,7 @@ impl Opened {
         let found = self.timeline.get(self.shape.key(number), LSN, &context()).await?;
         let took = began.elapsed().as_secs_f64() * 1000.0;
         ensure!(found == page(number), "page {number} is not the one that was stored: the run does not count");
+        COMPARED.fetch_add(1, Ordering::Relaxed);
         Ok(took)
     }
 
@@ -179,6 +189,7 @@ impl Opened {
                 found.is_some_and(|found| *found == page(*number)),
                 "page {number} is missing or not the one that was stored: the run does not count"
             );
+            COMPARED.fetch_add(1, Ordering::Relaxed);
         }
         Ok(took)
     }

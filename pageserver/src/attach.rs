@@ -10,6 +10,7 @@
 mod checks;
 mod job;
 mod status;
+mod synchrony;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,20 +1,23 @@
 //! Who may do what: bearer tokens for the management interface and the page service.
 //!
 //! A token is a JWT signed with Ed25519 (`alg` "EdDSA", RFC 8037). Its claim `scope` says what it is good for:
-//! `pageserverapi` for everything, `tenant` for the tenant that the claim `tenant_id` names. Tokens of any other scope
-//! are meant for other services and refused. Refusals that a client sees are constant texts, and tokens are never
-//! logged.
+//! `pageserverapi` for everything, `tenant` for the tenant that the claim `tenant_id` names, `tenant_admin` for that
+//! tenant's removal, too. Tokens of any other scope are meant for other services and refused. Refusals that a client
+//! sees are constant texts, and tokens are never logged. What is allowed, is so for as long as the token is good:
+//! [`Grant::ended`] tells when it is not any more.
 
+mod grant;
 mod jwt;
 mod keys;
+mod permission;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::sync::Arc;
 
-use utils::id::TenantId;
-
+pub use grant::Grant;
 pub use keys::{KeyError, KeyRing};
+pub use permission::Permission;
 
 /// Why a caller is refused. The texts tell nothing about tokens or keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,43 +28,12 @@ pub enum AuthError {
     /// The token is not good: not a token, signed by nobody we know, expired, or for another service.
     #[error("JWT authentication error")]
     Invalid,
+    /// The token was good when the connection or the request began.
+    #[error("the token is good no more: it has expired, or its key was withdrawn")]
+    Ended,
     /// The token is good, but not for this.
     #[error("forbidden: the token's scope does not allow this")]
     Forbidden,
-}
-
-/// What a caller may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permission {
-    /// Everything.
-    All,
-    /// What concerns this tenant alone.
-    Tenant(TenantId),
-}
-
-impl Permission {
-    /// Whether what concerns `tenant` alone may be done.
-    ///
-    /// # Errors
-    /// [`AuthError::Forbidden`] if not.
-    pub fn check_tenant(self, tenant: TenantId) -> Result<(), AuthError> {
-        match self {
-            Permission::All => Ok(()),
-            Permission::Tenant(own) if own == tenant => Ok(()),
-            Permission::Tenant(_) => Err(AuthError::Forbidden),
-        }
-    }
-
-    /// Whether what concerns the whole process may be done.
-    ///
-    /// # Errors
-    /// [`AuthError::Forbidden`] if not.
-    pub fn check_all(self) -> Result<(), AuthError> {
-        match self {
-            Permission::All => Ok(()),
-            Permission::Tenant(_) => Err(AuthError::Forbidden),
-        }
-    }
 }
 
 /// How callers of one port prove who they are. Cheap to clone; clones see reloaded keys.
@@ -90,12 +62,13 @@ impl Auth {
     ///
     /// # Errors
     /// [`AuthError::Missing`] if a token is required and there is none, [`AuthError::Invalid`] if it is not good.
-    pub fn check(&self, token: Option<&str>) -> Result<Permission, AuthError> {
-        let Some(keys) = &self.keys else { return Ok(Permission::All) };
+    pub fn check(&self, token: Option<&str>) -> Result<Grant, AuthError> {
+        let Some(keys) = &self.keys else { return Ok(Grant::trusted()) };
         let token = token.ok_or(AuthError::Missing)?;
-        jwt::permission(token, &keys.current(), env::clock::system_now()).map_err(|reason| {
+        let verified = jwt::verify(token, &keys.current(), env::clock::system_now()).map_err(|reason| {
             tracing::debug!("a token was refused: {reason}");
             AuthError::Invalid
-        })
+        })?;
+        Ok(Grant::by_token(verified, Arc::clone(keys)))
     }
 }

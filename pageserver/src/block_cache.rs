@@ -2,6 +2,11 @@
 //!
 //! A block is named by its file's random id and its number, so what is cached stays right however often a file is
 //! opened, and nothing has to be invalidated.
+//!
+//! The budget is for all that blocks from the bucket take in memory. What is on its way has an [`Account`] for each
+//! purpose, so that none keeps another waiting; the cache has the rest.
+
+mod account;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +18,17 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::config::PageServerConf;
 use crate::disk_budget::DiskBudget;
+use account::Account;
+pub(crate) use account::Lease;
 
 /// What an entry takes beside its bytes.
 const ENTRY_OVERHEAD: u64 = 128;
 /// Size of a block, for the estimate of how many there will be.
 const BLOCK_SIZE: u64 = 4096;
+
+/// The part of the cache that only blocks have which were asked for again. The rest keeps what has just come for those
+/// who read on from there: reads in sequence share a block, and scans take turns.
+const HOT_SHARE: f64 = 0.75;
 
 type Name = (u64, u64);
 
@@ -30,8 +41,22 @@ impl Weighter<Name, Bytes> for Weight {
     }
 }
 
+/// Bytes until [`configure`] says otherwise.
+const MEMORY_DEFAULT: u64 = 96 << 20;
+/// Shares of the memory: one part in so many.
+const AHEAD_SHARE: u64 = 3;
+const READS_SHARE: u64 = 8;
+const BACKGROUND_SHARE: u64 = 8;
+
+/// For what is fetched ahead of sequential reads: under way, or here and not read yet.
+pub(crate) static AHEAD: Account = Account::new(MEMORY_DEFAULT / AHEAD_SHARE);
+/// For what somebody waits for.
+pub(crate) static READS: Account = Account::new(MEMORY_DEFAULT / READS_SHARE);
+/// For whole layers, and for what goes to the local disk since it was read.
+pub(crate) static BACKGROUND: Account = Account::new(MEMORY_DEFAULT / BACKGROUND_SHARE);
+
 static MEMORY: OnceLock<Cache<Name, Bytes, Weight>> = OnceLock::new();
-static MEMORY_MAX: AtomicU64 = AtomicU64::new(64 << 20);
+static MEMORY_MAX: AtomicU64 = AtomicU64::new(MEMORY_DEFAULT);
 static DISK_MAX: AtomicU64 = AtomicU64::new(1 << 30);
 static DISK_USED: AtomicU64 = AtomicU64::new(0);
 static DISK_BUDGET: RwLock<Option<DiskBudget>> = RwLock::new(None);
@@ -41,7 +66,11 @@ static WHOLE_AFTER: AtomicU64 = AtomicU64::new(50);
 
 /// Takes over the limits in `conf`, for the whole process. May be called again.
 pub fn configure(conf: &PageServerConf) {
-    MEMORY_MAX.store(conf.block_cache_memory, Ordering::Relaxed);
+    let memory = conf.block_cache_memory;
+    MEMORY_MAX.store(memory, Ordering::Relaxed);
+    AHEAD.resize(memory / AHEAD_SHARE);
+    READS.resize(memory / READS_SHARE);
+    BACKGROUND.resize(memory / BACKGROUND_SHARE);
     DISK_MAX.store(conf.block_cache_disk, Ordering::Relaxed);
     READ_AHEAD_MAX.store(conf.read_ahead_max, Ordering::Relaxed);
     WHOLE_AFTER.store(conf.prefetch_whole_after, Ordering::Relaxed);
@@ -50,16 +79,10 @@ pub fn configure(conf: &PageServerConf) {
     }
 }
 
-/// A part of the memory is for what is fetched ahead of sequential reads.
-const AHEAD_SHARE: u64 = 3;
-
-/// Bytes that may be fetched ahead of sequential reads and not be read yet.
-pub(crate) fn ahead_max() -> u64 {
-    MEMORY_MAX.load(Ordering::Relaxed) / AHEAD_SHARE
-}
-
+/// What the accounts leave.
 fn cache_max() -> u64 {
-    MEMORY_MAX.load(Ordering::Relaxed) - ahead_max()
+    let memory = MEMORY_MAX.load(Ordering::Relaxed);
+    memory - memory / AHEAD_SHARE - memory / READS_SHARE - memory / BACKGROUND_SHARE
 }
 
 fn memory() -> &'static Cache<Name, Bytes, Weight> {
@@ -68,6 +91,7 @@ fn memory() -> &'static Cache<Name, Bytes, Weight> {
         let options = OptionsBuilder::new()
             .estimated_items_capacity((capacity / BLOCK_SIZE) as usize)
             .weight_capacity(capacity)
+            .hot_allocation(HOT_SHARE)
             .build()
             .expect("both capacities are given");
         Cache::with_options(options, Weight, DefaultHashBuilder::default(), DefaultLifecycle::default())
@@ -89,9 +113,15 @@ pub fn clear_memory() {
     memory().clear();
 }
 
-/// Bytes in memory.
+/// Bytes in memory: cached, or on their way.
 pub fn memory_used() -> u64 {
-    memory().weight()
+    memory_by_use().iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// Bytes in memory, by what for.
+pub fn memory_by_use() -> [(&'static str, u64); 4] {
+    let cached = memory().weight();
+    [("cache", cached), ("ahead", AHEAD.used()), ("reads", READS.used()), ("background", BACKGROUND.used())]
 }
 
 /// Whether `bytes` more may be kept on local disk.

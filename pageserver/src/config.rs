@@ -14,10 +14,35 @@ use crate::remote_storage::RemoteStorage;
 /// Which tenants a start attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachOnStart {
-    /// All that object storage has, and those that this disk has.
+    /// Those of which this server was the last owner, and those that nobody has owned as yet.
+    Own,
+    /// All that object storage has, and those that this disk has, whoever owns them.
     All,
     /// Those that this disk has.
     Local,
+}
+
+/// Who a server is, as object storage remembers the owners of tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// What tells it from all others. Empty: nobody in particular, who owns nothing.
+    pub id: String,
+    /// Earlier ids of the same server.
+    pub former: Vec<String>,
+    /// The name of its machine, for people.
+    pub host: String,
+}
+
+impl ServerIdentity {
+    /// All its ids, that in use first.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.id.as_str()).chain(self.former.iter().map(String::as_str))
+    }
+
+    /// Whether `id` is one of them.
+    pub fn is(&self, id: &str) -> bool {
+        !id.is_empty() && self.all().any(|own| own == id)
+    }
 }
 
 /// All settings of one process.
@@ -45,6 +70,8 @@ pub struct PageServerConf {
     pub lsn_lease_length: Duration,
     /// Most keys in one vectored read.
     pub max_get_vectored_keys: NonZeroUsize,
+    /// Most bytes of records that one page is rebuilt from at once: a page with more is rebuilt piece by piece.
+    pub rebuild_bytes: u64,
     /// Most page requests of one connection that are served by one read.
     pub page_service_max_batch_size: NonZeroUsize,
     /// Where everything stored is kept in the end; `None` if this disk is all there is.
@@ -53,7 +80,9 @@ pub struct PageServerConf {
     pub remote_storage_start_timeout: Duration,
     /// Which tenants a start attaches.
     pub attach_on_start: AttachOnStart,
-    /// Memory for blocks of layers that are not on this disk, in bytes.
+    /// Who this server is.
+    pub server: ServerIdentity,
+    /// Memory for blocks of layers that are not on this disk, cached or on their way, in bytes.
     pub block_cache_memory: u64,
     /// Local disk for blocks of layers that are not there as a whole, in bytes.
     pub block_cache_disk: u64,
@@ -84,11 +113,13 @@ impl PageServerConf {
             wait_lsn_timeout: Duration::from_secs(300),
             lsn_lease_length: Duration::from_secs(600),
             max_get_vectored_keys: NonZeroUsize::new(32).expect("not zero"),
+            rebuild_bytes: 16 << 20,
             page_service_max_batch_size: NonZeroUsize::new(32).expect("not zero"),
             remote_storage: None,
             remote_storage_start_timeout: Duration::from_secs(60),
-            attach_on_start: AttachOnStart::All,
-            block_cache_memory: 64 << 20,
+            attach_on_start: AttachOnStart::Own,
+            server: ServerIdentity { id: "test".to_owned(), ..ServerIdentity::default() },
+            block_cache_memory: 96 << 20,
             block_cache_disk: 1 << 30,
             read_ahead_max: 4 << 20,
             prefetch_whole_after: 50,

@@ -198,7 +198,7 @@ impl DiskBudget {
         let started = env::clock::now();
         let result = self.wait_patiently(bytes).await;
         let waited = env::clock::now().saturating_duration_since(started);
-        METRICS.intake_slowed_milliseconds.inc_by(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        METRICS.intake_slowed_seconds.inc_by(waited.as_secs_f64());
         METRICS.intake_refused.inc_by(u64::from(result.is_err()));
         result
     }

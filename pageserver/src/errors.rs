@@ -125,6 +125,18 @@ pub enum StorageError {
         /// One that was given out later.
         newer: u32,
     },
+    /// Somebody has removed or overwritten generations of this tenant: nobody knows who owns it.
+    #[error(
+        "tenant {tenant_shard_id}: its chain of generations is damaged: {reason}. Nothing was changed. To take the \
+         tenant over, and mend the chain, PUT {{\"mode\": \"AttachedSingle\"}} to its location_config at the server \
+         that is to have it"
+    )]
+    DamagedChain {
+        /// The tenant shard.
+        tenant_shard_id: TenantShardId,
+        /// What was found.
+        reason: String,
+    },
     /// The local disk has no room for more, and none can be made just now.
     #[error("{0}")]
     NoRoom(String),
@@ -150,7 +162,7 @@ impl StorageError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             StorageError::Io { source, .. } => io_error_kind(source),
-            StorageError::Corrupt { .. } => ErrorKind::Corrupt,
+            StorageError::Corrupt { .. } | StorageError::DamagedChain { .. } => ErrorKind::Corrupt,
             StorageError::MissingKey { .. } => ErrorKind::Gone,
             StorageError::LsnTimeout { .. } | StorageError::NoRoom(_) => ErrorKind::Retry,
             StorageError::Redo { .. } => ErrorKind::Corrupt,

@@ -4,9 +4,14 @@
 //! A request passes [`guard`] first: who asks, may he, does he ask for anything that would be ignored. Handlers are
 //! thin: they call the engine and put what it answers into the shapes of [`models`].
 
+mod access;
+mod app;
+mod document;
 mod error;
 mod extract;
 mod guard;
+mod ids;
+mod known_args;
 mod models;
 mod moment;
 mod page_for_people;
@@ -25,31 +30,24 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
-use bytes::Bytes;
-use pageserver_api::shard::TenantShardId;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use utils::sync::keyed_lock::KeyedLock;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Auth, KeyRing};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::task_mgr::TaskKind;
 use crate::tenant::manager::TenantManager;
+use app::{App, AppState, new_ctx};
 use error::ApiError;
-use guard::KnownArgs;
+use known_args::KnownArgs;
 use routes::{diff, layers, lsn, node, page, stored, tenant, timeline, writer};
 use scrubs::Scrubs;
 
 pub use sources::Sources;
 
-/// There is one server, and this is its number.
-const NODE_ID: u64 = 1;
 /// Bodies larger than this are refused.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
@@ -61,37 +59,10 @@ pub struct HttpOptions {
     pub keys: Option<Arc<KeyRing>>,
     /// If set, only TLS is spoken. Its protocols should be `http/1.1`.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Connections beyond this number wait.
+    /// Requests beyond this number, but for probes, wait.
     pub max_connections: usize,
     /// Requests that take longer are answered with 408.
     pub request_timeout: Duration,
-}
-
-/// What handlers need.
-#[derive(Clone)]
-pub(crate) struct App(Arc<AppState>);
-
-pub(crate) struct AppState {
-    manager: TenantManager,
-    sources: Sources,
-    auth: Auth,
-    keys: Option<Arc<KeyRing>>,
-    ctx: RequestContext,
-    known_args: KnownArgs,
-    scrubs: Scrubs,
-    /// Held while a branch of the tenant is given a name.
-    naming: KeyedLock<TenantShardId>,
-    /// The OpenAPI document.
-    document: Bytes,
-    launch_timestamp: HeaderValue,
-    request_timeout: Duration,
-}
-
-impl std::ops::Deref for App {
-    type Target = AppState;
-    fn deref(&self) -> &AppState {
-        &self.0
-    }
 }
 
 /// Serves the management interface on `listener` until `cancel`; then requests in progress are finished first.
@@ -106,47 +77,8 @@ pub async fn serve(
     server::serve(listener, tls, router(options, manager, sources), max_connections, cancel).await;
 }
 
-/// The OpenAPI document of the interface.
-pub fn document() -> utoipa::openapi::OpenApi {
-    paths().into_openapi()
-}
-
-fn new_ctx() -> RequestContext {
-    RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
-}
-
-/// Does what must not be left half done, even if the caller goes away meanwhile.
-async fn to_the_end<T: Send + 'static>(
-    name: &'static str,
-    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-) -> Result<T, ApiError> {
-    let failed = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {error}"));
-    env::spawn::task(name, work).await.unwrap_or_else(|error| Err(failed(error)))
-}
-
-#[derive(OpenApi)]
-#[openapi(
-    info(title = "pageserver", description = "Management of tenants and timelines: histories of Postgres clusters."),
-    modifiers(&BearerToken),
-    security(("bearer" = []))
-)]
-struct Description;
-
-struct BearerToken;
-
-impl Modify for BearerToken {
-    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
-        let scheme = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .bearer_format("JWT")
-            .description(Some("EdDSA; scope pageserverapi, or tenant with tenant_id. Not needed with auth type Trust"))
-            .build();
-        openapi.components.get_or_insert_default().add_security_scheme("bearer", SecurityScheme::Http(scheme));
-    }
-}
-
 fn paths() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(Description::openapi())
+    OpenApiRouter::with_openapi(document::description())
         .routes(routes!(node::status))
         .routes(routes!(node::metrics))
         .routes(routes!(node::reload_auth_validation_keys))
@@ -177,7 +109,8 @@ fn paths() -> OpenApiRouter<App> {
 }
 
 fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Router {
-    let (router, document) = paths().split_for_parts();
+    let (router, mut document) = paths().split_for_parts();
+    document::complete(&mut document, options.auth.is_required());
     let started = moment::print(env::clock::system_now());
     let app = App(Arc::new(AppState {
         manager,
@@ -188,6 +121,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         known_args: KnownArgs::of(&document),
         scrubs: Scrubs::default(),
         naming: KeyedLock::default(),
+        page: page_for_people::html(&document).into(),
         document: document.to_json().unwrap_or_default().into(),
         launch_timestamp: HeaderValue::from_str(&started).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
         request_timeout: options.request_timeout,

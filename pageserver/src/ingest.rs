@@ -263,7 +263,7 @@ impl<S: PageStore> WalIngest<S> {
             MetadataRecord::Xlog(record) => self.apply_xlog(&record),
             MetadataRecord::Commit(end) => self.apply_commit(rec, &end).await,
             MetadataRecord::Abort(end) => self.apply_abort(rec, &end).await,
-            MetadataRecord::Prepare(state) => self.apply_prepare(rec, state),
+            MetadataRecord::Prepare(state) => self.apply_prepare(rec, state).await,
             MetadataRecord::Smgr(SmgrRecord::Create { rel, fork }) => {
                 let rel = self.rel_tag(rel, fork)?;
                 self.ensure_relation(rel).await.map(drop)

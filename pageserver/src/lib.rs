@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod page_cache;
 pub mod page_service;
 pub mod pgdata;
+pub(crate) mod places;
 pub mod remote_storage;
 pub mod settings;
 pub mod task_mgr;

@@ -1,9 +1,11 @@
 //! Figures about the process, for Prometheus: one registry, which all parts add to as they work.
 //!
-//! Names are those that dashboards for this kind of server know, in OpenMetrics' form: counters end in `_total`.
+//! Names are those that dashboards for this kind of server know, where Prometheus and OpenMetrics both accept them:
+//! counters end in `_total` and nothing else does, only histograms have a `_count`, units are base units.
 //! What is a property of a timeline, such as its LSNs, is asked for at each scrape and not kept here. Low ranks use
 //! this module, so it knows nothing of the engine.
 
+mod exposition;
 mod label;
 mod process;
 #[cfg(test)]
@@ -20,12 +22,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use exposition::Exposition;
 pub use label::{
     ByLabel, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation, StoreFault,
 };
-
-/// What a scrape's `Content-Type` says.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The process's figures.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
@@ -60,7 +60,7 @@ metrics! {
     /// Connections made to servers that send WAL.
     walreceiver_started_connections: Counter = Counter::default();
     /// Requests of the page service that were begun, by kind.
-    smgr_query_started_count: ByLabel<SmgrQuery, Counter> = ByLabel::counters();
+    smgr_query_started: ByLabel<SmgrQuery, Counter> = ByLabel::counters();
     /// Seconds that a request of the page service takes, without waiting for its turn.
     smgr_query_seconds: ByLabel<SmgrQuery, Histogram> = ByLabel::histograms(latency);
     /// Page requests that were served by one read.
@@ -84,9 +84,9 @@ metrics! {
     /// Seconds that a read waits for WAL.
     wait_lsn_seconds: Histogram = latency();
     /// Reads that began to wait for WAL.
-    wait_lsn_started_count: Counter = Counter::default();
+    wait_lsn_started: Counter = Counter::default();
     /// Reads that have ended waiting for WAL.
-    wait_lsn_finished_count: Counter = Counter::default();
+    wait_lsn_finished: Counter = Counter::default();
     /// Seconds that redo of one page takes.
     wal_redo_seconds: Histogram = latency();
     /// Redo that failed.
@@ -101,8 +101,8 @@ metrics! {
     page_cache_read_accesses: Counter = Counter::default();
     /// Index pages of layers that were in memory.
     page_cache_read_hits: Counter = Counter::default();
-    /// Milliseconds that intake was held back for lack of room on the local disk.
-    intake_slowed_milliseconds: Counter = Counter::default();
+    /// Seconds that intake was held back for lack of room on the local disk.
+    intake_slowed_seconds: Counter<f64, AtomicU64> = Counter::default();
     /// Batches of values that were refused for lack of room on the local disk.
     intake_refused: Counter = Counter::default();
     /// Whether values are taken in: 0 freely, 1 slowly, 2 not, for lack of room on the local disk.
@@ -144,20 +144,20 @@ metrics! {
     /// Bytes sent to object storage, by what for.
     remote_storage_bytes_out: ByLabel<RequestClass, Counter> = ByLabel::counters();
     /// What the requests to object storage cost, roughly, at list prices of a large cloud.
-    remote_storage_cost_microdollars: Counter<f64, AtomicU64> = Counter::default();
+    remote_storage_cost_dollars: Counter<f64, AtomicU64> = Counter::default();
 }
 
 impl Metrics {
-    /// Everything that is kept, and what `more` adds for this scrape, in the OpenMetrics text format.
+    /// Everything that is kept, and what `more` adds for this scrape, as text of the kind `wanted`.
     ///
     /// # Errors
     /// If a metric cannot be written as text.
-    pub fn scrape(&self, more: &Registry) -> Result<String, fmt::Error> {
+    pub fn scrape(&self, more: &Registry, wanted: Exposition) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, more)?;
         encode_eof(&mut text)?;
-        Ok(text)
+        Ok(wanted.of(text))
     }
 }
 

@@ -19,24 +19,21 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pq_proto::backend::ErrorFields;
-use pq_proto::server::{Connection, ServerOptions};
-use pq_proto::sqlstate::SqlState;
+use pq_proto::server::ServerOptions;
 use pq_proto::stream::BoxStream;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Auth;
+use crate::places::Places;
 use crate::tenant::manager::TenantManager;
 
-/// Clients that are told at the same time that there are too many; more are disconnected without a word.
-const MAX_REJECTIONS: usize = 16;
 /// After a failed accept: most often file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,17 +79,15 @@ struct Shared {
     auth: Auth,
     settings: PageServiceSettings,
     sizes: rel_sizes::RelSizes,
-    connections: Arc<Semaphore>,
-    rejections: Arc<Semaphore>,
+    places: Places,
 }
 
 impl PageService {
     /// A service for the timelines of `manager`.
     pub fn new(manager: TenantManager, auth: Auth, settings: PageServiceSettings) -> Self {
-        let connections = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
-        let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
+        let places = Places::new(settings.max_connections);
         let sizes = rel_sizes::RelSizes::new();
-        Self { shared: Arc::new(Shared { manager, auth, settings, sizes, connections, rejections }) }
+        Self { shared: Arc::new(Shared { manager, auth, settings, sizes, places }) }
     }
 
     /// Accepts clients until `cancel`, then tells them that the server shuts down, and waits until they are gone.
@@ -111,7 +106,7 @@ impl PageService {
                         tracing::debug!(%peer, "client is gone already: {error}");
                         continue;
                     }
-                    let connection = self.clone().connection(Box::new(stream), peer.to_string(), cancel.clone());
+                    let connection = self.clone().connection(Box::new(stream), peer, cancel.clone());
                     env::spawn::task("page service connection", tasks.track_future(connection));
                 }
                 Err(error) => {
@@ -125,21 +120,10 @@ impl PageService {
         tasks.wait().await;
     }
 
-    /// Serves one client on any stream, from its first byte to its last. `peer` names it in the log.
-    pub async fn connection(self, stream: BoxStream, peer: String, cancel: CancellationToken) {
-        let Ok(_permit) = self.shared.connections.clone().try_acquire_owned() else {
-            return self.reject(stream, &peer).await;
-        };
-        connection::run(&self.shared, stream, &peer, &cancel).await;
-    }
-
-    async fn reject(&self, stream: BoxStream, peer: &str) {
-        let limit = self.shared.settings.max_connections;
-        tracing::warn!(%peer, "too many clients of the page service: the limit is {limit}");
-        let Ok(_permit) = self.shared.rejections.clone().try_acquire_owned() else { return };
-        let message = format!("too many connections: the limit is {limit}");
-        let error = ErrorFields::new(SqlState::TOO_MANY_CONNECTIONS, message);
-        Connection::reject(stream, self.shared.server_options(), error).await;
+    /// Serves one client on any stream, from its first byte to its last.
+    async fn connection(self, stream: BoxStream, peer: SocketAddr, cancel: CancellationToken) {
+        let place = self.shared.places.enter(peer.ip());
+        connection::run(&self.shared, stream, &peer.to_string(), &place, &cancel).await;
     }
 }
 

@@ -4,6 +4,7 @@
 //! * [`listing`]: reads of them at an LSN.
 //! * [`timestamps`]: when was it.
 //! * [`difference`]: what differs between two of them.
+//! * [`settings`]: what its configuration files said.
 //! * [`keys`]: all keys that exist at an LSN.
 //! * [`PageStore`]: what reads and ingest need of a timeline; [`TimelineStore`] is a timeline seen that way.
 //!
@@ -16,9 +17,10 @@ pub mod keys;
 pub mod listing;
 #[cfg(test)]
 pub(crate) mod memory;
+pub mod settings;
 mod store;
 mod timeline_store;
 pub mod timestamps;
 
-pub use store::PageStore;
+pub use store::{PageHistory, PageStore};
 pub use timeline_store::TimelineStore;

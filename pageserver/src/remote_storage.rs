@@ -40,7 +40,7 @@ use health::Health;
 pub use open::StoreSettings;
 use options::Budgets;
 pub use options::RemoteOptions;
-pub use path::{INDEX_PART_PREFIX, RemotePath};
+pub use path::{INDEX_PART_PREFIX, ORIGIN_PREFIX, RemotePath};
 use prices::Prices;
 use replace::GivenUp;
 use spare::Spares;
@@ -48,6 +48,8 @@ pub use url::{Cloud, RemoteUrl};
 
 /// Objects that are removed by one request.
 const DELETE_BATCH: usize = 1000;
+/// Objects that clouds list at once.
+const LIST_PAGE: usize = 1000;
 /// A list may have many pages: all of it is given as much time as this many bytes.
 const LIST_ALLOWANCE: u64 = 64 << 20;
 
@@ -193,6 +195,18 @@ impl RemoteStorage {
         self.list_from(class, prefix, Some(after)).await
     }
 
+    /// As [`RemoteStorage::list_after`], but only what one request gives, in the order of names.
+    pub async fn list_page(
+        &self,
+        class: RequestClass,
+        prefix: &RemotePath,
+        after: &RemotePath,
+    ) -> Result<Vec<Listed>, StorageError> {
+        let inner = &self.inner;
+        let request = Request { class, operation: "list", path: prefix, bytes: 0 };
+        inner.run(request, || inner.list_page(prefix, after)).await
+    }
+
     async fn list_from(
         &self,
         class: RequestClass,
@@ -282,6 +296,13 @@ impl Inner {
             listed.push(next.into());
         }
         Ok(listed)
+    }
+
+    /// One attempt at a page of a list.
+    async fn list_page(&self, prefix: &RemotePath, after: &RemotePath) -> Result<Vec<Listed>, Failed> {
+        let pages = self.store.list_with_offset(Some(prefix.as_path()), after.as_path()).map_err(Failed::of_list);
+        let page = within(self.options.attempt_timeout, pages.take(LIST_PAGE).try_collect::<Vec<_>>()).await?;
+        Ok(page.into_iter().map(Listed::from).collect())
     }
 
     async fn delete(&self, batch: &[RemotePath]) -> Result<(), StorageError> {

@@ -3,6 +3,7 @@
 //! [`KEYS`] is the one table of all keys: the commented file that `pageserver init` writes and the table in
 //! `docs/configuration.md` come from it. Keys that nobody knows are refused, with the nearest one that exists.
 
+mod identity;
 mod keys;
 mod load;
 mod template;
@@ -98,22 +99,43 @@ impl Settings {
         workdir.join(setting)
     }
 
-    /// Whether `addr`, which the process is about to listen on, is safe with the authentication that is set.
+    /// Whether `addr`, which the process is about to listen on, is safe with the authentication and the encryption that
+    /// are set. If it is not, but wanted so, this gives what to warn of.
     ///
     /// # Errors
-    /// If others than this machine could reach a port that asks nobody who he is, and `allow_insecure_listen` does not
-    /// say that this is wanted.
-    pub fn check_exposure(&self, port: Port, addr: SocketAddr) -> Result<(), String> {
+    /// If others than this machine could reach a port that asks nobody who he is, or gets to know it by tokens that go
+    /// over the network in the clear, and no setting says that this is wanted.
+    pub fn check_exposure(&self, port: Port, addr: SocketAddr) -> Result<Option<String>, String> {
         let (key, auth_key, auth) = match port {
             Port::Pg => ("listen_pg_addr", "pg_auth_type", self.pg_auth_type),
             Port::Http => ("listen_http_addr", "http_auth_type", self.http_auth_type),
         };
-        if auth == AuthType::Jwt || addr.ip().to_canonical().is_loopback() || self.allow_insecure_listen {
-            return Ok(());
+        let (tls_key, tls) = match port {
+            Port::Pg => ("enable_tls_page_service_api", self.enable_tls_page_service_api),
+            Port::Http => ("enable_tls_http_api", self.enable_tls_http_api),
+        };
+        let open = auth == AuthType::Trust;
+        if addr.ip().to_canonical().is_loopback() || (tls && !open) {
+            return Ok(None);
         }
-        Err(format!(
-            "{key} = {addr} can be reached from other machines, and {auth_key} is Trust: anybody could read and delete \
-             everything. Set {auth_key} to JWT, listen on a loopback address, or set allow_insecure_listen to true"
-        ))
+        let open_to_all = Some("allow_insecure_listen").filter(|_| self.allow_insecure_listen);
+        let (danger, remedy, permitted, permit) = if open {
+            let danger = format!("{auth_key} is Trust: anybody could read and delete everything");
+            let remedy = format!("Set {auth_key} to JWT, and {tls_key} to true");
+            (danger, remedy, open_to_all, "allow_insecure_listen")
+        } else {
+            let danger = format!(
+                "{tls_key} is false: tokens and pages go over the network in the clear, and whoever sees a token may \
+                 use it"
+            );
+            let remedy = format!("Set {tls_key} to true, with ssl_cert_file and ssl_key_file");
+            let plaintext = Some("allow_plaintext_tokens").filter(|_| self.allow_plaintext_tokens);
+            (danger, remedy, plaintext.or(open_to_all), "allow_plaintext_tokens")
+        };
+        let said = format!("{key} = {addr} can be reached from other machines, and {danger}");
+        if let Some(setting) = permitted {
+            return Ok(Some(format!("{said}. {setting} permits it")));
+        }
+        Err(format!("{said}. {remedy}, listen on a loopback address, or set {permit} to true"))
     }
 }

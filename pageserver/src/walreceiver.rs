@@ -10,23 +10,27 @@ mod backoff;
 mod failure;
 mod history;
 mod intake;
+mod registration;
 mod session;
+mod slot;
 mod source;
 mod status;
 pub(crate) mod stored;
 mod writer;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
+use pq_proto::sqlstate::SqlState;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::tenant::manager::TenantManager;
 use crate::tenant::timeline::Timeline;
@@ -36,10 +40,15 @@ use session::{Ended, Receiver};
 pub use source::WalSource;
 use status::StatusCell;
 pub use status::{WalReceiverState, WalReceiverStatus};
+pub use stored::branch_name;
 pub use writer::{NewWriter, Writer};
 
 /// While somebody must do something, it is looked again this often.
 const WRONG_PERIOD: Duration = Duration::from_secs(60);
+/// How long the bucket is asked who owns the tenant, after a session was ended.
+const OWNER_LOOK: Duration = Duration::from_secs(2);
+/// How often it is looked whether every timeline that has a source is followed.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
 /// The receivers of all timelines. Cheap to clone.
 #[derive(Clone)]
@@ -52,6 +61,10 @@ type Id = (TenantShardId, TimelineId);
 struct Inner {
     manager: TenantManager,
     running: Mutex<HashMap<Id, Running>>,
+    /// Those that were stopped, until they are started again.
+    halted: Mutex<HashSet<Id>>,
+    /// Those whose source makes no sense.
+    unfit: Mutex<HashMap<Id, WalReceiverStatus>>,
     /// Held while it changes who writes a timeline.
     writers: tokio::sync::Mutex<()>,
     cancel: CancellationToken,
@@ -65,34 +78,69 @@ struct Running {
 impl WalReceivers {
     /// None runs yet.
     pub fn new(manager: TenantManager) -> Self {
-        let (running, writers, cancel) = Default::default();
-        Self { inner: Arc::new(Inner { manager, running, writers, cancel }) }
+        let (running, halted, unfit, writers, cancel) = Default::default();
+        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, cancel }) }
     }
 
-    /// Starts those of all timelines with a stored WAL source.
+    /// Starts those of all timelines with a stored WAL source, and from then on those of timelines that come later,
+    /// from wherever: one that should follow a server does, or says why not.
     pub async fn start_all(&self) {
-        for tenant in self.inner.manager.tenants() {
-            self.start_tenant(tenant).await;
+        self.start_missing(&self.inner.manager.tenants()).await;
+        env::spawn::task("look after WAL receivers", self.clone().look_after());
+    }
+
+    async fn look_after(self) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_PERIOD) => {}
+                () = self.inner.cancel.cancelled() => return,
+            }
+            self.start_missing(&self.inner.manager.tenants()).await;
         }
     }
 
-    /// Starts those of all timelines of a tenant with a stored WAL source.
+    /// Starts those of all timelines of a tenant with a stored WAL source, also those that were stopped.
     pub async fn start_tenant(&self, tenant: TenantShardId) {
-        for timeline in self.inner.manager.timelines(tenant).unwrap_or_default() {
-            match WalSource::load(timeline.dir()).await {
-                Ok(Some(source)) => self.start(timeline, source).await,
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(timeline = %timeline.timeline_id(), "receives no WAL: {error}");
-                }
+        self.inner.halted.lock().retain(|(halted, _)| *halted != tenant);
+        self.start_missing(&[tenant]).await;
+    }
+
+    async fn start_missing(&self, tenants: &[TenantShardId]) {
+        // Who changes who writes a timeline stops its receiver meanwhile.
+        let _changing = self.inner.writers.lock().await;
+        for timeline in tenants.iter().flat_map(|tenant| self.inner.manager.timelines(*tenant).unwrap_or_default()) {
+            let id = (timeline.tenant_shard_id(), timeline.timeline_id());
+            if self.is_running(&timeline) || self.inner.halted.lock().contains(&id) {
+                continue;
             }
+            match WalSource::of(&timeline) {
+                Ok(Some(source)) => self.start(timeline, source).await,
+                Ok(None) => drop(self.inner.unfit.lock().remove(&id)),
+                Err(error) => self.note_unfit(id, &error),
+            }
+        }
+    }
+
+    fn is_running(&self, timeline: &Timeline) -> bool {
+        let running = self.inner.running.lock();
+        let known = running.get(&(timeline.tenant_shard_id(), timeline.timeline_id()));
+        // It may have been closed and opened since.
+        known.is_some_and(|known| known.receiver.timeline.instance() == timeline.instance())
+    }
+
+    fn note_unfit(&self, id: Id, error: &StorageError) {
+        let status = WalReceiverStatus::unfit(error.to_string());
+        if self.inner.unfit.lock().insert(id, status).is_none() {
+            tracing::error!(tenant = %id.0, timeline = %id.1, "receives no WAL: {error}");
         }
     }
 
     /// Starts the receiver of `timeline`, in place of one that may be running.
     pub async fn start(&self, timeline: Timeline, source: WalSource) {
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
-        self.stop(id.0, id.1).await;
+        self.halt(id).await;
+        self.inner.halted.lock().remove(&id);
+        self.inner.unfit.lock().remove(&id);
         if self.inner.cancel.is_cancelled() {
             return;
         }
@@ -102,16 +150,24 @@ impl WalReceivers {
         self.inner.running.lock().insert(id, Running { receiver, task });
     }
 
-    /// How far the receiver of a timeline is, `None` if it has none.
+    /// How far the receiver of a timeline is, `None` if it should have none.
     pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<WalReceiverStatus> {
         let running = self.inner.running.lock();
-        let receiver = &running.get(&(tenant, timeline))?.receiver;
+        let Some(Running { receiver, .. }) = running.get(&(tenant, timeline)) else {
+            return self.inner.unfit.lock().get(&(tenant, timeline)).cloned();
+        };
         Some(receiver.status.read(&receiver.timeline))
     }
 
-    /// Stops the receiver of a timeline. All that has arrived is visible and, as far as the disk permits, durable.
+    /// Stops the receiver of a timeline until it is started again. All that has arrived is visible and, as far as the
+    /// disk permits, durable.
     pub async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) {
-        let running = self.inner.running.lock().remove(&(tenant, timeline));
+        self.inner.halted.lock().insert((tenant, timeline));
+        self.halt((tenant, timeline)).await;
+    }
+
+    async fn halt(&self, id: Id) {
+        let running = self.inner.running.lock().remove(&id);
         if let Some(Running { receiver, task }) = running {
             receiver.cancel.cancel();
             finish(task).await;
@@ -150,6 +206,9 @@ async fn run(receiver: Arc<Receiver>) {
         if receiver.cancel.is_cancelled() {
             break;
         }
+        if ended.as_ref().is_err_and(|failure| failure.sqlstate() == Some(SqlState::ADMIN_SHUTDOWN)) {
+            look_for_a_new_owner(&receiver.timeline).await;
+        }
         let Some(delay) = after(&receiver, ended, &mut backoff, &mut last_error) else { return };
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
@@ -157,6 +216,15 @@ async fn run(receiver: Arc<Receiver>) {
         }
     }
     receiver.status.update(|status| status.state = WalReceiverState::Stopped);
+}
+
+/// Somebody has ended the session: it may be a server that has taken the tenant over, and this one shall not take the
+/// slot from it again.
+async fn look_for_a_new_owner(timeline: &Timeline) {
+    if let Some(remote) = timeline.remote() {
+        // A bucket that does not answer keeps no WAL waiting.
+        let _ = tokio::time::timeout(OWNER_LOOK, remote.look()).await;
+    }
 }
 
 /// When to try again, `None` for never. An error is logged once, however often it comes.

@@ -6,6 +6,7 @@ mod stack;
 use std::sync::Mutex;
 
 use camino_tempfile::tempdir;
+use fault::Bug;
 use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::errors::StorageError;
 use pageserver::task_mgr::TaskKind;
@@ -216,10 +217,9 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
 }
 
 /// What says that the model would notice.
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn planted_bugs_are_noticed() {
-    use fault::Bug;
+    const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
     let _process = PROCESS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for bug in [Bug::ReadEndsEarly, Bug::DropLastOfBatch, Bug::SkipOneLsn] {
         fault::plant(&[bug]);

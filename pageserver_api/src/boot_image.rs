@@ -10,6 +10,7 @@
 //! Whoever unpacks it has all of it if the sums are right. Bytes in, values or errors out: nothing here opens a file.
 
 mod catalog;
+mod error;
 mod manifest;
 mod reader;
 mod sums;
@@ -17,6 +18,7 @@ mod sums;
 mod tests;
 
 pub use catalog::{CatalogBlock, CatalogIndex};
+pub use error::BootImageError;
 pub use manifest::{Manifest, RelationSize};
 pub use sums::{Sum, Sums};
 
@@ -30,19 +32,3 @@ pub const CATALOG_INDEX_NAME: &str = "boot/catalog.index";
 pub const CATALOG_PAGES_NAME: &str = "boot/catalog.pages";
 /// The list of all other files with their checksums.
 pub const SUMS_NAME: &str = "boot/sums";
-
-/// The bytes are not what they should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BootImageError {
-    /// They do not begin as such a file does, or are of a version that is not known.
-    #[error("boot image: this is no {0} of a known version")]
-    Foreign(&'static str),
-    /// They are cut short, too long, or changed.
-    #[error("boot image: the {what} is damaged: {problem}")]
-    Damaged {
-        /// Which file.
-        what: &'static str,
-        /// What is wrong.
-        problem: &'static str,
-    },
-}

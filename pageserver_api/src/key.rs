@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use utils::excerpt::Excerpt;
 
 pub use kinds::*;
 
@@ -36,7 +37,7 @@ pub struct CompactKey(i128);
 
 /// The text is not a key of 36 hexadecimal digits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
-#[error("invalid key {0:?}: expected 36 hexadecimal digits")]
+#[error("invalid key {:?}: expected 36 hexadecimal digits", Excerpt(.0))]
 pub struct KeyParseError(pub String);
 
 impl Key {

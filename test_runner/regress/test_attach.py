@@ -198,7 +198,11 @@ def test_a_password_reaches_the_server_and_nobody_else(make_postgres, make_pages
         timeline = server.attach(pg, connstr=connstr)
         answers = [server.attach_status(timeline), timeline.info(), server.http.get("/v1/tenant")]
         assert secret not in str(answers)
-        assert (timeline.dir() / "wal_source").stat().st_mode & 0o777 == 0o600
+        assert (timeline.dir() / "manifest").stat().st_mode & 0o777 == 0o600
+        # The bucket has it, too: a directory that the server has made is for its owner alone.
+        assert (server.workdir / "objects").stat().st_mode & 0o777 == 0o700
+        others = [path for path in timeline.dir().iterdir() if path.is_file() and path.stat().st_mode & 0o077]
+        assert not any(secret.encode() in path.read_bytes() for path in others)
         server.allow(r"WARN.*was not attached")
         wrong = server.secret("wrong-s3cret")
         failed = server.start_attach(connection_string(pg, user="follower", password=wrong))

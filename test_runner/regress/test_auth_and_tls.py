@@ -1,7 +1,9 @@
 """Who is let in: bearer tokens by scope on both ports, and TLS."""
 
+import http.client
 import json
 import shutil
+import signal
 import ssl
 import time
 
@@ -9,7 +11,7 @@ import pytest
 
 from fixtures.attached import Attached, attach_new
 from fixtures.http import HttpClient, HttpError
-from fixtures.libpq import Closed, Connection, ServerError, Socket, special, startup, SSL_REQUEST
+from fixtures.libpq import Closed, Connection, ServerError, Socket, message, special, startup, SSL_REQUEST
 from fixtures.pageserver import new_id
 from fixtures.pagestream import PageStream, Rel, get_page, nblocks
 from fixtures.tokens import Signer, base64url, write_certificate
@@ -164,6 +166,109 @@ def test_keys_are_replaced_without_a_restart(guarded, module_dir):
     (keys / "second.pem").unlink()
     assert admin.post("/v1/reload_auth_validation_keys") == {"keys": 1}
     assert guarded.is_refused(token)
+
+
+class Open:
+    """Connections by one token on both ports: idle, amid a request, amid a stream of pages and of a backup."""
+
+    def __init__(self, guarded: Guarded, token: str):
+        self.timeline, port = guarded.timeline, guarded.server.pg_port
+        self.idle = Connection(port, token=token)
+        self.stream = PageStream.start(Connection(port, token=token), self.timeline.tenant, self.timeline.id)
+        assert any(self.stream.ask(get_page(DATABASES, 0)))
+        # More than fits into the buffers on the way, so that it is under way for as long as nobody reads.
+        self.backup = Connection(port, token=token)
+        self.backup.send(message(b"Q", f"fullbackup {self.timeline.tenant} {self.timeline.id}\0".encode()))
+        self.http = http.client.HTTPConnection("127.0.0.1", guarded.server.http_port, timeout=30)
+        self.header = {"Authorization": f"Bearer {token}"}
+        assert self.get() == 200
+        self.busy = http.client.HTTPConnection("127.0.0.1", guarded.server.http_port, timeout=30)
+        body = json.dumps({"timelines": {self.timeline.id: "FFFFFFFF/0"}, "timeout": "1h"})
+        self.busy.request("POST", f"/v1/tenant/{self.timeline.tenant}/wait_lsn", body, self.header)
+
+    def get(self) -> int:
+        self.http.request("GET", self.timeline.path, headers=self.header)
+        with self.http.getresponse() as answer:
+            answer.read()
+            return answer.status
+
+    def go_on(self):
+        assert self.idle.rows("set a to b") == []
+        assert any(self.stream.ask(get_page(DATABASES, 0)))
+        assert self.get() == 200
+
+    def must_be_ended(self):
+        """Each within seconds, and told why where there is a way to."""
+        with pytest.raises(ServerError, match="good no more"):
+            self.idle.expect(b"Z")
+        with pytest.raises(ServerError, match="good no more"):
+            self.stream.connection.expect(b"d")
+        assert self.busy.getresponse().status == 401
+        assert self.http.sock.recv(1) == b"", "nobody asks any more, so nobody is told"
+        with pytest.raises((ServerError, Closed)):
+            while True:
+                self.backup.next()
+
+    def close(self):
+        for one in (self.idle, self.stream.connection, self.backup, self.http, self.busy):
+            one.close()
+
+
+def test_open_connections_end_with_their_token(guarded):
+    # It is good for a minute more, as clocks may differ.
+    short = guarded.token(guarded.signer.tenant(guarded.timeline.tenant, exp=time.time() - 45))
+    long = guarded.token(guarded.signer.tenant(guarded.timeline.tenant, exp=time.time() + 3600))
+    ending, lasting = Open(guarded, short), Open(guarded, long)
+    try:
+        began = time.monotonic()
+        ending.must_be_ended()
+        assert time.monotonic() - began < 30
+        lasting.go_on()
+    finally:
+        ending.close()
+        lasting.close()
+
+
+@pytest.mark.parametrize("how", ["signal", "request"])
+def test_open_connections_end_with_their_key(guarded, module_dir, how):
+    keys, second = module_dir / "keys", Signer()
+    second.write_public(keys / "leaving.pem")
+    admin = guarded.http(guarded.server.token)
+    admin.post("/v1/reload_auth_validation_keys")
+    token = guarded.token(second.tenant(guarded.timeline.tenant))
+    ending, lasting = Open(guarded, token), Open(guarded, guarded.token(guarded.signer.admin()))
+    try:
+        admin.post("/v1/reload_auth_validation_keys")
+        ending.go_on()
+        (keys / "leaving.pem").unlink()
+        if how == "signal":
+            guarded.server.process.send_signal(signal.SIGHUP)
+        else:
+            admin.post("/v1/reload_auth_validation_keys")
+        ending.must_be_ended()
+        assert guarded.is_refused(token)
+        lasting.go_on()
+    finally:
+        ending.close()
+        lasting.close()
+
+
+def test_a_tenants_end_takes_a_scope_of_its_own(guarded):
+    tenant = new_id()
+    everything = guarded.http(guarded.token(guarded.signer.admin()))
+    everything.call("PUT", f"/v1/tenant/{tenant}/location_config", {"mode": "AttachedSingle"})
+    user = guarded.http(guarded.token(guarded.signer.tenant(tenant)))
+    assert user.get(f"/v1/tenant/{tenant}")["id"] == tenant
+    user.refuse("DELETE", f"/v1/tenant/{tenant}", status=403)
+    user.refuse("PUT", f"/v1/tenant/{tenant}/location_config", {"mode": "Detached"}, status=403)
+    of_the_cluster = guarded.http(guarded.token(guarded.signer.tenant(guarded.timeline.tenant)))
+    of_the_cluster.refuse("DELETE", guarded.timeline.path, status=403)
+    branch = guarded.timeline.branch()
+    of_the_cluster.delete(branch.path)
+    admin = guarded.token(guarded.signer.sign({"scope": "tenant_admin", "tenant_id": tenant}))
+    guarded.http(admin).refuse("DELETE", f"/v1/tenant/{guarded.timeline.tenant}", status=403)
+    guarded.http(admin).delete(f"/v1/tenant/{tenant}")
+    everything.refuse("GET", f"/v1/tenant/{tenant}", status=404)
 
 
 def test_tls_on_both_ports(make_postgres, make_pageserver, module_dir):

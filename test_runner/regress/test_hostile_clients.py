@@ -335,3 +335,48 @@ def test_slow_readers_of_backups_hold_up_nobody(attached):
         assert any(stream.ask(get_page(DATABASES, 0)))
     for connection in held:
         connection.close()
+
+
+def test_clients_that_never_say_who_they_are_keep_nobody_out(make_pageserver, attached):
+    server = make_pageserver("crowded", max_connections=4, http_max_connections=4).start()
+    silent = []
+    try:
+        for begun in (b"", b"\0\0", startup({"user": "x"})[:-1]):
+            for _ in range(60):
+                for port in (server.pg_port, server.http_port):
+                    silent.append(Socket(port))
+                    silent[-1].send(begun)
+            began = time.monotonic()
+            with server.connect(timeout=10) as connection:
+                assert connection.rows("set a to b") == []
+            for path in ("/v1/status", "/metrics", "/v1/tenant"):
+                assert server.http.raw("GET", path, timeout=10)[0] == 200, path
+            assert time.monotonic() - began < 10
+        # Those who were let in stay, and there are no more of them than may be.
+        clients = [server.connect() for _ in range(4)]
+        silent += [Socket(server.pg_port) for _ in range(200)]
+        with pytest.raises(ServerError, match="the limit is 4"):
+            server.connect()
+        assert all(client.rows("set a to b") == [] for client in clients)
+        for client in clients:
+            client.close()
+    finally:
+        for sock in silent:
+            sock.close()
+    server.allow(r"WARN.*too many clients").stop()
+
+
+def test_what_is_logged_of_a_command_is_bounded(attached):
+    server = attached.pageserver
+    before = len(server.log_text())
+    tenant, many = attached.timeline.tenant, "\u00e4\n" * 100_000
+    commands = [many, f"pagestream_v3 {tenant} {'f' * 900_000}", f"basebackup {'0' * 500_000} x", f"lease lsn {many}",
+                f"fullbackup {tenant} {attached.timeline.id} {'F' * 300_000}/0"]
+    for command in commands:
+        with server.connect() as connection:
+            with pytest.raises(ServerError) as refused:
+                connection.rows(command)
+            assert len(str(refused.value)) < 2000
+    wait_until(lambda: server.log_text().count(" failed: ") >= len(commands), 10, what="the log")
+    assert len(server.log_text()) - before < 2000 * len(commands)
+    assert "(200000 bytes)" in server.log_text() or "(300000 bytes)" in server.log_text()

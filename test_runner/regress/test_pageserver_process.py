@@ -1,6 +1,7 @@
 """The process itself: its configuration, its directory, how it starts and ends."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ import pytest
 from fixtures.attached import SMALL_LAYERS, attach_new
 from fixtures.libpq import Closed, ServerError
 from fixtures.pagestream import Rel, get_page
+from fixtures.tokens import Signer, write_certificate
 
 
 def test_init_writes_every_key_and_the_result_starts(make_pageserver, pageserver_binary, work_dir):
@@ -82,7 +84,29 @@ def test_beyond_loopback_it_only_listens_with_authentication(make_pageserver, wo
     said = server.refuses_to_start()
     assert key in said and "allow_insecure_listen" in said and "auth_type" in said, said
     server.configure(allow_insecure_listen=True)
-    server.allow(r"WARN.*insecure|WARN.*without auth").start()
+    server.allow(rf"WARN.*{key}.*anybody could read.*allow_insecure_listen").start()
+    assert re.search(rf"WARN.*{key}", server.log_text()), "it is said at each start"
+    server.stop()
+
+
+@pytest.mark.parametrize("port", ["pg", "http"])
+def test_beyond_loopback_tokens_need_tls(make_pageserver, work_dir, port):
+    Signer().write_public(work_dir / "key.pem")
+    certificate, key, trusting = write_certificate(work_dir)
+    listen, tls = f"listen_{port}_addr", {"pg": "enable_tls_page_service_api", "http": "enable_tls_http_api"}[port]
+    server = make_pageserver(
+        work_dir.name, work_dir / "store", auth_validation_public_key_path=str(work_dir / "key.pem"),
+        ssl_cert_file=str(certificate), ssl_key_file=str(key), **{f"{port}_auth_type": "JWT", listen: "0.0.0.0:0"},
+    )
+    said = server.refuses_to_start()
+    assert listen in said and "in the clear" in said and tls in said and "allow_plaintext_tokens" in said, said
+    server.configure(**{tls: True})
+    server.tls = trusting if port == "http" else None
+    server.start().stop()
+    server.tls = None
+    server.configure(**{tls: False, "allow_plaintext_tokens": True})
+    server.allow(rf"WARN.*{listen}.*in the clear.*allow_plaintext_tokens permits it").start()
+    assert re.search(rf"WARN.*{listen}.*in the clear", server.log_text())
     server.stop()
 
 

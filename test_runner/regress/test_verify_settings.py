@@ -1,5 +1,8 @@
 """Pages equal the server's whatever its settings, its kinds of indexes, and our ways to read and write files."""
 
+import json
+import re
+
 import pytest
 
 from fixtures import redo
@@ -40,6 +43,59 @@ def test_pages_equal_the_servers_under_other_settings(
     pagectl.ingest(history.wal)
     pagectl.verify(server.data)
     pagectl.verify(history.start, history.start_lsn)
+
+
+@pytest.fixture
+def hinted(request, pg_major, make_postgres, pagectl, work_dir):
+    """A stopped server whose hints were logged without images, and a store that has all its WAL."""
+    server = make_postgres(request.node.name, major=pg_major, checksums=True, full_page_writes="off")
+    with server.running():
+        server.sql("CREATE TABLE t (id int, v text); CREATE INDEX ON t (id)")
+    pagectl.import_pgdata(server.copy_stopped(work_dir / "start"))
+    with server.running():
+        server.sql("INSERT INTO t SELECT g, repeat('v', 100) FROM generate_series(1, 9000) g; CHECKPOINT")
+        # The first who reads a page notes on it that its rows are committed; then some pages change again.
+        server.sql("SELECT sum(id) FROM t; CHECKPOINT; UPDATE t SET v = repeat('w', 100) WHERE id < 500")
+        path = server.data / server.sql("SELECT pg_relation_filepath('t')")
+    pagectl.ingest(server.data / "pg_wal")
+    return server, pagectl, path
+
+
+def change(path, block, offset, bits=1):
+    with open(path, "r+b") as file:
+        file.seek(block * 8192 + offset)
+        (byte,) = file.read(1)
+        file.seek(block * 8192 + offset)
+        file.write(bytes([byte ^ bits]))
+
+
+def test_hints_that_are_logged_without_images(hinted, pg_major):
+    server, pagectl, path = hinted
+    found = json.loads(pagectl.ok("--json", "verify", "--pgdata", server.data).stdout)
+    assert found["different"] == 0
+    # 14 logs images of hints in any case.
+    assert (found["newer_hints"] > 100) == (pg_major >= 15), found
+    # A row of such a page that changes, or an LSN of no record, is a difference all the same.
+    change(path, 100, 8170)
+    change(path, 101, 4, 0x08)
+    text = pagectl.refuse("verify", "--pgdata", server.data).stdout
+    assert "2 different" in text, text
+    assert all(re.search(rf"block {block} .* differs from byte", text) for block in (100, 101)), text
+
+
+def test_all_differences_are_counted_and_named_on_demand(hinted):
+    server, pagectl, path = hinted
+    for block in range(60):
+        change(path, block, 8170)
+    said = pagectl.refuse("verify", "--pgdata", server.data).stdout
+    named = [line for line in said.splitlines() if "differs" in line]
+    assert len(named) == 50
+    text = pagectl.refuse("verify", "--pgdata", server.data).stdout
+    assert "and 10 more that differ" in text and "60 different" in text, text
+    all_named = pagectl.refuse("verify", "--pgdata", server.data, "--max-differences", 1000).stdout
+    assert all_named.count("differs from byte") == 60 and "more that differ" not in all_named
+    found = json.loads(pagectl.run("--json", "verify", "--pgdata", server.data).stdout)
+    assert (found["different"], len(found["differences"])) == (60, 50)
 
 
 def indexed_table(server, kind):

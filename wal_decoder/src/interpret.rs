@@ -8,7 +8,7 @@ mod tests;
 
 use bytes::Bytes;
 use pageserver_api::key::rel_block_key;
-use pageserver_api::reltag::{BlockNumber, RelTag};
+use pageserver_api::reltag::{BlockNumber, FSM_FORK, RelTag};
 use pageserver_api::value::Value;
 use postgres_formats::BLCKSZ;
 use postgres_formats::heap::clears_vm;
@@ -120,9 +120,15 @@ pub fn changes_only_pages(rec: &DecodedRecord<'_>) -> bool {
     }
 }
 
-/// A hint record without image (full-page writes are off) does nothing to the page that it names.
+/// A hint record without image (full-page writes are off) does nothing to the page that it names. It is kept all the
+/// same, for the server's page may have its LSN; but not of free space maps, which nobody compares.
 fn changes_page(rec: &DecodedRecord<'_>, block: &BlockRef<'_>) -> bool {
-    rec.header.rmgr() != RmgrId::XLOG || rec.header.opcode() != xlog_op::FPI_FOR_HINT || block.image.is_some()
+    !(is_bare_hint(rec) && block.fork == FSM_FORK)
+}
+
+/// Whether the record only tells that hints were set on a page: it has no image of it.
+pub fn is_bare_hint(rec: &DecodedRecord<'_>) -> bool {
+    rec.header.is_hint() && rec.blocks.iter().all(|block| block.image.is_none())
 }
 
 fn block_change(

@@ -1,24 +1,13 @@
 //! Values on their way into a layer: serialized back to back, with what an index needs to know of each.
 
+mod meta;
+
 use pageserver_api::key::{CompactKey, Key};
 use pageserver_api::value::Value;
 use utils::bin_ser::SerializeError;
 use utils::lsn::Lsn;
 
-/// What an index needs to know of one serialized value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueMeta {
-    /// The value's key.
-    pub key: CompactKey,
-    /// The value's version.
-    pub lsn: Lsn,
-    /// Where the value starts in the batch's bytes.
-    pub offset: u32,
-    /// Length of the serialized value in bytes.
-    pub len: u32,
-    /// Whether no earlier version is needed.
-    pub will_init: bool,
-}
+pub use meta::ValueMeta;
 
 /// A batch of values. Readers of a layer see all of it or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,7 +147,7 @@ impl SerializedValueBatch {
 mod recycle {
     use std::cell::RefCell;
 
-    use super::ValueMeta;
+    use super::meta::ValueMeta;
 
     /// Larger buffers are freed, so that one huge batch does not keep its memory for ever.
     const BYTES_MAX: usize = 4 << 20;

@@ -9,6 +9,7 @@
 pub mod checkpoint;
 pub mod clog;
 pub mod commit_ts;
+pub mod conf_file;
 pub mod control_file;
 pub mod cursor;
 pub mod dbase;

@@ -3,58 +3,13 @@
 
 mod base_backup;
 mod command;
+mod connection;
 mod identity;
 mod physical;
 #[cfg(test)]
 mod tests;
 
-use crate::client::{Client, ClientError, ResultSet};
-
 pub use base_backup::{BackupEvent, BackupPosition, BaseBackup, BaseBackupOptions, Tablespace};
+pub use connection::ReplicationClient;
 pub use identity::{SlotInfo, SystemIdentity, TimelineHistory};
 pub use physical::{PhysicalEvent, PhysicalStream, StandbyStatus};
-
-/// A connection for physical replication.
-///
-/// Commands are not cancellation safe; the `next` functions of [`BaseBackup`] and [`PhysicalStream`] are.
-pub struct ReplicationClient {
-    client: Client,
-    server_major: u32,
-}
-
-impl ReplicationClient {
-    /// Connects with `replication=true`.
-    pub async fn connect(config: &tokio_postgres::Config) -> Result<Self, ClientError> {
-        let client = Client::connect(config, &[("replication", "true")]).await?;
-        let version = client.parameter("server_version").unwrap_or_default();
-        let server_major = major_version(version)
-            .ok_or_else(|| ClientError::Unsupported(format!("cannot read server version {version:?}")))?;
-        Ok(Self { client, server_major })
-    }
-
-    /// The server's major version: 14, 15...
-    pub fn server_major(&self) -> u32 {
-        self.server_major
-    }
-
-    /// A setting that the server told at the start, such as `server_version`.
-    pub fn parameter(&self, name: &str) -> Option<&str> {
-        self.client.parameter(name)
-    }
-
-    /// Says good bye.
-    pub async fn close(self) {
-        self.client.close().await;
-    }
-
-    /// The only result set of `command`.
-    async fn query_one(&mut self, command: &str) -> Result<ResultSet, ClientError> {
-        Ok(self.client.simple_query(command).await?.pop().unwrap_or_default())
-    }
-}
-
-/// 15 of "15.13 (Debian 15.13-1)", 18 of "18beta1".
-fn major_version(text: &str) -> Option<u32> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    text.get(..digits)?.parse().ok()
-}

@@ -4,6 +4,7 @@
 //! protocol it came by; who serves it appends its answer to [`Connection::writer`] and ends it with
 //! [`Connection::complete`] or [`Connection::fail`].
 
+mod command;
 mod handshake;
 mod query;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use crate::framing::{MessageReader, MessageWriter};
 use crate::frontend::StartupParameters;
 use crate::stream::BoxStream;
 
-pub use query::Query;
+pub use command::Query;
 
 /// Reads what the client sends.
 pub type ServerReader = MessageReader<ReadHalf<BoxStream>>;
@@ -114,7 +115,7 @@ pub struct Connection {
     writer: ServerWriter,
     startup: StartupParameters,
     options: ServerOptions,
-    extended: query::Extended,
+    extended: command::Extended,
 }
 
 impl Connection {

@@ -4,22 +4,11 @@ use postgres_formats::image::restore_image;
 use postgres_formats::page::{PageBytes, PageMut};
 use postgres_formats::record::{BlockRef, DecodedRecord, RelFile};
 use postgres_formats::rmgr::{RmgrId, record_name};
-use postgres_formats::version::PgVersion;
 
+use crate::context::RedoContext;
 use crate::error::{Fault, RecordContext, RedoError};
 use crate::op::{Op, Outcome};
 use crate::{brin, btree, generic, gin, gist, hash, heap, heap2, sequence, spgist};
-
-/// What redo depends on besides page and record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RedoContext {
-    /// Major version that wrote the WAL.
-    pub version: PgVersion,
-    /// Whether the cluster has data checksums.
-    pub data_checksums: bool,
-    /// `wal_log_hints` in effect (the control file's, then that of the last parameter change record).
-    pub wal_log_hints: bool,
-}
 
 /// What a record did to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

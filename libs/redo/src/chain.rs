@@ -3,7 +3,8 @@
 use postgres_formats::page::PageBytes;
 use postgres_formats::record::DecodedRecord;
 
-use crate::apply::{Applied, RedoContext, apply_in_place};
+use crate::apply::{Applied, apply_in_place};
+use crate::context::RedoContext;
 use crate::error::RedoError;
 
 /// A page on its way through a chain of records.

@@ -1,6 +1,7 @@
 //! GIN (resource manager 13): an entry tree, posting trees of TIDs, a list of pending insertions.
 
 mod insert;
+mod page;
 mod pending;
 mod posting_list;
 mod recompress;
@@ -11,6 +12,10 @@ use postgres_formats::page::PageMut;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
+use page::{
+    DATA_START, FLAGS, POSTING_ITEM, RIGHT_LINK, SPECIAL_SIZE, flag, init, max_offset, posting_item_at,
+    set_posting_items,
+};
 
 /// Record types (`access/ginxlog.h`).
 mod opcode {
@@ -24,31 +29,6 @@ mod opcode {
     pub(super) const DELETE_LISTPAGE: u8 = 0x80;
     pub(super) const VACUUM_DATA_LEAF_PAGE: u8 = 0x90;
 }
-
-/// Flags of a page.
-mod flag {
-    pub(super) const DATA: u16 = 0x01;
-    pub(super) const LEAF: u16 = 0x02;
-    pub(super) const DELETED: u16 = 0x04;
-    pub(super) const META: u16 = 0x08;
-    pub(super) const LIST: u16 = 0x10;
-    pub(super) const LIST_FULLROW: u16 = 0x20;
-    pub(super) const INCOMPLETE_SPLIT: u16 = 0x40;
-    pub(super) const COMPRESSED: u16 = 0x80;
-}
-
-/// `GinPageOpaqueData`: right link 0, maxoff 4, flags 6.
-const SPECIAL_SIZE: usize = 8;
-const RIGHT_LINK: usize = 0;
-const MAX_OFFSET: usize = 4;
-const FLAGS: usize = 6;
-
-const NO_BLOCK: u32 = u32::MAX;
-
-/// Where a posting tree page's content starts, after the page header and a TID for the right bound.
-const DATA_START: usize = 32;
-/// `PostingItem`: child block as two halves, the high one first; key TID.
-const POSTING_ITEM: usize = 10;
 
 pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let main = op.main;
@@ -73,13 +53,6 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     Ok(Outcome::Changed)
 }
 
-/// Starts an empty page (`GinInitPage`).
-fn init(page: &mut PageMut<'_>, flags: u16) -> Result<(), Fault> {
-    page.init(SPECIAL_SIZE as u16);
-    page.put_special(SPECIAL_SIZE, RIGHT_LINK, &NO_BLOCK.to_le_bytes())?;
-    Ok(page.put_special(SPECIAL_SIZE, FLAGS, &flags.to_le_bytes())?)
-}
-
 fn clear_incomplete_split(page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags & !flag::INCOMPLETE_SPLIT)?)
 }
@@ -96,26 +69,6 @@ fn create_posting_tree(main: &[u8], page: &mut PageMut<'_>) -> Result<(), Fault>
 fn set_deleted(page: &mut PageMut<'_>, delete_xid: u32) -> Result<(), Fault> {
     page.set_prune_xid(delete_xid);
     Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags | flag::DELETED)?)
-}
-
-fn max_offset(page: &PageMut<'_>) -> Result<u16, Fault> {
-    Ok(page.special_u16(SPECIAL_SIZE, MAX_OFFSET)?)
-}
-
-fn set_max_offset(page: &mut PageMut<'_>, max: u16) -> Result<(), Fault> {
-    Ok(page.put_special(SPECIAL_SIZE, MAX_OFFSET, &max.to_le_bytes())?)
-}
-
-/// Where posting item `offset`, from 1, is on an inner page of a posting tree.
-fn posting_item_at(offset: u16) -> Result<usize, Fault> {
-    let index = offset.checked_sub(1).ok_or(Fault::Inconsistent("posting item 0"))?;
-    Ok(DATA_START + usize::from(index) * POSTING_ITEM)
-}
-
-/// Sets the number of posting items, and with it the end of the content.
-fn set_posting_items(page: &mut PageMut<'_>, count: u16) -> Result<(), Fault> {
-    set_max_offset(page, count)?;
-    page.set_content_end(DATA_START + usize::from(count) * POSTING_ITEM)
 }
 
 fn delete_posting_item(page: &mut PageMut<'_>, offset: u16) -> Result<(), Fault> {

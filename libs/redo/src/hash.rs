@@ -3,14 +3,15 @@
 mod bucket;
 mod meta;
 mod overflow;
+mod page;
 
-use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
+use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::page::PageMut;
 
 use crate::data::{take_u16s, u16s};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
-use crate::page::RedoPage;
+use page::{clear_flag, flag, set_flags};
 
 /// Record types (`access/hash_xlog.h`).
 mod opcode {
@@ -28,27 +29,6 @@ mod opcode {
     pub(super) const UPDATE_META_PAGE: u8 = 0xB0;
     pub(super) const VACUUM_ONE_PAGE: u8 = 0xC0;
 }
-
-/// `hasho_flag`
-mod flag {
-    pub(super) const UNUSED: u16 = 0;
-    pub(super) const OVERFLOW: u16 = 0x01;
-    pub(super) const BITMAP: u16 = 0x04;
-    pub(super) const META: u16 = 0x08;
-    pub(super) const NEEDS_SPLIT_CLEANUP: u16 = 0x40;
-    pub(super) const HAS_DEAD: u16 = 0x80;
-}
-
-/// `HashPageOpaqueData`: prev 0, next 4, bucket 8, flags 12, page id 14.
-const SPECIAL_SIZE: usize = 16;
-const PREV: usize = 0;
-const NEXT: usize = 4;
-const FLAGS: usize = 12;
-/// `HASHO_PAGE_ID`
-const HASH_PAGE: u16 = 0xFF80;
-
-/// No block, no bucket.
-const NONE: u32 = u32::MAX;
 
 pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let main = op.main;
@@ -79,34 +59,6 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
         _ => return Err(Fault::Unsupported),
     }
     Ok(Outcome::Changed)
-}
-
-/// Starts an empty page (`_hash_initbuf`): the primary page of a bucket keeps in `prev` the highest bucket at that
-/// time.
-fn init(page: &mut PageMut<'_>, prev: u32, bucket: u32, flags: u16) -> Result<(), Fault> {
-    page.init(SPECIAL_SIZE as u16);
-    page.put_special(SPECIAL_SIZE, PREV, &prev.to_le_bytes())?;
-    page.put_special(SPECIAL_SIZE, NEXT, &NONE.to_le_bytes())?;
-    page.put_special(SPECIAL_SIZE, 8, &bucket.to_le_bytes())?;
-    page.put_special(SPECIAL_SIZE, FLAGS, &flags.to_le_bytes())?;
-    Ok(page.put_special(SPECIAL_SIZE, 14, &HASH_PAGE.to_le_bytes())?)
-}
-
-fn set_link(page: &mut PageMut<'_>, link: usize, blkno: u32) -> Result<(), Fault> {
-    Ok(page.put_special(SPECIAL_SIZE, link, &blkno.to_le_bytes())?)
-}
-
-fn set_flags(page: &mut PageMut<'_>, flags: u16) -> Result<(), Fault> {
-    Ok(page.put_special(SPECIAL_SIZE, FLAGS, &flags.to_le_bytes())?)
-}
-
-fn clear_flag(page: &mut PageMut<'_>, flag: u16) -> Result<(), Fault> {
-    Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags & !flag)?)
-}
-
-/// The 32-bit number that is a block's whole data.
-fn data_u32(op: &Op<'_>) -> Result<u32, Fault> {
-    Ok(u32_at(op.data(), 0)?)
 }
 
 /// `xl_hash_delete`: clear_dead_marking 0. Block data: offsets.

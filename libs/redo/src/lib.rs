@@ -17,6 +17,7 @@ mod apply;
 mod brin;
 mod btree;
 mod chain;
+mod context;
 mod data;
 mod error;
 mod generic;
@@ -36,6 +37,7 @@ mod spgist;
 mod testing;
 pub mod vm;
 
-pub use apply::{Applied, RedoContext, apply_record};
+pub use apply::{Applied, apply_record};
 pub use chain::Chain;
+pub use context::RedoContext;
 pub use error::{Fault, RecordContext, RedoError};

@@ -2,7 +2,7 @@
 
 use postgres_formats::record::{BlockRef, RecordHeader};
 
-use crate::RedoContext;
+use crate::context::RedoContext;
 use crate::error::Fault;
 
 /// One record applied to one of its blocks.

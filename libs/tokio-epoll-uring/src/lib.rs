@@ -45,9 +45,11 @@
 #![cfg(target_os = "linux")]
 
 mod buf;
+mod lease;
 mod op;
 mod ops;
 mod poller;
+mod pollers;
 mod ring;
 mod setup;
 mod slots;

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use io_uring::squeue;
 use tokio::task::coop;
 
+use crate::lease::Lease;
 use crate::slots::{Discard, SlotId};
-use crate::system::Lease;
 
 /// How often an operation is submitted again before its error is handed out.
 const MAX_RETRIES: u8 = 16;

@@ -1,6 +1,7 @@
 //! A ring shared by threads: operations queue here, and whoever holds the lock moves all of them forward.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -10,15 +11,19 @@ use io_uring::{IoUring, squeue};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::{self, Handle};
 
-use crate::poller::{self, Pollers, Presence};
+use crate::pollers::{Pollers, Presence};
 use crate::slots::{Abandoned, Completion, Discard, SlotId, Slots};
 use crate::uring::{Submitted, Uring};
 
 /// How long to pause when the kernel has no memory for an operation and holds none whose end could be awaited.
 const STALL_PAUSE: Duration = Duration::from_millis(1);
 
+/// Starts the task that waits for a ring in a runtime; `poller::spawn` but for tests.
+pub(crate) type SpawnPoller = fn(&Arc<Ring>, &Handle) -> io::Result<()>;
+
 pub(crate) struct Ring {
     fd: RawFd,
+    spawn_poller: SpawnPoller,
     state: Mutex<State>,
 }
 
@@ -99,12 +104,12 @@ impl State {
 }
 
 impl Ring {
-    pub(crate) fn new(ring: IoUring) -> Self {
+    pub(crate) fn new(ring: IoUring, spawn_poller: SpawnPoller) -> Self {
         let uring = Uring::new(ring);
         let fd = uring.raw_fd();
         let (slots, queue, pollers) = Default::default();
         let state = State { uring, slots, queue, refused: None, pollers, closed: false };
-        Self { fd, state: Mutex::new(state) }
+        Self { fd, spawn_poller, state: Mutex::new(state) }
     }
 
     /// The ring's file descriptor: readable when there are results.
@@ -179,7 +184,7 @@ impl Ring {
                     state.pollers.insert(runtime.id());
                     MutexGuard::unlocked(&mut state, || {
                         // On failure the poller counts as dead, and we block.
-                        let _ = poller::spawn(self, runtime);
+                        let _ = (self.spawn_poller)(self, runtime);
                     });
                 }
                 Some((_, Presence::Dead)) | None => self.block(&mut state, &mut deferred),

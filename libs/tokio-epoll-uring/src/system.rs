@@ -8,28 +8,17 @@ use std::sync::Arc;
 use tokio::runtime::{self, Handle};
 
 use crate::buf::{IoBuf, IoBufMut};
+use crate::lease::Lease;
 use crate::op::{Op, Operation};
 use crate::ops::file::{AsFdOwned, Fallocate, Fsync, Ftruncate, Statx, SyncFileRange, ftruncate_blocking};
 use crate::ops::path::{Open, OpenOptions, StatxPath};
 use crate::ops::rw::{Read, Readv, Write, Writev};
 use crate::poller;
 use crate::ring::Ring;
-use crate::setup::{self, SetupError, Support};
+use crate::setup::{self, SetupError};
 
 thread_local! {
     static SYSTEM: RefCell<Option<(runtime::Id, SystemHandle)>> = const { RefCell::new(None) };
-}
-
-/// Held by every handle and every future; the last one closes the ring.
-pub(crate) struct Lease {
-    pub(crate) ring: Arc<Ring>,
-    support: Support,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.ring.close();
-    }
 }
 
 /// A handle of a ring. Clones refer to the same ring; it may be used from any thread, but threads that use the same
@@ -80,7 +69,7 @@ pub fn thread_local_system() -> io::Result<SystemHandle> {
 
 fn launch(runtime: &Handle, entries: u32) -> Result<SystemHandle, SetupError> {
     let (ring, support) = setup::make_ring(entries)?;
-    let ring = Arc::new(Ring::new(ring));
+    let ring = Arc::new(Ring::new(ring, poller::spawn));
     let lease = Arc::new(Lease { ring, support });
     lease.ring.lock().pollers.insert(runtime.id());
     poller::spawn(&lease.ring, runtime).map_err(|source| SetupError::Epoll { source })?;

@@ -4,6 +4,8 @@
 //! `u32` tags in order of declaration; `Option` is one byte 0 or 1; structs and tuples are their fields back to back.
 
 mod de;
+mod endian;
+mod error;
 mod ser;
 
 use std::io::{Read, Write};
@@ -11,42 +13,8 @@ use std::io::{Read, Write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Why a value could not be encoded.
-#[derive(Debug, thiserror::Error)]
-pub enum SerializeError {
-    /// The writer failed.
-    #[error("write failed: {0}")]
-    Io(#[from] std::io::Error),
-    /// The value has no fixed-width form (for example a sequence of unknown length).
-    #[error("value cannot be encoded: {0}")]
-    Unsupported(String),
-}
-
-/// Why bytes could not be decoded.
-#[derive(Debug, thiserror::Error)]
-pub enum DeserializeError {
-    /// The bytes end before the value does, or the reader failed.
-    #[error("value ends early: {0}")]
-    Io(#[from] std::io::Error),
-    /// The bytes do not form a value of this type.
-    #[error("bad value: {0}")]
-    BadInput(String),
-    /// Bytes are left after the value.
-    #[error("{0} bytes left after the value")]
-    Trailing(usize),
-}
-
-pub(crate) trait Endian {
-    const BIG: bool;
-}
-struct Big;
-struct Little;
-impl Endian for Big {
-    const BIG: bool = true;
-}
-impl Endian for Little {
-    const BIG: bool = false;
-}
+use endian::{Big, Little};
+pub use error::{DeserializeError, SerializeError};
 
 struct Counter(u64);
 impl Write for Counter {

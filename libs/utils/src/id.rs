@@ -5,9 +5,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::excerpt::Excerpt;
+
 /// The text is not 32 hexadecimal digits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
-#[error("invalid id {0:?}: expected 32 hexadecimal digits")]
+#[error("invalid id {:?}: expected 32 hexadecimal digits", Excerpt(.0))]
 pub struct IdParseError(pub String);
 
 macro_rules! id_newtype {

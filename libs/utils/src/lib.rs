@@ -5,6 +5,7 @@
 
 pub mod bin_ser;
 pub mod durable;
+pub mod excerpt;
 pub mod id;
 pub mod lsn;
 pub mod shard;

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::excerpt::Excerpt;
+
 /// Size of a WAL page in bytes (`XLOG_BLCKSZ`).
 pub const WAL_PAGE_SIZE: u64 = 8192;
 /// Length of the header of a WAL page that is not the first of its segment.
@@ -19,7 +21,10 @@ pub struct Lsn(pub u64);
 
 /// The text is not an LSN of the form `X/Y`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
-#[error("invalid LSN {0:?}: expected two hexadecimal numbers of at most 8 digits, such as 0/16B3748")]
+#[error(
+    "invalid LSN {:?}: expected two hexadecimal numbers of at most 8 digits, such as 0/16B3748",
+    Excerpt(.0)
+)]
 pub struct LsnParseError(pub String);
 
 impl Lsn {

@@ -1,11 +1,13 @@
-//! The rank check: every crate, and every module of a crate with inner ranks, may use only what is ranked below it.
+//! The rank check: every crate, and every module of a crate with inner ranks, may use only what is ranked below it; and
+//! no modules of any crate, program or library, may use each other in a circle.
 //!
-//! The table is `docs/layers.toml`. Three rules: a crate depends on crates of lower rank; a module imports from modules
-//! of lower rank of its own crate; two of the same rank only where the table names the pair and says why. An import is
-//! judged by the path as written, so naming a type through a parent's re-export counts as using the parent: that is how
-//! cycles hide.
+//! The table is `docs/layers.toml`. Four rules: a crate depends on crates of lower rank; a module imports from modules
+//! of lower rank of its own crate; two of the same rank only where the table names the pair and says why; the modules
+//! of each crate can be put in an order in which each uses only earlier ones. An import is judged by the path as
+//! written, so naming a type through a parent's re-export counts as using the parent: that is how cycles hide.
 
 mod crates;
+mod cycles;
 mod modules;
 mod table;
 #[cfg(test)]
@@ -36,10 +38,13 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
         modules += seen.modules;
         imports += seen.imports;
     }
+    let seen = cycles::check(root, &members, &table.cycles, &mut findings)?;
     let summary = format!(
-        "layers: {} crates, {dependencies} dependencies, {modules} ranked modules, {imports} imports between them, \
-         {} findings",
+        "layers: {} crates, {dependencies} dependencies, {modules} ranked modules, {imports} imports between them; \
+         {} modules in all, largest cycle {}; {} findings",
         members.len(),
+        seen.modules,
+        seen.largest,
         findings.len()
     );
     Ok((findings, summary))

@@ -17,6 +17,7 @@ use pageserver_client::{ClientError, PageServer};
 use crate::BLOCK;
 use crate::catalog::CatalogWriter;
 use crate::layout::Layout;
+use crate::private;
 use crate::source::pagestream::TimelineAt;
 use crate::source::{RelFork, RelationFile};
 
@@ -117,7 +118,7 @@ fn finish(layout: &Layout) -> Result<(Manifest, usize), BootError> {
 }
 
 fn write_catalog(path: &Path, index: &CatalogIndex, pages: &[u8]) -> io::Result<()> {
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    path.parent().map_or(Ok(()), private::make_dirs)?;
     let mut writer = CatalogWriter::create(path)?;
     for (entry, page) in index.0.iter().zip(pages.chunks(BLOCK)) {
         writer.add(rel_fork(entry.rel), entry.block, page)?;

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::BLOCK;
+use crate::private::Trust;
 use crate::source::{PageSource, RelFork, RelationFile, SourceError};
 
 const MAGIC: &[u8; 8] = b"PSCATA01";
@@ -27,7 +28,11 @@ pub struct CatalogWriter {
 impl CatalogWriter {
     /// Starts the catalog at `path`.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: BufWriter::new(File::create(path)?), index: Vec::new(), count: 0 })
+        Ok(Self {
+            file: BufWriter::new(Trust::me().open(path, File::options().write(true).create(true).truncate(true))?),
+            index: Vec::new(),
+            count: 0,
+        })
     }
 
     /// Adds block `block` of `rel`; `image` has 8192 bytes.
@@ -67,7 +72,7 @@ pub struct Catalog {
 impl Catalog {
     /// Opens the catalog at `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = Trust::me().open(path, File::options().read(true))?;
         let index = read_index(&file)?.ok_or_else(|| {
             let text = format!("{}: not a catalog, or damaged", path.display());
             io::Error::new(io::ErrorKind::InvalidData, text)

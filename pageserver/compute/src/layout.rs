@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// The directory of a compute.
 ///
-/// Everything here belongs to the user that runs Postgres. `upper` and `data` are one tree: what Postgres sees under
+/// Everything here belongs to the user that runs Postgres, but for what root goes by where root manages it, and may be
+/// entered by nobody else. `upper` and `data` are one tree: what Postgres sees under
 /// `data` is `upper` and, where a relation was never written, the manifest.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -22,9 +23,14 @@ impl Layout {
         &self.root
     }
 
-    /// What the compute is: name, timeline, LSN, version, port, state.
+    /// What the compute is: name, timeline, LSN, version, port, state. It belongs to whoever made the compute.
     pub fn config(&self) -> PathBuf {
         self.root.join("compute.json")
+    }
+
+    /// Where its blocks come from: what the file system has to know of the same.
+    pub fn origin(&self) -> PathBuf {
+        self.root.join("origin.json")
     }
 
     /// Mount point: the data directory of Postgres.

@@ -13,6 +13,7 @@ pub mod layout;
 pub mod lifecycle;
 pub mod manifest;
 mod overlay;
+mod private;
 mod readahead;
 pub mod source;
 pub mod supervisor;

@@ -4,15 +4,23 @@
 //! ends it and waits until all that it wrote is in its branch, [`destroy`] removes it. What they need of the page
 //! server's management interface is [`Control`].
 
+mod access;
 pub mod config;
 mod copy;
 mod create;
 mod install;
 mod mounted;
+mod options;
 mod owner;
+mod reader;
 mod run;
 mod server;
+mod set;
 mod settings;
+mod start;
+mod subscriptions;
+mod trouble;
+mod wishes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,8 +33,12 @@ use crate::source::SourceError;
 pub use config::ComputeConfig;
 pub use create::{NewCompute, create};
 pub use install::find as find_server;
-pub use run::{StartOptions, Started, Stopped, destroy, start, stop};
-pub use server::{State, connstr, log_path};
+pub use options::{Changes, Options, PageServerAt};
+pub use run::{Stopped, destroy, stop};
+pub use server::{State, connstr, log};
+pub use set::{Changed, set};
+pub use start::{StartOptions, Started, start};
+pub use trouble::Trouble;
 
 /// Why a compute is not as it was asked to be.
 #[derive(Debug, thiserror::Error)]

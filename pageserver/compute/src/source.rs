@@ -1,6 +1,7 @@
 //! Where the contents of relations come from that a compute has never written.
 
 pub mod directory;
+pub mod origin;
 pub mod pagestream;
 
 use std::future::Future;

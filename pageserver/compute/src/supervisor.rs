@@ -6,7 +6,8 @@
 //! SIGKILL before the directory is mounted again, and recovers from its WAL ([`recovery`]).
 //!
 //! * [`mount`]: mounting, with and without privileges. [`daemon`]: the process that serves.
-//! * [`postgres`]: finding the processes of the server, and killing them.
+//! * [`postgres`]: finding the processes of the server, and killing them. [`process`]: one of ours, told from
+//!   others.
 //! * [`launch`]: starting all this from another process, and stopping it. [`lock`]: who works on a compute.
 //! * [`health`]: whether the file system answers.
 
@@ -16,6 +17,8 @@ pub mod launch;
 mod lock;
 mod mount;
 mod postgres;
+pub(crate) mod process;
+pub(crate) mod program;
 mod recovery;
 
 use std::io::{self, Write};
@@ -24,24 +27,15 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::layout::Layout;
-use daemon::{Daemon, Ended};
+pub use daemon::CANNOT_RESUME;
 use health::Watch;
+use launch::READY;
 use lock::Lock;
 pub use lock::lock_daemon;
-use mount::Mount;
 use recovery::{Running, clear, recover};
 
 /// How often the connection is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Exit status of a daemon that cannot take a connection over.
-pub const CANNOT_RESUME: i32 = 4;
-
-/// Kernel's read-ahead, where we may set it; the daemon's own is there in any case.
-const READ_AHEAD_KIB: &str = "1024";
-
-/// Printed when the file system can be used.
-pub const READY: &str = "ready";
 
 /// Mounts the compute at `layout` and keeps it served by processes `compute-fs serve <daemon_args>` until SIGTERM.
 pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {

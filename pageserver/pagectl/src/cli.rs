@@ -1,16 +1,14 @@
 //! Arguments, and the way from them to a sub-command.
 
 use camino::Utf8PathBuf;
-use clap::{Args, Parser, Subcommand};
-use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
-use pageserver_api::reltag::{BlockNumber, RelTag};
-use pageserver_api::shard::TenantShardId;
-use utils::id::TimelineId;
+use clap::{Parser, Subcommand};
 use utils::lsn::Lsn;
 
+use crate::args::{Common, PageArgs, ShowArgs};
 use crate::remote::{self, RemoteCommand, ServerArgs};
 use crate::scrub::ScrubArgs;
 use crate::store::Store;
+use crate::verify::VerifyArgs;
 use crate::verify_redo::VerifyRedoArgs;
 
 /// Stores the history of Postgres clusters, and gives pages as of any LSN.
@@ -26,29 +24,6 @@ pub(crate) struct Cli {
     server: ServerArgs,
     #[command(subcommand)]
     command: Command,
-}
-
-/// Where the store is and how it is used.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Common {
-    /// Directory of the store.
-    #[arg(long, global = true, default_value = ".")]
-    pub(crate) workdir: Utf8PathBuf,
-    /// Tenant, if there is more than one timeline (32 hexadecimal digits).
-    #[arg(long, global = true, requires = "timeline")]
-    pub(crate) tenant: Option<TenantShardId>,
-    /// Timeline of the tenant (32 hexadecimal digits).
-    #[arg(long, global = true, requires = "tenant")]
-    pub(crate) timeline: Option<TimelineId>,
-    /// When files bypass the kernel's page cache: buffered, direct (reads only), direct-rw.
-    #[arg(long, global = true, default_value_t)]
-    pub(crate) io_mode: IoMode,
-    /// std-fs or tokio-epoll-uring; the best that works if not given.
-    #[arg(long, global = true)]
-    pub(crate) io_engine: Option<IoEngineKind>,
-    /// Print results as JSON, one object.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -93,14 +68,7 @@ enum LocalCommand {
         command: PageCommand,
     },
     /// Compare every page with the files of a stopped server.
-    Verify {
-        /// The data directory.
-        #[arg(long)]
-        pgdata: Utf8PathBuf,
-        /// Compare as of this LSN; the last one if not given.
-        #[arg(long)]
-        lsn: Option<Lsn>,
-    },
+    Verify(VerifyArgs),
     /// Look at layer files.
     Layer {
         #[command(subcommand)]
@@ -118,20 +86,6 @@ enum LocalCommand {
     },
 }
 
-/// Which page.
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct PageArgs {
-    /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
-    #[arg(long)]
-    pub(crate) rel: RelTag,
-    /// Block number.
-    #[arg(long)]
-    pub(crate) block: BlockNumber,
-    /// As of this LSN; the last one if not given.
-    #[arg(long)]
-    pub(crate) lsn: Option<Lsn>,
-}
-
 #[derive(Debug, Subcommand)]
 enum PageCommand {
     /// Show a page's header and line pointers.
@@ -139,23 +93,6 @@ enum PageCommand {
         #[command(flatten)]
         source: ShowArgs,
     },
-}
-
-/// A page of the store, or of a file.
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
-    #[arg(long, required_unless_present = "file", conflicts_with = "file")]
-    pub(crate) rel: Option<RelTag>,
-    /// Block number.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) block: BlockNumber,
-    /// As of this LSN; the last one if not given.
-    #[arg(long, conflicts_with = "file")]
-    pub(crate) lsn: Option<Lsn>,
-    /// Read the page from this file instead of the store.
-    #[arg(long)]
-    pub(crate) file: Option<Utf8PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -190,6 +127,8 @@ fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
         _ => None,
     };
     common.workdir = camino::absolute_utf8(&common.workdir)?;
+    // All that is stored is for this user alone, also what libraries write.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     runtime.block_on(async {
         let store = Store::new(common, checkpoint_distance).await?;
         match command {
@@ -197,7 +136,7 @@ fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
             LocalCommand::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
             LocalCommand::Getpage { page, out } => crate::getpage::run(&store, page, out).await,
             LocalCommand::Page { command: PageCommand::Show { source } } => crate::page_show::run(&store, source).await,
-            LocalCommand::Verify { pgdata, lsn } => crate::verify::run(&store, &pgdata, lsn).await,
+            LocalCommand::Verify(args) => crate::verify::run(&store, &args).await,
             LocalCommand::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
             LocalCommand::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
             LocalCommand::Status => crate::status::run(&store).await,

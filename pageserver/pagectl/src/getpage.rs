@@ -9,7 +9,7 @@ use pageserver_api::key::rel_block_key;
 use serde_json::json;
 use utils::lsn::Lsn;
 
-use crate::cli::PageArgs;
+use crate::args::PageArgs;
 use crate::output;
 use crate::store::{Opened, Store, find_relation, lsn_to_read};
 

@@ -10,15 +10,16 @@ use serde_json::json;
 use utils::id::{TenantId, TimelineId};
 
 use crate::store::Store;
+use crate::target::TimelineRef;
 use crate::{import_tars, output};
 
 /// Runs the command.
 pub(crate) async fn run(store: &Store, pgdata: &Utf8Path) -> anyhow::Result<()> {
     if store.common.timeline.is_none() && !list_timelines(store.conf).await?.is_empty() {
-        bail!("{} holds a timeline already: name another workdir, or --tenant and --timeline", store.common.workdir);
+        bail!("{} holds a timeline already: name another workdir, or a new id with --timeline", store.common.workdir);
     }
     let tenant = store.common.tenant.unwrap_or_else(|| TenantShardId::unsharded(TenantId::generate()));
-    let timeline = store.common.timeline.unwrap_or_else(TimelineId::generate);
+    let timeline = store.common.timeline.as_ref().map_or_else(|| Ok(TimelineId::generate()), TimelineRef::of_new)?;
     let bar = output::byte_bar(0);
     let mut progress = |stats: &ImportStats| {
         bar.set_length(stats.bytes);

@@ -2,6 +2,7 @@
 //! running pageserver to do things.
 #![forbid(unsafe_code)]
 
+mod args;
 mod cli;
 mod digest;
 mod getpage;
@@ -16,6 +17,7 @@ mod remote;
 mod scrub;
 mod status;
 mod store;
+mod target;
 mod verify;
 mod verify_redo;
 mod wal_files;

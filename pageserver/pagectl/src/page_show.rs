@@ -10,7 +10,7 @@ use postgres_formats::page::{
 use serde_json::json;
 use utils::lsn::Lsn;
 
-use crate::cli::{PageArgs, ShowArgs};
+use crate::args::{PageArgs, ShowArgs};
 use crate::store::Store;
 use crate::{getpage, output};
 

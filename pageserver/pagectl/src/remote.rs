@@ -4,6 +4,7 @@ mod attach;
 mod branch;
 mod client;
 mod compute;
+mod connection;
 mod layers;
 mod lsn;
 mod moment;
@@ -13,28 +14,15 @@ mod tenant;
 mod timeline;
 
 use camino::Utf8PathBuf;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use pageserver_api::shard::TenantShardId;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
-use crate::cli::Common;
+use crate::args::Common;
 use crate::scrub::ScrubArgs;
-use client::Client;
-
-/// Which server, and who asks.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ServerArgs {
-    /// Management interface of the pageserver.
-    #[arg(long, global = true, env = "PAGECTL_SERVER", default_value = "http://127.0.0.1:9898", value_name = "URL")]
-    server: String,
-    /// Bearer token. Others on this machine can see arguments: the environment is the better place.
-    #[arg(long, global = true, env = "PAGECTL_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// Certificates to trust for https, PEM.
-    #[arg(long, global = true, env = "PAGECTL_CA_FILE", value_name = "FILE")]
-    ca_file: Option<Utf8PathBuf>,
-}
+use connection::Remote;
+pub(crate) use connection::ServerArgs;
 
 /// What a running server is asked to do.
 #[derive(Debug, Subcommand)]
@@ -119,24 +107,14 @@ pub(crate) enum TimelineCommand {
     Delete,
 }
 
-/// A server, and what to ask it about.
-struct Remote<'a> {
-    client: Client,
-    common: &'a Common,
-    /// For those who ask the page service.
-    token: Option<String>,
-}
-
 /// Has the server scrub what it has stored.
 pub(crate) fn run_scrub(common: &Common, server: &ServerArgs, args: &ScrubArgs) -> anyhow::Result<()> {
-    let client = Client::new(&server.server, server.token.clone(), server.ca_file.as_deref())?;
-    scrub::run(&Remote { client, common, token: server.token.clone() }, args)
+    scrub::run(&Remote::new(common, server)?, args)
 }
 
 /// Runs the command.
 pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) -> anyhow::Result<()> {
-    let client = Client::new(&server.server, server.token.clone(), server.ca_file.as_deref())?;
-    let remote = Remote { client, common, token: server.token.clone() };
+    let remote = Remote::new(common, server)?;
     match command {
         RemoteCommand::Attach(args) => attach::run(&remote, args),
         RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),

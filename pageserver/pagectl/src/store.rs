@@ -9,13 +9,17 @@ use pageserver::pgdata::listing::Listing;
 use pageserver::remote_storage::RemoteStorage;
 use pageserver::settings::{FILE_NAME, Overrides, Settings};
 use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::find_single_timeline;
+use pageserver::tenant::list_timelines;
 use pageserver::tenant::timeline::Timeline;
 use pageserver::virtual_file::{self, SyncMode};
+use pageserver::walreceiver::branch_name;
 use pageserver_api::reltag::RelTag;
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use crate::cli::Common;
+use crate::args::Common;
+use crate::target::{Found, TimelineRef, choose};
 
 /// Files that may be open at once.
 const MAX_OPEN_FILES: usize = 4096;
@@ -42,7 +46,12 @@ impl Store {
         conf.virtual_file_io_mode = common.io_mode;
         conf.virtual_file_io_engine = Some(engine);
         conf.checkpoint_distance = checkpoint_distance.unwrap_or(conf.checkpoint_distance);
-        conf.remote_storage = remote_storage(&common.workdir).await?;
+        if let Some(settings) = settings(&common.workdir)? {
+            let store = settings.store(&common.workdir).map_err(anyhow::Error::msg)?;
+            let opened = RemoteStorage::open(&store).await;
+            conf.remote_storage = opened.context("cannot open object storage (remote_storage)")?;
+            conf.server = settings.known_identity(&camino::absolute_utf8(&common.workdir)?).await?;
+        }
         // One for the whole process, which lives as long as it does.
         let conf = Box::leak(Box::new(conf));
         let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
@@ -51,25 +60,34 @@ impl Store {
 
     /// Opens the timeline that the arguments name, or the only one.
     pub(crate) async fn open(&self) -> anyhow::Result<Opened> {
-        let (tenant, timeline) = match (self.common.tenant, self.common.timeline) {
-            (Some(tenant), Some(timeline)) => (tenant, timeline),
-            _ => find_single_timeline(self.conf).await?,
-        };
+        let (tenant, timeline) = self.target().await?;
         let opened = Timeline::open(self.conf, tenant, timeline, &self.ctx).await;
         let timeline = opened.with_context(|| format!("cannot open the store in {}", self.common.workdir))?;
         Ok(TimelineStore::new(timeline, self.ctx.clone()))
     }
+
+    async fn target(&self) -> anyhow::Result<(TenantShardId, TimelineId)> {
+        let Common { tenant, timeline, workdir, .. } = &self.common;
+        if let (Some(tenant), Some(TimelineRef::Id(timeline))) = (tenant, timeline) {
+            return Ok((*tenant, *timeline));
+        }
+        let mut all = Vec::new();
+        for (tenant, id) in list_timelines(self.conf).await? {
+            let name = branch_name(&self.conf.timeline_path(&tenant, &id), tenant, id).await?;
+            all.push(Found { tenant, id, name });
+        }
+        let found = choose(all, *tenant, timeline.as_ref(), workdir.as_str())?;
+        Ok((found.tenant, found.id))
+    }
 }
 
-/// The object storage of a pageserver with this working directory: it has what the directory lacks. A directory without
-/// settings is no pageserver's, and has none.
-async fn remote_storage(workdir: &Utf8Path) -> anyhow::Result<Option<RemoteStorage>> {
+/// The settings of a pageserver with this working directory. Its object storage has what the directory lacks. A
+/// directory without settings is no pageserver's.
+fn settings(workdir: &Utf8Path) -> anyhow::Result<Option<Settings>> {
     if !workdir.join(FILE_NAME).exists() {
         return Ok(None);
     }
-    let (settings, _) = Settings::load(workdir, &Overrides::from_environment())?;
-    let store = settings.store(workdir).map_err(anyhow::Error::msg)?;
-    RemoteStorage::open(&store).await.context("cannot open object storage (remote_storage)")
+    Ok(Some(Settings::load(workdir, &Overrides::from_environment())?.0))
 }
 
 /// The LSN asked for, or the last one. History must reach from below to above it.

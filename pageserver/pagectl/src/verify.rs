@@ -5,10 +5,11 @@
 
 pub(crate) mod compare;
 mod fork;
-pub(crate) mod hint_race;
+pub(crate) mod hints;
+mod history;
 #[cfg(test)]
 mod images;
-mod lost_map;
+pub(crate) mod lost_map;
 mod other;
 mod report;
 mod sequence;
@@ -16,14 +17,12 @@ mod sequence;
 use std::sync::Arc;
 
 use anyhow::bail;
-use camino::Utf8Path;
+use camino::Utf8PathBuf;
+use clap::Args;
 use pageserver::datadir::DataDir;
-use pageserver::pgdata::PageStore;
 use pageserver::pgdata::listing::Listing;
-use pageserver_api::key::Key;
 use pageserver_api::reltag::{RelTag, SlruKind};
 use postgres_formats::control_file::ClusterState;
-use postgres_formats::page::PageBytes;
 use utils::lsn::Lsn;
 
 use crate::store::{Opened, Store, lsn_to_read};
@@ -31,13 +30,28 @@ use crate::{output, parallel};
 use fork::ForkJob;
 use report::Report;
 
+/// Arguments of the command.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The data directory.
+    #[arg(long)]
+    pgdata: Utf8PathBuf,
+    /// Compare as of this LSN; the last one if not given.
+    #[arg(long)]
+    lsn: Option<Lsn>,
+    /// Name so many differences; all are counted.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    max_differences: usize,
+}
+
 /// Runs the command.
-pub(crate) async fn run(store: &Store, pgdata: &Utf8Path, lsn: Option<Lsn>) -> anyhow::Result<()> {
+pub(crate) async fn run(store: &Store, args: &VerifyArgs) -> anyhow::Result<()> {
+    let (pgdata, lsn) = (&args.pgdata, args.lsn);
     let data = DataDir::open(pgdata)?;
     let opened = Arc::new(store.open().await?);
     let lsn = lsn_to_read(&opened, lsn)?;
     check_same_cluster(&opened, &data, lsn)?;
-    let report = Arc::new(Report::default());
+    let report = Arc::new(Report::new(args.max_differences));
     let jobs = jobs(&opened, &data, lsn, &report).await?;
     let work = {
         let (opened, report) = (Arc::clone(&opened), Arc::clone(&report));
@@ -51,18 +65,13 @@ pub(crate) async fn run(store: &Store, pgdata: &Utf8Path, lsn: Option<Lsn>) -> a
     let (totals, differences) = (report.totals(), report.examples());
     if !store.common.json {
         differences.iter().for_each(output::line);
+        totals.left_out(differences.len()).iter().for_each(output::line);
     }
     output::finish(store.common.json, &totals.to_json(lsn, &differences), totals.summary(lsn));
     if totals.different > 0 {
         bail!("{} pages or files differ from {pgdata} as of LSN {lsn}", totals.different);
     }
     Ok(())
-}
-
-/// A page in its history, if it exists then.
-async fn page_at<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<Option<PageBytes>> {
-    let Some(bytes) = store.get(key, lsn).await? else { return Ok(None) };
-    Ok(Some(PageBytes::try_from(&bytes[..])?))
 }
 
 /// Files of another cluster, or of another moment, would differ everywhere.

@@ -10,6 +10,7 @@
 mod counts;
 mod damage;
 mod files;
+mod final_counts;
 mod pages;
 mod replay;
 mod report;

@@ -11,8 +11,8 @@ use pq_proto::sqlstate::SqlState;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 
-use super::checks;
 use super::status::{AttachPhase, StatusCell};
+use super::{checks, synchrony};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::StorageError;
 use crate::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
@@ -78,15 +78,10 @@ impl Job {
     async fn attach(&self) -> Result<(), AttachError> {
         let mut client = self.or_cancelled(self.connect()).await?;
         self.or_cancelled(checks::check_server(&mut client)).await?;
+        self.or_cancelled(self.warn(&mut client)).await?;
         self.manager.create_tenant(self.tenant).await?;
         Timeline::prepare(self.manager.conf(), self.tenant, self.timeline).await?;
-        // Before the manifest: a timeline never comes back without its source.
-        let prepared = self.source.store(&self.dir()).await;
-        let made = match prepared {
-            Ok(()) => self.make_slot(&mut client).await,
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = made {
+        if let Err(error) = self.make_slot(&mut client).await {
             discard(&self.dir()).await?;
             return Err(error);
         }
@@ -98,6 +93,18 @@ impl Job {
 
     async fn connect(&self) -> Result<ReplicationClient, AttachError> {
         Ok(ReplicationClient::connect(&self.source.config()?).await?)
+    }
+
+    /// Says what whoever has set the server up may not expect.
+    async fn warn(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
+        let config = self.source.config()?;
+        let name = config.get_application_name().unwrap_or_default();
+        let until_written = self.manager.conf().checkpoint_timeout;
+        if let Some(warning) = synchrony::warning(client, name, until_written).await? {
+            tracing::warn!(timeline = %self.timeline, "{warning}");
+            self.status.update(|status| status.warnings.push(warning));
+        }
+        Ok(())
     }
 
     async fn make_slot(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
@@ -150,7 +157,10 @@ impl Job {
         });
         let ctx = RequestContext::new(TaskKind::ImportPgData, DownloadBehavior::Error);
         let remote = self.manager.remote_of(self.tenant);
-        let import = BackupImport::begin(self.manager.conf(), self.tenant, self.timeline, &start, remote, &ctx).await?;
+        let conf = self.manager.conf();
+        let mut import = BackupImport::begin(conf, self.tenant, self.timeline, &start, remote, &ctx).await?;
+        // With the manifest: a timeline never comes back without its source.
+        import.tell(self.source.told()?);
         let left = import.left();
         let imported = self.receive_all(backup, import).await;
         if imported.is_err() {

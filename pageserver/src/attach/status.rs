@@ -38,6 +38,8 @@ pub struct AttachStatus {
     pub start_lsn: Option<Lsn>,
     /// From here on pages can be read.
     pub consistent_lsn: Option<Lsn>,
+    /// What to be wary of in the server's settings.
+    pub warnings: Vec<String>,
     /// Why it failed.
     pub error: Option<String>,
 }

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use utils::id::TenantId;
 
-use super::Permission;
 use super::keys::PublicKey;
+use super::permission::Permission;
 
 /// Tokens longer than this are not looked at.
 const MAX_TOKEN_BYTES: usize = 8192;
@@ -31,9 +31,20 @@ struct Claims {
     nbf: Option<f64>,
 }
 
-/// What `token` allows, if one of `keys` has signed it and it is valid at `now`. The error is for the log.
-pub(super) fn permission(token: &str, keys: &[PublicKey], now: SystemTime) -> Result<Permission, &'static str> {
-    let claims = verified_claims(token, keys)?;
+/// A token that is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verified {
+    /// What it allows.
+    pub(super) permission: Permission,
+    /// Who has signed it.
+    pub(super) key: PublicKey,
+    /// When it is good no more; never if `None`.
+    pub(super) until: Option<SystemTime>,
+}
+
+/// What `token` says, if one of `keys` has signed it and it is valid at `now`. The error is for the log.
+pub(super) fn verify(token: &str, keys: &[PublicKey], now: SystemTime) -> Result<Verified, &'static str> {
+    let (claims, key) = verified_claims(token, keys)?;
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     if claims.exp.is_some_and(|exp| now >= exp + LEEWAY.as_secs_f64()) {
         return Err("it has expired");
@@ -41,15 +52,13 @@ pub(super) fn permission(token: &str, keys: &[PublicKey], now: SystemTime) -> Re
     if claims.nbf.is_some_and(|nbf| now + LEEWAY.as_secs_f64() < nbf) {
         return Err("it is not valid yet");
     }
-    match (claims.scope.as_str(), claims.tenant_id) {
-        ("pageserverapi", _) => Ok(Permission::All),
-        ("tenant", Some(tenant)) => Ok(Permission::Tenant(tenant)),
-        ("tenant", None) => Err("its scope is tenant, and it names none"),
-        _ => Err("its scope is not one of this service"),
-    }
+    // One that is farther away than the clock reaches is as good as none.
+    let until = claims.exp.and_then(|exp| Duration::try_from_secs_f64(exp + LEEWAY.as_secs_f64()).ok());
+    let until = until.and_then(|until| UNIX_EPOCH.checked_add(until));
+    Ok(Verified { permission: Permission::of(&claims.scope, claims.tenant_id)?, key, until })
 }
 
-fn verified_claims(token: &str, keys: &[PublicKey]) -> Result<Claims, &'static str> {
+fn verified_claims(token: &str, keys: &[PublicKey]) -> Result<(Claims, PublicKey), &'static str> {
     if token.len() > MAX_TOKEN_BYTES {
         return Err("it is too long");
     }
@@ -60,10 +69,10 @@ fn verified_claims(token: &str, keys: &[PublicKey]) -> Result<Claims, &'static s
         return Err("it is not signed with EdDSA");
     }
     let signature = decode(signature)?;
-    if !keys.iter().any(|key| key.has_signed(signed.as_bytes(), &signature)) {
-        return Err("no known key has signed it");
-    }
-    serde_json::from_slice(&decode(payload)?).map_err(|_| "its claims are not understood")
+    let key = keys.iter().find(|key| key.has_signed(signed.as_bytes(), &signature));
+    let key = key.ok_or("no known key has signed it")?;
+    let claims = serde_json::from_slice(&decode(payload)?).map_err(|_| "its claims are not understood")?;
+    Ok((claims, *key))
 }
 
 fn decode(part: &str) -> Result<Vec<u8>, &'static str> {

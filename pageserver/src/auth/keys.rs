@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use parking_lot::RwLock;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::sync::watch;
 
 /// What stands before the 32 bytes of an Ed25519 key in DER (RFC 8410): sequence, algorithm 1.3.101.112, bit string.
 const ED25519_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -39,16 +39,16 @@ pub enum KeyError {
 }
 
 /// An Ed25519 public key.
-#[derive(Clone, Debug)]
-pub(super) struct PublicKey(UnparsedPublicKey<[u8; 32]>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PublicKey([u8; 32]);
 
 impl PublicKey {
     pub(super) fn new(bytes: [u8; 32]) -> Self {
-        Self(UnparsedPublicKey::new(&ED25519, bytes))
+        Self(bytes)
     }
 
     pub(super) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
-        self.0.verify(message, signature).is_ok()
+        UnparsedPublicKey::new(&ED25519, self.0).verify(message, signature).is_ok()
     }
 }
 
@@ -56,7 +56,7 @@ impl PublicKey {
 #[derive(Debug)]
 pub struct KeyRing {
     path: Utf8PathBuf,
-    keys: RwLock<Arc<[PublicKey]>>,
+    keys: watch::Sender<Arc<[PublicKey]>>,
 }
 
 impl KeyRing {
@@ -65,23 +65,29 @@ impl KeyRing {
     /// # Errors
     /// If a file cannot be read or holds anything but Ed25519 public keys, or if there is no key at all.
     pub fn load(path: Utf8PathBuf) -> Result<Self, KeyError> {
-        let keys = RwLock::new(read_all(&path)?);
+        let keys = watch::Sender::new(read_all(&path)?);
         Ok(Self { path, keys })
     }
 
-    /// Reads the keys again; gives their number. On error those in use stay.
+    /// Reads the keys again; gives their number. On error those in use stay. What was allowed by a key that is gone
+    /// ends.
     ///
     /// # Errors
     /// As [`KeyRing::load`].
     pub fn reload(&self) -> Result<usize, KeyError> {
         let keys = read_all(&self.path)?;
         let count = keys.len();
-        *self.keys.write() = keys;
+        self.keys.send_replace(keys);
         Ok(count)
     }
 
     pub(super) fn current(&self) -> Arc<[PublicKey]> {
-        Arc::clone(&self.keys.read())
+        Arc::clone(&self.keys.borrow())
+    }
+
+    /// The keys, and every change of them.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<[PublicKey]>> {
+        self.keys.subscribe()
     }
 }
 

@@ -6,6 +6,7 @@ use camino::Utf8Path;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
+use utils::id::TenantId;
 
 use super::keys::PublicKey;
 use super::*;
@@ -43,7 +44,7 @@ impl Signer {
 }
 
 fn permission(signer: &Signer, token: &str) -> Result<Permission, &'static str> {
-    jwt::permission(token, &[PublicKey::new(signer.public())], at(1_000_000))
+    jwt::verify(token, &[PublicKey::new(signer.public())], at(1_000_000)).map(|verified| verified.permission)
 }
 
 fn at(seconds: u64) -> SystemTime {
@@ -68,15 +69,21 @@ fn scopes_say_what_is_allowed() {
     let tenant: TenantId = TENANT.parse().unwrap();
     let all = permission(&signer, &signer.claims(&json!({"scope": "pageserverapi"}))).unwrap();
     assert_eq!((all.check_all(), all.check_tenant(tenant)), (Ok(()), Ok(())));
-    let one = permission(&signer, &signer.claims(&json!({"scope": "tenant", "tenant_id": TENANT}))).unwrap();
-    assert_eq!((one.check_all(), one.check_tenant(tenant)), (Err(AuthError::Forbidden), Ok(())));
-    assert_eq!(one.check_tenant(TenantId::generate()), Err(AuthError::Forbidden));
+    assert_eq!(all.check_tenant_admin(tenant), Ok(()));
+    for (scope, admin) in [("tenant", Err(AuthError::Forbidden)), ("tenant_admin", Ok(()))] {
+        let one = permission(&signer, &signer.claims(&json!({"scope": scope, "tenant_id": TENANT}))).unwrap();
+        assert_eq!((one.check_all(), one.check_tenant(tenant)), (Err(AuthError::Forbidden), Ok(())));
+        assert_eq!((one.check_tenant_admin(tenant), scope), (admin, scope));
+        let other = TenantId::generate();
+        assert_eq!(one.check_tenant(other), Err(AuthError::Forbidden));
+        assert_eq!(one.check_tenant_admin(other), Err(AuthError::Forbidden));
+        let nameless = signer.claims(&json!({"scope": scope, "tenant_id": null}));
+        assert_eq!(permission(&signer, &nameless), Err("its scope is a tenant, and it names none"));
+    }
     for scope in ["tenantendpoint", "safekeeperdata", "generations_api", "admin", "infra", "scrubber", "Tenant", ""] {
         let token = signer.claims(&json!({"scope": scope, "tenant_id": TENANT}));
         assert_eq!(permission(&signer, &token), Err("its scope is not one of this service"), "{scope}");
     }
-    let nameless = signer.claims(&json!({"scope": "tenant", "tenant_id": null}));
-    assert_eq!(permission(&signer, &nameless), Err("its scope is tenant, and it names none"));
 }
 
 #[test]
@@ -128,10 +135,10 @@ fn keys_come_from_a_file_or_a_directory_and_can_be_replaced() {
     write(dir.path(), "notes.txt", "not a key");
     let keys = Arc::new(KeyRing::load(dir.path().to_owned()).unwrap());
     let auth = Auth::jwt(Arc::clone(&keys));
-    assert_eq!(auth.check(Some(&token(&first))), Ok(Permission::All));
-    assert_eq!(auth.check(Some(&token(&second))), Err(AuthError::Invalid));
-    assert_eq!(auth.check(None), Err(AuthError::Missing));
-    assert_eq!(Auth::trust().check(None), Ok(Permission::All));
+    assert_eq!(auth.check(Some(&token(&first))).unwrap().permission(), Permission::All);
+    assert_eq!(auth.check(Some(&token(&second))).err(), Some(AuthError::Invalid));
+    assert_eq!(auth.check(None).err(), Some(AuthError::Missing));
+    assert_eq!(Auth::trust().check(None).unwrap().permission(), Permission::All);
 
     write(dir.path(), "b.pem", &second.pem());
     assert_eq!(keys.reload().unwrap(), 2);
@@ -144,6 +151,45 @@ fn keys_come_from_a_file_or_a_directory_and_can_be_replaced() {
     let both = dir.path().join("both.pem");
     std::fs::write(&both, format!("{}{}", first.pem(), second.pem())).unwrap();
     assert_eq!(KeyRing::load(both).unwrap().reload().unwrap(), 2);
+}
+
+/// Whether a grant ends within a moment.
+async fn ends(grant: &Grant) -> bool {
+    tokio::time::timeout(Duration::from_millis(50), grant.ended()).await.is_ok()
+}
+
+#[tokio::test]
+async fn what_was_allowed_ends_with_the_token_and_with_its_key() {
+    let dir = camino_tempfile::tempdir().unwrap();
+    let (first, second) = (Signer::new(), Signer::new());
+    write(dir.path(), "a.pem", &first.pem());
+    write(dir.path(), "b.pem", &second.pem());
+    let keys = Arc::new(KeyRing::load(dir.path().to_owned()).unwrap());
+    let auth = Auth::jwt(Arc::clone(&keys));
+    let granted = |signer: &Signer, exp: Value| {
+        auth.check(Some(&signer.claims(&json!({"scope": "pageserverapi", "exp": exp})))).unwrap()
+    };
+    assert!(!ends(&Auth::trust().check(None).unwrap()).await);
+    // Clocks may be a minute apart: it is good for a second yet.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let short = granted(&first, json!(now - 59.0));
+    assert!(!ends(&short).await);
+    tokio::time::timeout(Duration::from_secs(20), short.ended()).await.expect("it ends by itself");
+    for never in [json!(null), json!(now + 3600.0), json!(1e300)] {
+        assert!(!ends(&granted(&first, never)).await);
+    }
+
+    let (by_first, by_second) = (granted(&first, json!(null)), granted(&second, json!(now + 3600.0)));
+    keys.reload().unwrap();
+    assert!(!ends(&by_first).await && !ends(&by_second).await, "the same keys");
+    let waiting = tokio::spawn({
+        let by_second = by_second.clone();
+        async move { by_second.ended().await }
+    });
+    std::fs::remove_file(dir.path().join("b.pem")).unwrap();
+    assert_eq!(keys.reload().unwrap(), 1);
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("at once").unwrap();
+    assert!(ends(&by_second).await && !ends(&by_first).await);
 }
 
 #[test]

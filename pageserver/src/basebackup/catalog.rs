@@ -7,10 +7,10 @@ use pageserver_api::boot_image::{CATALOG_INDEX_NAME, CATALOG_PAGES_NAME, Catalog
 use pageserver_api::reltag::{BlockNumber, MAIN_FORK, RelTag};
 use wal_decoder::tablespaces::TablespaceTable;
 
-use super::contents::{Relations, tablespace_oid};
+use super::cluster::{Relations, tablespace_oid};
 use super::relations::{PAGES_PER_READ, read};
+use super::request::{BackupError, Sink};
 use super::tar::Tar;
-use super::{BackupError, Sink};
 use crate::errors::StorageError;
 use crate::pgdata::PageStore;
 use crate::pgdata::listing::Listing;

@@ -1,23 +1,22 @@
 //! Which files there are, and what is in them.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use pageserver_api::boot_image::{MANIFEST_NAME, Manifest, RelationSize};
 use pageserver_api::key::{CONTROLFILE_KEY, relmap_key, slru_block_key, twophase_file_key};
-use pageserver_api::parameters::ClusterParameters;
 use pageserver_api::reltag::{BlockNumber, DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, RelTag, SlruKind};
 use postgres_formats::control_file::ControlFile;
 use postgres_formats::relmap;
+use postgres_formats::replorigin::{self, DO_NOT_REPLICATE};
 use postgres_formats::slru::segment_file_name;
 use postgres_formats::twophase;
 use postgres_formats::version::PgVersion;
 use utils::lsn::Lsn;
-use wal_decoder::tablespaces::TablespaceTable;
 
+use super::cluster::{Cluster, Relations, tablespace_oid};
+use super::request::{BackupError, BackupRequest, Extent, Sink};
 use super::server_files::{checkpoint_lsn, control_file, history_file, wal_segments};
 use super::tar::Tar;
-use super::{BackupError, BackupRequest, Extent, Sink, catalog, relations};
+use super::{catalog, relations, settings};
 use crate::errors::StorageError;
 use crate::pgdata::PageStore;
 use crate::pgdata::listing::Listing;
@@ -47,26 +46,6 @@ const DIRS: [&str; 22] = [
     "pg_xact",
 ];
 
-/// As `initdb` has it, but for the network: who copies a cluster should decide again who may use the copy.
-const HBA: &str = "# Only users of this machine. Change it to what the copy is for.\nlocal all all trust\n\
-                   local replication all trust\n";
-
-/// What is known of the cluster besides its data.
-struct Cluster {
-    version: PgVersion,
-    parameters: ClusterParameters,
-    tablespaces: TablespaceTable,
-}
-
-/// Relations that a server reads, but for unlogged ones; as keys name them.
-#[derive(Debug, Default)]
-pub(super) struct Relations {
-    /// Sizes in blocks.
-    pub(super) forks: BTreeMap<RelTag, BlockNumber>,
-    /// By tablespace and database: OIDs of mapped catalogs, and their files.
-    pub(super) mapped: BTreeMap<(u32, u32), Vec<(u32, u32)>>,
-}
-
 pub(super) async fn write<S: PageStore, W: Sink>(
     store: &S,
     request: BackupRequest,
@@ -76,8 +55,11 @@ pub(super) async fn write<S: PageStore, W: Sink>(
     let imported = listing.required(CONTROLFILE_KEY).await?;
     let imported = ControlFile::decode(&imported).map_err(|error| damaged("control file", &error))?;
     let parameters = listing.parameters().await?;
-    let cluster = Cluster { version: imported.version, tablespaces: listing.tablespaces().await?, parameters };
-    write_settings(&cluster, tar).await?;
+    let (tablespaces, mut origins) = (listing.tablespaces().await?, listing.replication_origins().await?);
+    origins.retain(|origin, _| *origin != DO_NOT_REPLICATE);
+    let settings = listing.settings().await?;
+    let cluster = Cluster { version: imported.version, parameters, settings, tablespaces, origins };
+    write_common(&cluster, tar).await?;
     let relations = write_databases(&listing, &cluster, request.extent, tar).await?;
     for kind in SlruKind::ALL {
         write_slru(&listing, kind, tar).await?;
@@ -87,6 +69,8 @@ pub(super) async fn write<S: PageStore, W: Sink>(
         let name = twophase::file_name(cluster.version, xid);
         tar.file(&format!("pg_twophase/{name}"), &state).await?;
     }
+    // Without it a subscriber would apply again what it has applied.
+    tar.file(replorigin::CHECKPOINT_FILE, &replorigin::encode_checkpoint(&cluster.origins)).await?;
     let lsn = checkpoint_lsn(request.lsn, &cluster.parameters);
     let control = control_file(imported, &cluster.parameters, listing.checkpoint().await?, lsn);
     write_wal(&control, request.prev, tar).await?;
@@ -102,7 +86,7 @@ fn damaged(what: &str, error: &dyn std::fmt::Display) -> StorageError {
     StorageError::Internal(format!("stored {what}: {error}"))
 }
 
-async fn write_settings<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
+async fn write_common<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
     for dir in DIRS {
         tar.dir(dir).await?;
     }
@@ -110,43 +94,11 @@ async fn write_settings<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Res
         tar.dir("pg_wal/summaries").await?;
     }
     tar.file("PG_VERSION", version_file(cluster.version).as_bytes()).await?;
-    tar.file("postgresql.conf", settings(&cluster.parameters).as_bytes()).await?;
-    tar.file("postgresql.auto.conf", b"").await?;
-    tar.file("pg_ident.conf", b"").await?;
-    Ok(tar.file("pg_hba.conf", HBA.as_bytes()).await?)
+    settings::write(cluster, tar).await
 }
 
 fn version_file(version: PgVersion) -> String {
     format!("{}\n", version.major())
-}
-
-/// What the data depend on: with less, prepared transactions could not be recovered, say.
-fn settings(parameters: &ClusterParameters) -> String {
-    let wal_level = match parameters.wal_level {
-        0 => "minimal",
-        1 => "replica",
-        _ => "logical",
-    };
-    let on = |value: bool| if value { "on" } else { "off" };
-    // Without WAL for replicas there cannot be senders.
-    let senders = if parameters.wal_level == 0 { 0 } else { parameters.max_wal_senders };
-    format!(
-        "# The settings of the cluster that this is a copy of, as far as its data depend on them.\n\
-         wal_level = {wal_level}\n\
-         wal_log_hints = {}\n\
-         track_commit_timestamp = {}\n\
-         max_connections = {}\n\
-         max_worker_processes = {}\n\
-         max_wal_senders = {senders}\n\
-         max_prepared_transactions = {}\n\
-         max_locks_per_transaction = {}\n",
-        on(parameters.wal_log_hints),
-        on(parameters.track_commit_timestamp),
-        parameters.max_connections,
-        parameters.max_worker_processes,
-        parameters.max_prepared_transactions,
-        parameters.max_locks_per_transaction,
-    )
 }
 
 async fn write_databases<S: PageStore, W: Sink>(
@@ -207,11 +159,6 @@ async fn write_boot_files<S: PageStore, W: Sink>(
         relations,
     };
     Ok(tar.file_beside(MANIFEST_NAME, &manifest.encode()).await?)
-}
-
-/// The OID of the tablespace that `number` stands for in keys.
-pub(super) fn tablespace_oid(tablespaces: &TablespaceTable, number: u32) -> Result<u32, StorageError> {
-    tablespaces.oid(number).ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))
 }
 
 fn tablespace_dir(version: PgVersion, oid: u32) -> String {

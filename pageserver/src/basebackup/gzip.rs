@@ -6,7 +6,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::Sink;
+use super::request::Sink;
 
 /// Compressed bytes are passed on in pieces of about this size.
 const PIECE: usize = 64 * 1024;

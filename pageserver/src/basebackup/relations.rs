@@ -7,8 +7,8 @@ use pageserver_api::key::rel_block_key;
 use pageserver_api::reltag::{BlockNumber, INIT_FORK, MAIN_FORK, RelTag, fork_name};
 use postgres_formats::page::{PageBytes, set_data_checksum};
 
+use super::request::{BackupError, Extent, Sink};
 use super::tar::Tar;
-use super::{BackupError, Extent, Sink};
 use crate::errors::StorageError;
 use crate::pgdata::PageStore;
 use crate::pgdata::listing::Listing;

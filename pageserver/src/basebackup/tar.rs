@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use pageserver_api::boot_image::{SUMS_NAME, Sum, Sums, UPPER_DIR};
 use tar::{EntryType, Header};
 
-use super::Sink;
+use super::request::Sink;
 
 const BLOCK: usize = 512;
 /// Zeros are sent in pieces of this size at most.

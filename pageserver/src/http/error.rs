@@ -62,7 +62,7 @@ impl IntoResponse for ApiError {
 impl From<AuthError> for ApiError {
     fn from(error: AuthError) -> Self {
         let status = match error {
-            AuthError::Missing | AuthError::Invalid => StatusCode::UNAUTHORIZED,
+            AuthError::Missing | AuthError::Invalid | AuthError::Ended => StatusCode::UNAUTHORIZED,
             AuthError::Forbidden => StatusCode::FORBIDDEN,
         };
         Self::new(status, error.to_string())

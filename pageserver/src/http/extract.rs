@@ -1,5 +1,7 @@
 //! Parts of a request, refused in the form of all our errors where they make no sense.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -10,13 +12,17 @@ use utils::id::TimelineId;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
+use super::ids::{TenantShardText, TimelineText};
+
+/// For the whole body to arrive: while it does, the request takes the place of another one.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The path names a tenant.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(crate) struct TenantPath {
     /// The tenant: 32 hexadecimal digits.
-    #[param(value_type = String)]
+    #[param(value_type = TenantShardText)]
     pub(crate) tenant_shard_id: TenantShardId,
 }
 
@@ -25,10 +31,10 @@ pub(crate) struct TenantPath {
 #[into_params(parameter_in = Path)]
 pub(crate) struct TimelinePath {
     /// The tenant: 32 hexadecimal digits.
-    #[param(value_type = String)]
+    #[param(value_type = TenantShardText)]
     pub(crate) tenant_shard_id: TenantShardId,
     /// The timeline: 32 hexadecimal digits.
-    #[param(value_type = String)]
+    #[param(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
 }
 
@@ -60,7 +66,9 @@ pub(crate) struct Body<T>(pub(crate) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = bytes::Bytes::from_request(request, state).await.map_err(|rejection| {
+        let arriving = tokio::time::timeout(BODY_TIMEOUT, bytes::Bytes::from_request(request, state)).await;
+        let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
+        let bytes = arriving.map_err(late)?.map_err(|rejection| {
             let status = rejection.status();
             let status = if status.is_client_error() { status } else { StatusCode::BAD_REQUEST };
             ApiError::new(status, rejection.body_text())

@@ -9,6 +9,7 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
+use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
 use super::sources::LeftSlot;
 use crate::disk_budget::Level;
 
@@ -23,16 +24,19 @@ pub(crate) struct Slug {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TenantInfo {
     /// Its id.
-    #[schema(value_type = String)]
+    #[schema(value_type = TenantShardText)]
     pub(crate) id: TenantShardId,
-    /// Active, or Fenced: another server has taken it over, and this one serves what it has.
+    /// Active; Fenced: another server has taken it over, and this one serves what it has; or Broken: it could not be
+    /// attached.
     pub(crate) state: Slug,
+    /// Why it is Broken.
+    pub(crate) reason: Option<String>,
     /// Bytes of all layer files.
     pub(crate) current_physical_size: u64,
     /// Always attached.
     pub(crate) attachment_status: Slug,
     /// Its timelines, those that could not be opened among them.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<TimelineText>)]
     pub(crate) timelines: Vec<TimelineId>,
     /// The generation that this server holds; null without object storage.
     pub(crate) generation: Option<u32>,
@@ -104,7 +108,7 @@ pub(crate) struct LocationAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShardLocation {
     /// The shard.
-    #[schema(value_type = String)]
+    #[schema(value_type = TenantShardText)]
     pub(crate) shard_id: TenantShardId,
     /// This server.
     pub(crate) node_id: u64,
@@ -126,36 +130,36 @@ pub(crate) enum TimelineState {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TimelineInfo {
     /// Its tenant.
-    #[schema(value_type = String)]
+    #[schema(value_type = TenantShardText)]
     pub(crate) tenant_id: TenantShardId,
     /// Its id.
-    #[schema(value_type = String)]
+    #[schema(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
     /// The branch's name, if it was given one.
     pub(crate) name: Option<String>,
     /// The timeline that it branches off.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<TimelineText>)]
     pub(crate) ancestor_timeline_id: Option<TimelineId>,
     /// The last LSN that it has in common with that.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<LsnText>)]
     pub(crate) ancestor_lsn: Option<Lsn>,
     /// History is complete up to here, in memory.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) last_record_lsn: Lsn,
     /// Start of the last record; null if not known.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<LsnText>)]
     pub(crate) prev_record_lsn: Option<Lsn>,
     /// History is complete up to here, on disk.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) disk_consistent_lsn: Lsn,
     /// Nothing below is readable.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) min_readable_lsn: Lsn,
     /// The same: nothing is collected as yet.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) applied_gc_cutoff_lsn: Lsn,
     /// Its own history begins here.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) initdb_lsn: Lsn,
     /// Bytes of its layer files.
     pub(crate) current_physical_size: u64,
@@ -169,7 +173,7 @@ pub(crate) struct TimelineInfo {
     /// Always false.
     pub(crate) is_archived: bool,
     /// Timelines that branch off it.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<TimelineText>)]
     pub(crate) children: Vec<TimelineId>,
     /// The cluster's own identifier.
     pub(crate) system_identifier: u64,
@@ -184,7 +188,7 @@ pub(crate) struct TimelineInfo {
     /// Bytes of values in memory and ephemeral files.
     pub(crate) in_memory_bytes: u64,
     /// History is complete up to here in object storage; null if it is not there.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<LsnText>)]
     pub(crate) remote_consistent_lsn: Option<Lsn>,
     /// The generation that this server writes under; 0 if there never was object storage.
     pub(crate) generation: u32,
@@ -202,14 +206,15 @@ pub(crate) struct TimelineInfo {
     pub(crate) upload_error: Option<String>,
 }
 
-/// A timeline that could not be opened.
+/// A timeline that could not be opened. It has these members only: so it is told from one that is open.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct BrokenTimeline {
     /// Its tenant.
-    #[schema(value_type = String)]
+    #[schema(value_type = TenantShardText)]
     pub(crate) tenant_id: TenantShardId,
     /// Its id.
-    #[schema(value_type = String)]
+    #[schema(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
     /// Why.
     pub(crate) state: TimelineState,
@@ -234,15 +239,16 @@ pub(crate) struct TimelineCreate {
     #[serde(default)]
     pub(crate) name: Option<String>,
     /// Its id, drawn by the caller so that he may try again.
-    #[schema(value_type = String)]
+    #[schema(value_type = TimelineText)]
     pub(crate) new_timeline_id: TimelineId,
     /// The timeline to branch off.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<TimelineText>)]
     pub(crate) ancestor_timeline_id: Option<TimelineId>,
     /// The last LSN to have in common; the ancestor's last record if not given.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<LsnText>)]
     pub(crate) ancestor_start_lsn: Option<Lsn>,
-    /// Instead of an LSN: the last commit to have in common is the last one up to this moment (RFC 3339).
+    /// Instead of an LSN: the last commit to have in common is the last one up to this moment (RFC 3339, or how long
+    /// ago by the server's clock, such as `10 minutes ago`).
     pub(crate) ancestor_start_timestamp: Option<String>,
     /// If given, must be that of the ancestor.
     pub(crate) pg_version: Option<u32>,
@@ -256,7 +262,7 @@ pub(crate) struct TimelineCreate {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LsnBody {
     /// Such as 0/16B3748.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) lsn: Lsn,
 }
 
@@ -271,7 +277,7 @@ pub(crate) struct LeaseAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LsnByTimestampAnswer {
     /// See `kind`.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) lsn: Lsn,
     /// present: the last LSN whose commits are not after the moment; future: no commit is after it, the last LSN;
     /// past: all are, the first readable LSN; nodata: no commit is known, the last LSN.
@@ -285,7 +291,7 @@ pub(crate) struct LsnByTimestampAnswer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct WaitLsn {
     /// By timeline.
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(value_type = BTreeMap<TimelineText, LsnText>)]
     pub(crate) timelines: BTreeMap<TimelineId, Lsn>,
     /// How long at most, such as `10s`.
     pub(crate) timeout: String,
@@ -306,10 +312,10 @@ pub(crate) struct InMemoryLayer {
     /// Open or Frozen.
     pub(crate) kind: &'static str,
     /// First LSN.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) lsn_start: Lsn,
     /// End of its LSNs so far, exclusive.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) lsn_end: Lsn,
     /// Bytes of values.
     pub(crate) size: u64,
@@ -325,10 +331,10 @@ pub(crate) struct HistoricLayer {
     /// Bytes.
     pub(crate) layer_file_size: u64,
     /// First LSN.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) lsn_start: Lsn,
     /// End of its LSNs, exclusive; null for images, which are as of `lsn_start`.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<LsnText>)]
     pub(crate) lsn_end: Option<Lsn>,
     /// Whether it is in object storage only, but for blocks that are cached.
     pub(crate) remote: bool,
@@ -350,7 +356,7 @@ pub(crate) struct KeySpaceAnswer {
     /// Ranges, end exclusive, of which some keys have a value.
     pub(crate) sparse_keys: Vec<[String; 2]>,
     /// As of here.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     pub(crate) at_lsn: Lsn,
 }
 
@@ -362,10 +368,10 @@ pub(crate) struct AttachBody {
     /// REPLICATION.
     pub(crate) connstr: String,
     /// The tenant to make; drawn if not given.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<TenantText>)]
     pub(crate) tenant_id: Option<TenantId>,
     /// The timeline to make; drawn if not given.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<TimelineText>)]
     pub(crate) timeline_id: Option<TimelineId>,
     /// Name of the replication slot; made from the timeline's id if not given.
     pub(crate) slot: Option<String>,
@@ -375,10 +381,10 @@ pub(crate) struct AttachBody {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AttachAnswer {
     /// The tenant.
-    #[schema(value_type = String)]
+    #[schema(value_type = TenantShardText)]
     pub(crate) tenant_id: TenantShardId,
     /// The timeline.
-    #[schema(value_type = String)]
+    #[schema(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
 }
 
@@ -397,7 +403,7 @@ pub(crate) struct StatusAnswer {
     /// Version of the program.
     pub(crate) version: &'static str,
     /// Tenants that another server has taken over.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<TenantShardText>)]
     pub(crate) fenced_tenants: Vec<TenantShardId>,
     /// The local disk, once it was measured.
     pub(crate) disk: Option<DiskStatus>,

@@ -1,15 +1,26 @@
-//! Moments as text: RFC 3339 in, with any offset; RFC 3339 in UTC out.
+//! Moments as text: RFC 3339 with any offset, or how long ago by this server's clock; RFC 3339 in UTC out.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use utils::excerpt::Excerpt;
 
 use crate::pgdata::timestamps::PgTimestamp;
 
 /// Seconds from 1970 to 2000, where Postgres' time begins.
 const PG_EPOCH: u64 = 946_684_800;
 
-/// Parses `2026-01-31T12:30:00.5Z`, also with a blank for the `T`, or an offset such as `+02:00` for the `Z`.
+/// Parses `2026-01-31T12:30:00.5Z`, also with a blank for the `T`, or an offset such as `+02:00` for the `Z`; or
+/// `10 minutes ago`.
 pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
-    let invalid = || format!("invalid moment {text:?}: expected RFC 3339 such as 2026-01-31T12:30:00Z");
+    let invalid = || {
+        let shown = Excerpt(text);
+        format!("invalid moment {shown:?}: expected RFC 3339 such as 2026-01-31T12:30:00Z, or such as 10 minutes ago")
+    };
+    if let Some(ago) = text.trim_end().strip_suffix("ago") {
+        let ago = humantime::parse_duration(ago.trim()).map_err(|_| invalid())?;
+        let moment = env::clock::system_now().checked_sub(ago).filter(|moment| *moment >= UNIX_EPOCH);
+        return moment.ok_or_else(|| format!("invalid moment {:?}: that is before 1970", Excerpt(text)));
+    }
     let (local, offset) = split_offset(text).ok_or_else(invalid)?;
     let local = humantime::parse_rfc3339_weak(local).map_err(|_| invalid())?;
     let shifted = if offset < 0 {
@@ -82,6 +93,19 @@ mod tests {
             "+02:00",
             "\u{65e5}\u{672c}:\u{8a9e}1",
         ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn how_long_ago_is_told_by_this_clock() {
+        env::clock::freeze_thread();
+        let now = env::clock::system_now();
+        for (text, seconds) in [("4 seconds ago", 4), ("1h 30m ago", 5400), ("2days ago ", 172_800)] {
+            assert_eq!(parse(text), Ok(now - Duration::from_secs(seconds)), "{text}");
+        }
+        for bad in ["ago", "minutes ago", "-5 minutes ago", "12 parsecs ago", "100 years ago", "99999999999 years ago"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::Operation;
 
-use super::guard::parameters;
+use super::known_args::parameters;
 
 const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>pageserver</title>\n<style>\
     body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\

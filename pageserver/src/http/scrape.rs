@@ -8,7 +8,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::METRICS;
+use crate::block_cache;
+use crate::http::sources::Sources;
+use crate::metrics::{Exposition, METRICS};
 use crate::tenant::manager::TenantManager;
 use crate::tenant::timeline::{LayerInfo, LayerKind, Timeline};
 
@@ -25,25 +27,30 @@ struct Gauges {
     upload_queue_bytes: Of<3>,
     resident_physical_size: Of<3>,
     ephemeral_bytes: Of<3>,
-    layer_count: Of<5>,
+    following: Of<3>,
+    layers: Of<5>,
     layer_bytes: Of<5>,
+    block_memory: Of<1>,
     tenant_states: Of<1>,
     timeline_states: Of<1>,
 }
 
-/// The whole text of a scrape.
-pub(super) fn text(manager: &TenantManager) -> Result<String, fmt::Error> {
+/// The whole text of a scrape, of the kind `wanted`.
+pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Exposition) -> Result<String, fmt::Error> {
     let gauges = Gauges::default();
     let tenants = manager.tenants();
     set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
+    for (usage, bytes) in block_cache::memory_by_use() {
+        set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
+    }
     let mut active = 0;
     for timeline in tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten() {
         active += u64::from(timeline.broken().is_none());
-        gauges.add(&timeline);
+        gauges.add(&timeline, sources.is_following(&timeline));
     }
     set(&gauges.timeline_states, [("state", "Active".to_owned())], active);
     set(&gauges.timeline_states, [("state", "Broken".to_owned())], manager.broken().len() as u64);
-    METRICS.scrape(&gauges.registry())
+    METRICS.scrape(&gauges.registry(), wanted)
 }
 
 fn set<const N: usize>(family: &Of<N>, labels: [(&'static str, String); N], value: u64)
@@ -54,7 +61,7 @@ where
 }
 
 impl Gauges {
-    fn add(&self, timeline: &Timeline) {
+    fn add(&self, timeline: &Timeline, is_following: Option<bool>) {
         let (tenant, info) = (timeline.tenant_shard_id(), timeline.info());
         let shard = format!("{:02x}{:02x}", tenant.shard_number.0, tenant.shard_count.0);
         let labels = [
@@ -70,12 +77,15 @@ impl Gauges {
         set(&self.upload_queue_bytes, labels.clone(), info.upload_bytes);
         set(&self.resident_physical_size, labels.clone(), info.resident_bytes);
         set(&self.ephemeral_bytes, labels.clone(), info.in_memory_bytes);
+        if let Some(is_following) = is_following {
+            set(&self.following, labels.clone(), u64::from(is_following));
+        }
         // The open layer does not count: it comes and goes.
         for layer in timeline.layers().iter().filter(|layer| layer.kind != LayerKind::Open) {
             let [tenant, shard, timeline] = labels.clone();
             let (level, kind) = level_and_kind(layer);
             let labels = [tenant, shard, timeline, ("level", level.to_owned()), ("kind", kind.to_owned())];
-            self.layer_count.get_or_create(&labels).inc();
+            self.layers.get_or_create(&labels).inc();
             self.layer_bytes.get_or_create(&labels).inc_by(layer.size);
         }
     }
@@ -95,14 +105,17 @@ impl Gauges {
                 &self.resident_physical_size,
             ),
             ("timeline_ephemeral_bytes", "Bytes of values that are not in layer files", &self.ephemeral_bytes),
+            ("walreceiver_following", "Whether WAL comes, of timelines that follow a server", &self.following),
         ];
         for (name, help, family) in named {
             registry.register(name, help, family.clone());
         }
-        registry.register("layer_count", "Layers but the open one", self.layer_count.clone());
+        registry.register("layers", "Layers but the open one", self.layers.clone());
         registry.register("layer_bytes", "Bytes of layers but the open one", self.layer_bytes.clone());
-        registry.register("tenant_states_count", "Tenants", self.tenant_states.clone());
-        registry.register("timeline_states_count", "Timelines", self.timeline_states.clone());
+        let help = "Memory of blocks from object storage, which block_cache_memory limits";
+        registry.register("block_memory_bytes", help, self.block_memory.clone());
+        registry.register("tenant_states", "Tenants", self.tenant_states.clone());
+        registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         registry
     }
 }

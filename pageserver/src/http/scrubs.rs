@@ -91,12 +91,17 @@ impl Scrubs {
             return Err(ManageError::Conflict(format!("tenant {tenant} is being scrubbed")));
         }
         jobs.insert(tenant, Arc::clone(&job));
-        let running = Arc::clone(&job);
+        let (running, manager) = (Arc::clone(&job), manager.clone());
         env::spawn::task("scrub", async move {
             let result = scrub::scrub(&subject, options, &running.progress).await;
-            let found = result.as_ref().map_or(0, |report| report.findings.len());
+            let (found, fixed) = result.as_ref().map_or((0, 0), |report| (report.findings.len(), report.fixed()));
             if found > 0 {
                 tracing::warn!(%tenant, "a scrub has found {found} things that are not as they should be");
+            }
+            if fixed > 0
+                && let Err(error) = manager.reopen(tenant).await
+            {
+                tracing::warn!(%tenant, "what a scrub has mended is opened at the next start: {error}");
             }
             *running.result.lock() = Some(result.map_err(|error| error.to_string()));
         });

@@ -1,18 +1,27 @@
-//! Connections to the management interface: accepted up to a limit, with or without TLS, and let go on shutdown.
+//! Connections to the management interface: accepted at once, with or without TLS, and let go when another one needs
+//! the place, when whoever asks may not any more, and on shutdown.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::access::Caller;
+use crate::places::{Place, Places, Work};
 
 /// A client must have sent a request's headers, and done its part of the TLS handshake, within this time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -20,48 +29,36 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(3);
 /// After an error of the system that is not one connection's, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What others ask to know whether the server is well.
+const PROBES: [&str; 2] = ["/v1/status", "/metrics"];
 
-/// Serves `router` until `cancel`; then requests in progress may end, and it returns.
+/// Serves `router` until `cancel`; then requests in progress may end, and it returns. `limit` requests are served at
+/// once, and further ones wait.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     router: Router,
-    max_connections: usize,
+    limit: usize,
     cancel: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+    let places = Places::new(limit);
     let connections = TaskTracker::new();
-    while let Some((stream, place)) = accept(&listener, &places, &cancel).await {
-        let (tls, router, cancel) = (tls.clone(), router.clone(), cancel.clone());
-        let connection = async move {
-            let _place = place;
-            match tls {
-                None => converse(stream, router, cancel).await,
-                Some(tls) => match tokio::time::timeout(OPENING_TIMEOUT, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, router, cancel).await,
-                    Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
-                    Err(_) => tracing::debug!("TLS handshake took too long"),
-                },
-            }
-        };
-        env::spawn::task("http connection", connections.track_future(connection));
+    while let Some((stream, peer)) = accept(&listener, &cancel).await {
+        let connection = Connection { place: places.enter(peer.ip()), caller: Caller::default() };
+        let work = connection.run(stream, tls.clone(), router.clone(), cancel.clone());
+        env::spawn::task("http connection", connections.track_future(work));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-/// The next connection, once there is a place for it; `None` when cancelled.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    cancel: &CancellationToken,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+/// The next connection; `None` when cancelled.
+async fn accept(listener: &TcpListener, cancel: &CancellationToken) -> Option<(TcpStream, SocketAddr)> {
     let next = async {
-        let place = Arc::clone(places).acquire_owned().await.ok()?;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return Some((stream, place)),
+                Ok(accepted) => return accepted,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection to the management interface: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -70,27 +67,73 @@ async fn accept(
         }
     };
     tokio::select! {
-        next = next => next,
+        next = next => Some(next),
         () = cancel.cancelled() => None,
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, cancel: CancellationToken) {
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(OPENING_TIMEOUT);
-    let mut connection =
-        std::pin::pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = cancel.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(CLOSING_TIMEOUT, connection).await {
-                Ok(result) => result,
-                Err(_) => return,
+/// A connection, and who has asked by it last.
+struct Connection {
+    place: Place,
+    caller: Caller,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, cancel: CancellationToken) {
+        let this = Arc::new(self);
+        let conversation = async {
+            match tls {
+                None => Arc::clone(&this).converse(stream, router, cancel).await,
+                Some(tls) => match tokio::time::timeout(OPENING_TIMEOUT, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => Arc::clone(&this).converse(stream, router, cancel).await,
+                    Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
+                    Err(_) => tracing::debug!("TLS handshake took too long"),
+                },
             }
+        };
+        tokio::select! {
+            () = conversation => {}
+            () = this.place.gives_way() => tracing::debug!("an idle connection gives way to another one"),
         }
-    };
-    if let Err(error) = result {
-        tracing::debug!("connection to the management interface: {error}");
+    }
+
+    async fn converse(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        router: Router,
+        cancel: CancellationToken,
+    ) {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(OPENING_TIMEOUT);
+        let service = service_fn(|request| Arc::clone(&self).answer(request, router.clone()));
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = self.must_end(&cancel) => {
+                connection.as_mut().graceful_shutdown();
+                match tokio::time::timeout(CLOSING_TIMEOUT, connection).await {
+                    Ok(result) => result,
+                    Err(_) => return,
+                }
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!("connection to the management interface: {error}");
+        }
+    }
+
+    /// When the server ends, or whoever has asked may not any more.
+    async fn must_end(&self, cancel: &CancellationToken) {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = self.caller.ended() => {}
+        }
+    }
+
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>, router: Router) -> Result<Response, Infallible> {
+        let work = if PROBES.contains(&request.uri().path()) { Work::Probe } else { Work::Usual };
+        let _turn = self.place.begin(work).await;
+        request.extensions_mut().insert(self.caller.clone());
+        TowerToHyperService::new(router).call(request).await
     }
 }

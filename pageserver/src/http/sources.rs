@@ -45,6 +45,12 @@ impl Sources {
         self.receivers.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
     }
 
+    /// Whether WAL comes; `None` if the timeline has no source.
+    pub(super) fn is_following(&self, timeline: &Timeline) -> Option<bool> {
+        let status = self.receivers.status(timeline.tenant_shard_id(), timeline.timeline_id());
+        status.map(|status| status.is_following())
+    }
+
     /// Receives the WAL of all timelines of a tenant that have a source.
     pub(super) async fn follow(&self, tenant: TenantShardId) {
         self.receivers.start_tenant(tenant).await;

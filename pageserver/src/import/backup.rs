@@ -37,7 +37,7 @@ use crate::context::RequestContext;
 use crate::datadir::{DataDir, corrupt};
 use crate::errors::{ErrorKind, StorageError};
 use crate::tenant::remote::TenantRemote;
-use crate::tenant::timeline::{Imported, MANIFEST_NAME, NewTimeline, Timeline, has_manifest};
+use crate::tenant::timeline::{Imported, MANIFEST_NAME, NewTimeline, Timeline, Told, has_manifest};
 use crate::virtual_file::fs;
 use place::Place;
 
@@ -89,6 +89,7 @@ pub struct BackupImport {
     /// The tenant in its bucket.
     remote: Option<Arc<TenantRemote>>,
     room: Arc<Room>,
+    told: Option<Told>,
 }
 
 /// The archive that is being received.
@@ -141,7 +142,26 @@ impl BackupImport {
         let target = Target { conf, tenant_shard_id, timeline_id, lsn, layer_bytes, room: Arc::clone(&room), ctx };
         let (archive, open, ready, stats, received, files) = Default::default();
         let (staging, tablespaces) = (Staging::create(&dir, Arc::clone(&room)).await?, table(&start.tablespaces)?);
-        Ok(Self { target, dir, staging, tablespaces, archive, open, ready, stats, received, files, remote, room })
+        Ok(Self {
+            target,
+            dir,
+            staging,
+            tablespaces,
+            archive,
+            open,
+            ready,
+            stats,
+            received,
+            files,
+            remote,
+            room,
+            told: None,
+        })
+    }
+
+    /// What is told about the timeline from outside: it never comes without.
+    pub(crate) fn tell(&mut self, told: Told) {
+        self.told = Some(told);
     }
 
     /// The bytes that follow are those of archive `name`: that of a tablespace, or without one that of the main
@@ -213,7 +233,7 @@ impl BackupImport {
         let origin = origin(&source, lsn, end.max(lsn));
         let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
         let cold = self.room.end(&layers).await?;
-        let timeline = Timeline::create_in(conf, new, Imported { layers, cold }, self.remote).await?;
+        let timeline = Timeline::create_in(conf, new, Imported { layers, cold, told: self.told }, self.remote).await?;
         Ok((timeline, stats))
     }
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use camino::Utf8PathBuf;
 use pageserver_api::key::{
-    CHECKPOINT_KEY, CONTROLFILE_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, TABLESPACES_KEY, TWOPHASEDIR_KEY, rel_block_key,
-    rel_entry_key, rel_size_key, relmap_key, repl_origin_key, slru_block_key, slru_dir_key, slru_segment_size_key,
-    twophase_file_key,
+    CHECKPOINT_KEY, CONTROLFILE_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, SETTINGS_KEY, TABLESPACES_KEY, TWOPHASEDIR_KEY,
+    rel_block_key, rel_entry_key, rel_size_key, relmap_key, repl_origin_key, slru_block_key, slru_dir_key,
+    slru_segment_size_key, twophase_file_key,
 };
 use pageserver_api::reltag::{RelTag, SlruKind};
 use postgres_formats::page::{PageBytes, PageRef};
-use postgres_formats::{relmap, twophase};
+use postgres_formats::{relmap, replorigin, twophase};
 use utils::lsn::Lsn;
 
 use super::ImportStats;
@@ -18,7 +18,8 @@ use super::segment::Ready;
 use super::sink::{FinishedLayer, ImageSink};
 use crate::datadir::{DataDir, DatabaseFiles, ForkFiles, PageChunk, PageReader, check_page};
 use crate::errors::StorageError;
-use crate::pgdata::directory::{DbDir, EXISTS, encode, encode_size, encode_twophase};
+use crate::pgdata::directory::{DbDir, EXISTS, encode, encode_progress, encode_size, encode_twophase};
+use crate::pgdata::settings::ClusterSettings;
 use crate::virtual_file::fs;
 
 /// An import under way.
@@ -184,31 +185,17 @@ impl<'a> Walk<'a> {
         self.sink.put(CONTROLFILE_KEY, &control.encode()).await?;
         self.sink.put(CHECKPOINT_KEY, &control.fields.checkpoint_copy.encode()).await?;
         self.sink.put(TABLESPACES_KEY, &source.tablespaces().encode()).await?;
-        self.sink.put(PARAMETERS_KEY, &encode(&source.parameters())).await
+        self.sink.put(PARAMETERS_KEY, &encode(&source.parameters())).await?;
+        self.sink.put(SETTINGS_KEY, &ClusterSettings::of(source)?.encode()).await
     }
 
-    /// Written at checkpoints: magic, then {origin u16, 6 bytes of padding, progress u64} each, then CRC-32C.
     async fn replication_origins(&mut self) -> Result<(), StorageError> {
-        const PATH: &str = "pg_logical/replorigin_checkpoint";
-        const MAGIC: u32 = 0x1257_DADE;
-        let Some(bytes) = self.source.read_optional(PATH)? else { return Ok(()) };
-        let path = self.source.root().join(PATH);
-        let damaged = |offset: usize, reason: &str| crate::datadir::corrupt(&path, offset as u64, reason);
-        let Some((content, crc)) = bytes.split_last_chunk::<4>() else { return Err(damaged(0, "it is too short")) };
-        if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
-            return Err(damaged(content.len(), "wrong CRC"));
-        }
-        let Some((magic, entries)) = content.split_first_chunk::<4>() else { return Err(damaged(0, "no magic")) };
-        let (entries, rest) = entries.as_chunks::<16>();
-        if u32::from_le_bytes(*magic) != MAGIC || !rest.is_empty() {
-            return Err(damaged(0, "wrong magic or length"));
-        }
-        let mut origins = BTreeMap::new();
-        for [low, high, _, _, _, _, _, _, lsn @ ..] in entries {
-            origins.insert(u16::from_le_bytes([*low, *high]), u64::from_le_bytes(*lsn));
-        }
-        for (origin, lsn) in origins {
-            self.sink.put(repl_origin_key(origin), &lsn.to_be_bytes()).await?;
+        let Some(bytes) = self.source.read_optional(replorigin::CHECKPOINT_FILE)? else { return Ok(()) };
+        let progress = replorigin::decode_checkpoint(&bytes).map_err(|error| {
+            crate::datadir::corrupt(&self.source.root().join(replorigin::CHECKPOINT_FILE), 0, error.to_string())
+        })?;
+        for (origin, lsn) in progress {
+            self.sink.put(repl_origin_key(origin), &encode_progress(lsn)).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use postgres_formats::heap::{VmClear, op2};
 use postgres_formats::record::{DecodedRecord, RelFile};
 use postgres_formats::rmgr::RmgrId;
 use redo::vm::HEAP_BLOCKS_PER_PAGE;
-use wal_decoder::interpret::BlockChange;
+use wal_decoder::interpret::{BlockChange, is_bare_hint};
 
 use super::{IngestError, WalIngest};
 use crate::errors::StorageError;
@@ -157,6 +157,9 @@ impl<S: PageStore> WalIngest<S> {
         mut change: BlockChange,
     ) -> Result<(), IngestError> {
         let (rel, blkno) = (change.rel, change.blkno);
+        if is_bare_hint(rec) && self.rel_size(rel).await?.is_none_or(|size| blkno >= size) {
+            return Ok(());
+        }
         let size = self.ensure_relation(rel).await?;
         if blkno >= size && !change.will_init && !may_create_page(rec, rel) {
             tracing::warn!(%rel, blkno, size, lsn = %self.start, "record needs a page beyond the end: passed over");

@@ -160,6 +160,24 @@ async fn a_record_that_needs_a_missing_page_is_passed_over() {
     assert_eq!(cluster.size(tag(REL, 2)).await, Some(1));
 }
 
+/// A server that logs hints without images does so for free space maps, too, of which the WAL has nothing.
+#[tokio::test]
+async fn a_hint_without_image_makes_nothing() {
+    let mut cluster = Cluster::new().await;
+    let hint = |fork, blkno| block_record_with(RmgrId::XLOG, 0xA0, REL, fork, blkno, false, &[]);
+    for fork in [0, 1] {
+        cluster.apply(hint(fork, 0)).await;
+        assert_eq!(cluster.size(tag(REL, fork)).await, None);
+    }
+    cluster.apply(block_record(RmgrId::BTREE, REL, 0, 0, true, 9)).await;
+    cluster.apply(hint(0, 1)).await;
+    let kept = cluster.apply(hint(0, 0)).await;
+    assert_eq!(cluster.size(tag(REL, 0)).await, Some(1));
+    let key = rel_block_key(tag(REL, 0), 0);
+    let is_kept = cluster.store.all().iter().any(|(at, lsn, _)| (*at, *lsn) == (key, kept));
+    assert!(is_kept, "the server's page may have its LSN");
+}
+
 #[tokio::test]
 async fn dropped_relations_are_gone_and_made_again_empty() {
     let mut cluster = Cluster::new().await;
@@ -196,11 +214,41 @@ async fn commit_status_reaches_all_pages_of_the_transaction() {
 async fn prepared_transactions_come_and_go() {
     let mut cluster = Cluster::new().await;
     cluster.apply(zero_page(RmgrId::CLOG, 0)).await;
-    cluster.apply(prepare(705)).await;
+    cluster.apply(prepare(705, 0)).await;
     assert_eq!(cluster.listing().await.twophase(PgVersion::V15).await.unwrap(), TwoPhaseDir::from([705]));
     cluster.apply(commit(0, &[706], &[], Some(705))).await;
     assert!(cluster.listing().await.twophase(PgVersion::V15).await.unwrap().is_empty());
     assert_eq!(cluster.slru_page(SlruKind::Clog, 0).await[705 / 4], 0b00_01_01_00);
+}
+
+#[tokio::test]
+async fn origins_progress_with_what_is_replicated_and_prepared() {
+    let mut cluster = Cluster::new().await;
+    cluster.apply(zero_page(RmgrId::CLOG, 0)).await;
+    let mut steps = vec![];
+    for (record, expected) in [
+        (replicated(0x00, 701, 1, 0x1000), vec![(1, 0x1000)]),
+        (replicated(0x00, 702, 1, 0x900), vec![(1, 0x1000)]),
+        (replicated(0x20, 703, 1, 0x1100), vec![(1, 0x1100)]),
+        (from_origin(1, &prepare(705, 0x1200)), vec![(1, 0x1200)]),
+        (prepare(706, 0x1300), vec![(1, 0x1200)]),
+        (set_origin(2, 0x8000, false), vec![(1, 0x1200), (2, 0x8000)]),
+        (set_origin(2, 0x7000, false), vec![(1, 0x1200), (2, 0x8000)]),
+        (set_origin(2, 0x7000, true), vec![(1, 0x1200), (2, 0x7000)]),
+        // What is not to be replicated further has no progress.
+        (replicated(0x00, 707, u16::MAX, 0x9000), vec![(1, 0x1200), (2, 0x7000)]),
+        (set_origin(u16::MAX, 0x9000, true), vec![(1, 0x1200), (2, 0x7000)]),
+        (drop_origin(1), vec![(2, 0x7000)]),
+        (replicated(0x00, 708, 1, 0x20), vec![(1, 0x20), (2, 0x7000)]),
+    ] {
+        steps.push((cluster.apply(record).await, expected));
+    }
+    cluster.ingest.commit().await.unwrap();
+    for (lsn, expected) in steps {
+        let origins = Listing::new(&cluster.store, lsn).replication_origins().await.unwrap();
+        let origins: Vec<_> = origins.into_iter().map(|(origin, lsn)| (origin, lsn.0)).collect();
+        assert_eq!(origins, expected, "at {lsn}");
+    }
 }
 
 #[tokio::test]

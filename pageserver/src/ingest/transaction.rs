@@ -5,7 +5,7 @@ use pageserver_api::key::{COMMIT_TIME_KEY, TWOPHASEDIR_KEY, repl_origin_key, two
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::SlruKind;
 use postgres_formats::record::DecodedRecord;
-use postgres_formats::replorigin::ReplOriginRecord;
+use postgres_formats::replorigin::{DO_NOT_REPLICATE, ReplOriginRecord};
 use postgres_formats::slru::{CLOG_XACTS_PER_PAGE, COMMIT_TS_PER_PAGE};
 use postgres_formats::twophase::parse_prepare;
 use postgres_formats::version::PgVersion;
@@ -15,14 +15,14 @@ use utils::lsn::Lsn;
 
 use super::{IngestError, WalIngest};
 use crate::pgdata::PageStore;
-use crate::pgdata::directory::{encode_twophase, malformed};
+use crate::pgdata::directory::{decode_progress, encode_progress, encode_twophase};
 use crate::pgdata::timestamps::{PgTimestamp, encode_mark, leaves_mark};
 
 impl<S: PageStore> WalIngest<S> {
     pub(super) async fn apply_commit(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Result<(), IngestError> {
         self.put_commit(rec, end);
-        if let (Some(progress), Some(origin)) = (end.origin, rec.origin.filter(|origin| *origin != 0)) {
-            self.advance_origin(origin, progress.lsn, false).await?;
+        if let Some(progress) = end.origin {
+            self.advance_session_origin(rec, progress.lsn).await?;
         }
         self.end_prepared(end);
         self.drop_relations(end).await
@@ -47,8 +47,8 @@ impl<S: PageStore> WalIngest<S> {
         for (page, xids) in by_page(self.ended_xids(rec, end), CLOG_XACTS_PER_PAGE) {
             self.change_slru_page(SlruKind::Clog, page, WalRecord::ClogSetAborted { xids });
         }
-        if let (Some(progress), Some(origin)) = (end.origin, rec.origin.filter(|origin| *origin != 0)) {
-            self.advance_origin(origin, progress.lsn, false).await?;
+        if let Some(progress) = end.origin {
+            self.advance_session_origin(rec, progress.lsn).await?;
         }
         self.end_prepared(end);
         self.drop_relations(end).await
@@ -81,14 +81,15 @@ impl<S: PageStore> WalIngest<S> {
         Ok(())
     }
 
-    pub(super) fn apply_prepare(&mut self, rec: &DecodedRecord<'_>, state: &[u8]) -> Result<(), IngestError> {
+    pub(super) async fn apply_prepare(&mut self, rec: &DecodedRecord<'_>, state: &[u8]) -> Result<(), IngestError> {
         let prepared = parse_prepare(self.version, state).map_err(|error| self.inconsistent(error))?;
         prepared.subxacts.iter().for_each(|xid| self.counters.see_xid(*xid));
         let xid = self.full_xid(rec.header.xid);
         self.twophase.insert(xid);
         self.put_image(twophase_file_key(xid), Bytes::copy_from_slice(state));
         self.put_image(TWOPHASEDIR_KEY, encode_twophase(self.version, &self.twophase));
-        Ok(())
+        // What was prepared at the origin counts as replicated: its commit is replicated by itself.
+        self.advance_session_origin(rec, prepared.origin_lsn).await
     }
 
     fn end_prepared(&mut self, end: &XactEnd<'_>) {
@@ -123,26 +124,34 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
+    /// Moves the progress of the origin that the record's session replicates forward, if it does.
+    async fn advance_session_origin(&mut self, rec: &DecodedRecord<'_>, to: Lsn) -> Result<(), IngestError> {
+        match rec.origin {
+            None | Some(0) => Ok(()),
+            Some(origin) => self.advance_origin(origin, to, false).await,
+        }
+    }
+
     /// Moves an origin's progress forward, or anywhere if forced.
     async fn advance_origin(&mut self, node: u16, to: Lsn, force: bool) -> Result<(), IngestError> {
+        if node == DO_NOT_REPLICATE {
+            return Ok(());
+        }
         let now = match self.origins.get(&node) {
             Some(lsn) => *lsn,
             None => self.stored_origin(node).await?,
         };
         if to > now || force {
             self.origins.insert(node, to);
-            self.put_image(repl_origin_key(node), Bytes::copy_from_slice(&to.0.to_be_bytes()));
+            self.put_image(repl_origin_key(node), encode_progress(to));
         }
         Ok(())
     }
 
     async fn stored_origin(&self, node: u16) -> Result<Lsn, IngestError> {
         let key = repl_origin_key(node);
-        let Some(value) = self.store.get(key, self.committed).await?.filter(|value| !value.is_empty()) else {
-            return Ok(Lsn::INVALID);
-        };
-        let bytes = <[u8; 8]>::try_from(&value[..]).map_err(|_| malformed(key, &"not 8 bytes"))?;
-        Ok(Lsn(u64::from_be_bytes(bytes)))
+        let value = self.store.get(key, self.committed).await?.unwrap_or_default();
+        Ok(decode_progress(key, &value)?.unwrap_or(Lsn::INVALID))
     }
 }
 

@@ -1,19 +1,39 @@
-//! Who is let in: the password is a token.
+//! Who is let in: the password is a token, and there must be room.
 
 use pq_proto::backend::ErrorFields;
 use pq_proto::server::Authenticator;
 use pq_proto::sqlstate::SqlState;
 
-use crate::auth::{Auth, Permission};
+use super::Shared;
+use crate::auth::Grant;
+use crate::metrics::METRICS;
+use crate::places::{Place, Work, Working};
 
-impl Authenticator for Auth {
-    type Identity = Permission;
+/// Where a client that has a place waits to be let in.
+pub(super) struct Gate<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) place: &'a Place,
+}
+
+impl<'a> Authenticator for Gate<'a> {
+    type Identity = (Grant, Working<'a>);
 
     fn wants_password(&self) -> bool {
-        self.is_required()
+        self.shared.auth.is_required()
     }
 
-    fn authenticate(&self, password: Option<&str>) -> Result<Permission, ErrorFields> {
-        self.check(password).map_err(|error| ErrorFields::new(SqlState::INTERNAL_ERROR, error.to_string()))
+    fn authenticate(&self, password: Option<&str>) -> Result<Self::Identity, ErrorFields> {
+        let grant = self.shared.auth.check(password);
+        let grant = grant.map_err(|error| {
+            METRICS.auth_refused.inc();
+            ErrorFields::new(SqlState::INTERNAL_ERROR, error.to_string())
+        })?;
+        let limit = self.shared.settings.max_connections;
+        let full = || {
+            tracing::warn!("too many clients of the page service: the limit is {limit}");
+            let message = format!("too many connections: the limit is {limit}");
+            ErrorFields::new(SqlState::TOO_MANY_CONNECTIONS, message)
+        };
+        Ok((grant, self.place.try_begin(Work::Usual).ok_or_else(full)?))
     }
 }

@@ -50,7 +50,7 @@ pub(super) async fn send(
     let work = send_all(session, connection, timeline, lsn, extent, gzip);
     tokio::select! {
         biased;
-        () = session.cancel.cancelled() => Err(CommandError::shutdown()),
+        end = session.must_end() => Err(end),
         () = gone.cancelled() => Err(CommandError::shutdown()),
         done = work => done,
     }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use pageserver_api::pagestream::ProtocolVersion;
+use utils::excerpt::Excerpt;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
@@ -60,7 +61,7 @@ pub(super) fn parse(text: &str) -> Result<Command, String> {
         "fullbackup" => full_backup(&words),
         "lease" => lease(&words),
         "set" => Ok(Command::Set),
-        _ => Err(format!("unknown command {word:?}")),
+        _ => Err(format!("unknown command {:?}", Excerpt(word))),
     }
 }
 

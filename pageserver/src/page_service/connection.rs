@@ -2,44 +2,45 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pq_proto::backend::put;
+use pq_proto::backend::{ErrorFields, put};
 use pq_proto::server::{Connection, ConnectionError, Query};
+use pq_proto::sqlstate::SqlState;
 use pq_proto::stream::BoxStream;
 use tokio_util::sync::CancellationToken;
+use utils::excerpt::Excerpt;
 use utils::id::{TenantId, TimelineId};
 use utils::shard::TenantShardId;
 
+use super::auth::Gate;
 use super::command::{self, Command};
 use super::errors::CommandError;
 use super::{Shared, backup, stream};
-use crate::auth::Permission;
+use crate::auth::{AuthError, Grant};
 use crate::basebackup::Extent;
 use crate::metrics::METRICS;
+use crate::places::Place;
 use crate::tenant::timeline::Timeline;
 
 /// What commands answer that give no rows.
 const DONE: &str = "SELECT 1";
 
-pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, cancel: &CancellationToken) {
+pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, place: &Place, cancel: &CancellationToken) {
     METRICS.live_connections_started.inc();
     let _live = Live;
+    let gate = Gate { shared, place };
     let accepted = tokio::select! {
         biased;
         () = cancel.cancelled() => return,
-        accepted = Connection::accept(stream, shared.server_options(), &shared.auth) => accepted,
+        () = place.gives_way() => return tracing::debug!(%peer, "not let in yet, it gives way to another client"),
+        accepted = Connection::accept(stream, shared.server_options(), &gate) => accepted,
     };
-    let (mut connection, permission) = match accepted {
+    let (mut connection, (grant, _turn)) = match accepted {
         Ok(accepted) => accepted,
-        Err(error) => {
-            if matches!(error, ConnectionError::Refused(_)) {
-                METRICS.auth_refused.inc();
-            }
-            return tracing::info!(%peer, "client of the page service not let in: {error}");
-        }
+        Err(error) => return tracing::info!(%peer, "client of the page service not let in: {error}"),
     };
     let application = connection.startup().get("application_name").unwrap_or_default();
     tracing::debug!(%peer, application, "client of the page service let in");
-    let session = Session { shared, permission, cancel };
+    let session = Session { shared, grant, cancel };
     match session.serve(&mut connection).await {
         Ok(()) => tracing::debug!(%peer, "client left"),
         Err(CommandError::Connection(error)) => log_end(peer, &error),
@@ -70,17 +71,28 @@ fn log_end(peer: &str, error: &ConnectionError) {
 /// A client and what it may do.
 pub(super) struct Session<'a> {
     pub(super) shared: &'a Shared,
-    permission: Permission,
-    pub(super) cancel: &'a CancellationToken,
+    grant: Grant,
+    cancel: &'a CancellationToken,
 }
 
 impl Session<'_> {
+    /// When the server ends, or the client may not ask any more; what it is told.
+    pub(super) async fn must_end(&self) -> CommandError {
+        tokio::select! {
+            () = self.cancel.cancelled() => CommandError::shutdown(),
+            () = self.grant.ended() => {
+                let error = ErrorFields::new(SqlState::INVALID_AUTHORIZATION, AuthError::Ended.to_string());
+                CommandError::Closing(error)
+            }
+        }
+    }
+
     /// Serves commands until the client leaves or an error ends the connection.
     async fn serve(&self, connection: &mut Connection) -> Result<(), CommandError> {
         loop {
             let query = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => return Err(CommandError::shutdown()),
+                end = self.must_end() => return Err(end),
                 query = connection.next_query() => query?,
             };
             let Some(query) = query else { return Ok(()) };
@@ -88,7 +100,7 @@ impl Session<'_> {
                 Ok(Next::Command) => {}
                 Ok(Next::End) => return Ok(()),
                 Err(CommandError::Failed(error)) => {
-                    tracing::info!("command {:?} failed: {error}", query.text);
+                    tracing::info!("command {:?} failed: {error}", Excerpt(&query.text));
                     connection.fail(&query, &error).await?;
                 }
                 Err(error) => return Err(error),
@@ -137,7 +149,7 @@ impl Session<'_> {
 
     /// A timeline that the client may use.
     fn timeline(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<Timeline, CommandError> {
-        if let Err(refused) = self.permission.check_tenant(tenant.tenant_id) {
+        if let Err(refused) = self.grant.permission().check_tenant(tenant.tenant_id) {
             METRICS.auth_refused.inc();
             return Err(refused.into());
         }

@@ -46,7 +46,7 @@ pub(super) async fn wait_for(timeline: &Timeline, lsn: Lsn, limit: Duration) -> 
     if timeline.last_record_lsn() >= lsn {
         return Ok(());
     }
-    METRICS.wait_lsn_started_count.inc();
+    METRICS.wait_lsn_started.inc();
     let _waiting = Waiting(env::clock::now());
     timeline.wait_for_lsn_timeout(lsn, limit).await
 }
@@ -56,7 +56,7 @@ struct Waiting(Instant);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        METRICS.wait_lsn_finished_count.inc();
+        METRICS.wait_lsn_finished.inc();
         METRICS.wait_lsn_seconds.observe(seconds_since(self.0));
     }
 }

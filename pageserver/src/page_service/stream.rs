@@ -31,7 +31,7 @@ pub(super) async fn serve(
     let streaming = answer_all(session, connection, timeline, version);
     tokio::select! {
         biased;
-        () = session.cancel.cancelled() => Err(CommandError::shutdown()),
+        end = session.must_end() => Err(end),
         () = gone.cancelled() => Err(CommandError::shutdown()),
         done = streaming => done,
     }
@@ -78,7 +78,7 @@ async fn answer_all(
 
 /// Counts requests of one kind that are begun now.
 fn begin(request: &Request, count: usize) -> Instant {
-    METRICS.smgr_query_started_count.of(kind(request)).inc_by(count as u64);
+    METRICS.smgr_query_started.of(kind(request)).inc_by(count as u64);
     env::clock::now()
 }
 

@@ -7,6 +7,7 @@ use pageserver_api::key::Key;
 use postgres_formats::version::PgVersion;
 use serde::{Serialize, de::DeserializeOwned};
 use utils::bin_ser::BeSer;
+use utils::lsn::Lsn;
 
 use crate::errors::StorageError;
 
@@ -61,6 +62,20 @@ pub fn decode_twophase(version: PgVersion, key: Key, bytes: &[u8]) -> Result<Two
         }
         PgVersion::V17 | PgVersion::V18 => decode(key, bytes),
     }
+}
+
+/// Encodes the progress of a replication origin.
+pub fn encode_progress(lsn: Lsn) -> Bytes {
+    Bytes::copy_from_slice(&lsn.0.to_be_bytes())
+}
+
+/// Decodes the progress of a replication origin, `None` if it was dropped.
+pub fn decode_progress(key: Key, bytes: &[u8]) -> Result<Option<Lsn>, StorageError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let bytes = <[u8; 8]>::try_from(bytes).map_err(|_| malformed(key, &format!("{} bytes", bytes.len())))?;
+    Ok(Some(Lsn(u64::from_be_bytes(bytes))))
 }
 
 /// The error for a stored value that is not of its key's kind.

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use pageserver_api::key::{
-    CHECKPOINT_KEY, COMMIT_TIME_KEY, CONTROLFILE_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, TABLESPACES_KEY, TWOPHASEDIR_KEY,
-    rel_block_key, rel_entry_range, rel_size_key, relmap_key, repl_origin_key_range, slru_block_key, slru_dir_key,
-    slru_segment_size_key, twophase_file_key,
+    CHECKPOINT_KEY, COMMIT_TIME_KEY, CONTROLFILE_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, SETTINGS_KEY, TABLESPACES_KEY,
+    TWOPHASEDIR_KEY, rel_block_key, rel_entry_range, rel_size_key, relmap_key, repl_origin_key_range, slru_block_key,
+    slru_dir_key, slru_segment_size_key, twophase_file_key,
 };
 use pageserver_api::reltag::SlruKind;
 use postgres_formats::version::PgVersion;
@@ -46,7 +46,7 @@ impl ExistingKeys {
         keys.dense.extend(prepared.into_iter().map(|xid| one(twophase_file_key(xid))));
         let single = [DBDIR_KEY, TWOPHASEDIR_KEY, CONTROLFILE_KEY, CHECKPOINT_KEY, TABLESPACES_KEY, PARAMETERS_KEY];
         keys.dense.extend(single.map(one));
-        keys.sparse.extend([one(COMMIT_TIME_KEY), repl_origin_key_range()]);
+        keys.sparse.extend([one(COMMIT_TIME_KEY), one(SETTINGS_KEY), repl_origin_key_range()]);
         Ok(keys)
     }
 

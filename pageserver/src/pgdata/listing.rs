@@ -1,12 +1,13 @@
-//! What exists at an LSN: databases, relation forks and their sizes, SLRU segments, prepared transactions.
+//! What exists at an LSN: databases, relation forks and their sizes, SLRU segments, prepared transactions, replication
+//! origins.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
 use pageserver_api::key::{
-    CHECKPOINT_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, TABLESPACES_KEY, TWOPHASEDIR_KEY, rel_entry_key, rel_entry_range,
-    rel_size_key, slru_dir_key, slru_segment_size_key,
+    CHECKPOINT_KEY, DBDIR_KEY, Key, PARAMETERS_KEY, SETTINGS_KEY, TABLESPACES_KEY, TWOPHASEDIR_KEY, rel_entry_key,
+    rel_entry_range, rel_size_key, repl_origin_key_range, slru_dir_key, slru_segment_size_key,
 };
 use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
 use pageserver_api::parameters::ClusterParameters;
@@ -17,7 +18,8 @@ use utils::lsn::Lsn;
 use wal_decoder::tablespaces::TablespaceTable;
 
 use super::PageStore;
-use super::directory::{DbDir, SlruDir, TwoPhaseDir, decode, decode_size, decode_twophase, malformed};
+use super::directory::{DbDir, SlruDir, TwoPhaseDir, decode, decode_progress, decode_size, decode_twophase, malformed};
+use super::settings::ClusterSettings;
 use crate::errors::StorageError;
 
 /// Keys asked for at once when many sizes are read.
@@ -56,6 +58,12 @@ impl<'a, S: PageStore> Listing<'a, S> {
         decode(PARAMETERS_KEY, &self.required(PARAMETERS_KEY).await?)
     }
 
+    /// The settings of the cluster's configuration files, as of the import; none if it was by an earlier version.
+    pub async fn settings(&self) -> Result<ClusterSettings, StorageError> {
+        let stored = self.store.get(SETTINGS_KEY, self.lsn).await?;
+        stored.map_or_else(|| Ok(ClusterSettings::default()), |bytes| ClusterSettings::decode(&bytes))
+    }
+
     /// The checkpoint that a server shut down at this LSN would have written; `redo` is that of the last real one,
     /// and `next_xid` may be ahead (see `docs/decisions/0010-next-xid.md`).
     pub async fn checkpoint(&self) -> Result<CheckPoint, StorageError> {
@@ -66,6 +74,18 @@ impl<'a, S: PageStore> Listing<'a, S> {
     /// The prepared transactions.
     pub async fn twophase(&self, version: PgVersion) -> Result<TwoPhaseDir, StorageError> {
         decode_twophase(version, TWOPHASEDIR_KEY, &self.required(TWOPHASEDIR_KEY).await?)
+    }
+
+    /// The progress of replication origins.
+    pub async fn replication_origins(&self) -> Result<BTreeMap<u16, Lsn>, StorageError> {
+        let values = self.store.get_many(&KeySpace::single(repl_origin_key_range()), self.lsn).await?;
+        let mut origins = BTreeMap::new();
+        for (key, value) in values {
+            if let (Some(origin), Some(lsn)) = (key.to_repl_origin(), decode_progress(key, &value)?) {
+                origins.insert(origin, lsn);
+            }
+        }
+        Ok(origins)
     }
 
     /// The size of a relation fork in blocks, `None` if it does not exist.

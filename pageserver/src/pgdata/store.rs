@@ -6,6 +6,7 @@ use std::future::Future;
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
@@ -31,4 +32,14 @@ pub trait PageStore: Send + Sync {
 
     /// Tells redo what `wal_log_hints` is for records after `lsn`.
     fn set_wal_log_hints(&self, lsn: Lsn, on: bool);
+}
+
+/// A store that tells what has changed a page.
+pub trait PageHistory: PageStore {
+    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN.
+    fn newest_version(
+        &self,
+        key: Key,
+        lsn: Lsn,
+    ) -> impl Future<Output = Result<Option<(Lsn, Value)>, StorageError>> + Send;
 }

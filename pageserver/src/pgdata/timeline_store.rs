@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-use super::PageStore;
+use super::{PageHistory, PageStore};
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::tenant::timeline::Timeline;
@@ -62,5 +63,11 @@ impl PageStore for TimelineStore {
 
     fn set_wal_log_hints(&self, lsn: Lsn, on: bool) {
         self.timeline.set_wal_log_hints(lsn, on);
+    }
+}
+
+impl PageHistory for TimelineStore {
+    async fn newest_version(&self, key: Key, lsn: Lsn) -> Result<Option<(Lsn, Value)>, StorageError> {
+        self.timeline.newest_version(key, lsn, &self.ctx).await
     }
 }

@@ -110,7 +110,7 @@ impl Inner {
         let limit = self.attempt_limit(request);
         let started = env::clock::now();
         METRICS.remote_storage_requests.of(request.class).inc();
-        METRICS.remote_storage_cost_microdollars.inc_by(self.prices.of(request.operation));
+        METRICS.remote_storage_cost_dollars.inc_by(self.prices.of(request.operation));
         let outcome = tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| Err(Failed::timeout(limit)));
         METRICS.remote_storage_request_seconds.of(request.class).observe(seconds_since(started));
         match &outcome {

@@ -35,9 +35,13 @@ struct Root {
 }
 
 impl Directory {
-    /// Makes the directory if it is not there.
+    /// Makes the directory if it is not there. Then it is for its owner alone: what is in it may hold passwords.
     pub(super) async fn open(path: &Utf8Path) -> std::result::Result<Self, StorageError> {
+        let is_new = !path.exists();
         fs::create_dir_all(path).await?;
+        if is_new {
+            fs::make_private(path).await?;
+        }
         fs::fsync_dir(path.parent().unwrap_or(Utf8Path::new("/"))).await?;
         let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
         let inode = std::fs::metadata(path).map_err(error)?.ino();

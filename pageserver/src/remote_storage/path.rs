@@ -6,6 +6,7 @@
 //! tenants/<tenant>/hot-layers
 //! tenants/<tenant>/timelines/<timeline>/index_part-<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/timelines/<timeline>/<file name of the layer, which tells its generation>
+//! tenants/<tenant>/timelines/<timeline>/origin-<generation, 8 hexadecimal digits>
 //! ```
 
 use std::fmt;
@@ -16,6 +17,9 @@ use utils::id::TimelineId;
 
 /// What names of index parts begin with.
 pub const INDEX_PART_PREFIX: &str = "index_part-";
+
+/// What names of origins begin with. They come after those of index parts, and these after those of layers.
+pub const ORIGIN_PREFIX: &str = "origin-";
 
 /// The path of an object in its bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +69,11 @@ impl RemotePath {
     /// What a timeline consists of, as a generation says.
     pub fn index_part(tenant: &TenantShardId, timeline: &TimelineId, generation: u32) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{INDEX_PART_PREFIX}{generation:08x}")))
+    }
+
+    /// What a timeline is, for ever, as a generation has written it down.
+    pub fn origin(tenant: &TenantShardId, timeline: &TimelineId, generation: u32) -> Self {
+        Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{ORIGIN_PREFIX}{generation:08x}")))
     }
 
     /// A layer, by its file name, which tells its generation.

@@ -1,10 +1,10 @@
-//! What requests cost, roughly: list prices of a large cloud's standard class, in micro-dollars. Transfer within the
+//! What requests cost, roughly: list prices of a large cloud's standard class, in dollars. Transfer within the
 //! region costs nothing there, and nor do deletions. A directory costs nothing.
 
 /// 0.005 dollars for a thousand.
-const WRITE_OR_LIST: f64 = 5.0;
+const WRITE_OR_LIST: f64 = 5e-6;
 /// 0.0004 dollars for a thousand.
-const READ: f64 = 0.4;
+const READ: f64 = 4e-7;
 
 /// Whether a store charges for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

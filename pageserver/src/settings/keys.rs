@@ -84,6 +84,9 @@ settings! {
         listen_http_addr: String = "127.0.0.1:9898", "host:port";
         /// Listen beyond loopback even where callers need not prove who they are.
         allow_insecure_listen: bool = false, "true or false";
+        /// Listen beyond loopback without TLS where callers give tokens: something else encrypts what goes over the
+        /// network, such as a proxy on another machine. Whoever can listen in may use the tokens.
+        allow_plaintext_tokens: bool = false, "true or false";
         /// Most connections to the page service at once; further ones are refused.
         max_connections: NonZeroUsize = 4096, "connections";
         /// Most connections to the management interface at once; further ones wait.
@@ -170,12 +173,17 @@ settings! {
         remote_storage_read_concurrency: NonZeroUsize = 64, "requests";
         /// How long a start waits for a store that does not answer.
         remote_storage_start_timeout: Duration = "1m", "duration";
-        /// Which tenants are attached at a start: `all` that the store has, or those that are `local`.
-        attach_on_start: AttachOnStart = "all", "all or local";
+        /// Which tenants are attached at a start: this server's `own`, of which it was the last owner, and those that
+        /// nobody has owned; those that are `local`, whoever owned them last; or `all` that the store has.
+        attach_on_start: AttachOnStart = "own", "own, local or all";
+        /// Who this server is, by which the store remembers the owner of a tenant. To take the place of a server that
+        /// is lost, give its id. Empty: made of the machine, its name and the working directory, so that it stays the
+        /// same when the disk is lost; drawn where the machine has no id, as in containers: give one there.
+        server_id: String = "", "name";
     }
     "Local disk" {
-        /// Memory for blocks of layers that are not on the local disk.
-        block_cache_memory: u64 = 67_108_864, "bytes";
+        /// Memory for blocks of layers that are not on the local disk: cached, fetched ahead, and on their way.
+        block_cache_memory: u64 = 100_663_296, "bytes";
         /// Local disk for blocks of layers that are not there as a whole.
         block_cache_disk: u64 = 1_073_741_824, "bytes";
         /// Most bytes that one request fetches ahead of a sequential read. A sixth of `block_cache_memory` at most.

@@ -3,6 +3,7 @@
 use camino::{Utf8Path, Utf8PathBuf};
 use toml::Value;
 
+use super::identity::defect;
 use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
 use crate::remote_storage::RemoteUrl;
@@ -183,6 +184,9 @@ impl Loader {
         }
         if let Err(reason) = RemoteUrl::parse(&settings.remote_storage) {
             return Err(self.invalid("remote_storage", reason));
+        }
+        if let Some(reason) = defect(&settings.server_id) {
+            return Err(self.invalid("server_id", reason));
         }
         for name in ["listen_pg_addr", "listen_http_addr"] {
             let value = settings.get(name).unwrap_or(Value::Boolean(false));

@@ -68,7 +68,8 @@ fn values_of_a_wrong_kind_are_refused_at_their_place() {
         ("log_format = \"xml\"", "human, json"),
         ("remote_storage = \"ftp://x\"", "file:DIR, s3://BUCKET"),
         ("remote_storage = \"s3:///prefix\"", "bucket"),
-        ("attach_on_start = \"some\"", "all, local"),
+        ("attach_on_start = \"some\"", "own, all, local"),
+        ("server_id = \"a b\"", "letters, digits"),
     ] {
         let error = refusal(line, &[], &[]);
         assert!(error.contains(expected), "{line}: {error}");
@@ -104,10 +105,36 @@ fn only_loopback_is_open_without_authentication() {
     {
         let addr = addr.parse().unwrap();
         assert_eq!(settings.check_exposure(Port::Http, addr).is_ok(), safe, "{addr}");
-        assert_eq!(settings.check_exposure(Port::Pg, addr), Ok(()), "a token is asked for");
+        let (refused, token) = (settings.check_exposure(Port::Http, addr), settings.check_exposure(Port::Pg, addr));
+        assert!(safe || refused.unwrap_err().contains("allow_insecure_listen"));
+        assert_eq!(token.is_ok(), safe, "a token is asked for, but goes over the network in the clear");
+        assert!(safe || token.unwrap_err().contains("enable_tls_page_service_api to true"));
     }
-    let (settings, _) = load("allow_insecure_listen = true", &[], &[]).unwrap();
-    assert_eq!(settings.check_exposure(Port::Http, "0.0.0.0:1".parse().unwrap()), Ok(()));
+}
+
+#[test]
+fn what_is_insecure_beyond_loopback_is_wanted_or_refused() {
+    let addr = "0.0.0.0:1".parse().unwrap();
+    let check = |flags: &[&str], port| load("", &[], flags).unwrap().0.check_exposure(port, addr);
+    let secure = ["http_auth_type=JWT", "enable_tls_http_api=true"];
+    assert_eq!(check(&secure, Port::Http), Ok(None));
+    assert!(check(&secure, Port::Pg).is_err(), "the other port's TLS and tokens are no help");
+    let said = check(&secure[1..], Port::Http).unwrap_err();
+    assert!(said.contains("anybody could read") && said.contains("allow_insecure_listen"), "{said}");
+    let said = check(&secure[..1], Port::Http).unwrap_err();
+    assert!(said.contains("in the clear") && said.contains("allow_plaintext_tokens"), "{said}");
+    // Who wants it so gets it, and is warned at each start.
+    for (auth, permit, warned) in [
+        ("JWT", "allow_plaintext_tokens", "in the clear"),
+        ("JWT", "allow_insecure_listen", "in the clear"),
+        ("Trust", "allow_insecure_listen", "anybody could read"),
+    ] {
+        let flags = [format!("http_auth_type={auth}"), format!("{permit}=true")];
+        let warning = check(&flags.each_ref().map(String::as_str), Port::Http).unwrap().unwrap();
+        assert!(warning.contains(warned) && warning.ends_with(&format!("{permit} permits it")), "{warning}");
+    }
+    let open = check(&["allow_plaintext_tokens=true"], Port::Http).unwrap_err();
+    assert!(open.contains("anybody could read"), "{open}");
 }
 
 #[test]

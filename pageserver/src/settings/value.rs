@@ -131,10 +131,15 @@ impl SettingValue for LogFormat {
 
 impl SettingValue for AttachOnStart {
     fn parse(value: &Value) -> Result<Self, String> {
-        one_of(value, &[("all", AttachOnStart::All), ("local", AttachOnStart::Local)])
+        one_of(value, &[("own", AttachOnStart::Own), ("all", AttachOnStart::All), ("local", AttachOnStart::Local)])
     }
     fn print(&self) -> Value {
-        Value::String(if *self == AttachOnStart::All { "all" } else { "local" }.to_owned())
+        let name = match self {
+            AttachOnStart::Own => "own",
+            AttachOnStart::All => "all",
+            AttachOnStart::Local => "local",
+        };
+        Value::String(name.to_owned())
     }
 }
 

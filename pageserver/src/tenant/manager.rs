@@ -7,6 +7,8 @@ mod attach;
 mod bucket;
 mod delete;
 mod load;
+mod reopen;
+mod truth;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use utils::sync::keyed_lock::KeyedLock;
 
 use super::eviction;
 use super::remote::TenantRemote;
-use super::timeline::Timeline;
+use super::timeline::{Timeline, Told};
 use super::warm;
 use crate::config::PageServerConf;
 use crate::context::{DownloadBehavior, RequestContext};
@@ -92,6 +94,8 @@ struct Tenant {
     timelines: Timelines,
     /// As it is held in the bucket.
     remote: Option<Arc<TenantRemote>>,
+    /// Why it could not be attached: then nothing of it is here.
+    unattached: Option<String>,
 }
 
 #[derive(Debug)]
@@ -198,10 +202,16 @@ impl TenantManager {
     /// One timeline.
     pub fn get(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<Timeline, ManageError> {
         let tenants = self.inner.tenants.read();
-        let timelines = &tenants.get(&id).ok_or_else(|| no_tenant(id))?.timelines;
-        timelines.get(&timeline_id).cloned().ok_or_else(|| match self.inner.broken.read().get(&(id, timeline_id)) {
-            Some(reason) => ManageError::Busy(format!("timeline {timeline_id} could not be opened: {reason}")),
-            None => ManageError::NotFound(format!("timeline {timeline_id} of tenant {id} not found")),
+        let tenant = tenants.get(&id).ok_or_else(|| no_tenant(id))?;
+        tenant.timelines.get(&timeline_id).cloned().ok_or_else(|| {
+            let broken = self.inner.broken.read();
+            match (&tenant.unattached, broken.get(&(id, timeline_id))) {
+                (Some(reason), _) => not_attached(id, reason),
+                (None, Some(reason)) => {
+                    ManageError::Busy(format!("timeline {timeline_id} could not be opened: {reason}"))
+                }
+                (None, None) => ManageError::NotFound(format!("timeline {timeline_id} of tenant {id} not found")),
+            }
         })
     }
 
@@ -232,12 +242,12 @@ impl TenantManager {
         self.branch_with(id, new, None).await
     }
 
-    /// As [`TenantManager::branch`], with what is told about it from outside, as its directory is to have it.
+    /// As [`TenantManager::branch`], with what is told about it from outside.
     pub(crate) async fn branch_with(
         &self,
         id: TenantShardId,
         new: NewBranch,
-        told: Option<&[u8]>,
+        told: Option<Told>,
     ) -> Result<(Timeline, Created), ManageError> {
         let _changing = self.change(id).await?;
         let ancestor = self.get(id, new.ancestor_id)?;
@@ -337,6 +347,10 @@ fn same_branch(present: &Timeline, new: &NewBranch) -> bool {
 
 fn no_tenant(id: TenantShardId) -> ManageError {
     ManageError::NotFound(format!("tenant {id} not found"))
+}
+
+fn not_attached(id: TenantShardId, reason: &str) -> ManageError {
+    ManageError::Busy(format!("tenant {id} could not be attached: {reason}"))
 }
 
 fn exists(id: TimelineId) -> ManageError {

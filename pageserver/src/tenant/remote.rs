@@ -10,6 +10,7 @@ mod decision;
 mod deletion;
 mod generation;
 mod index_part;
+pub(crate) mod outdated;
 mod plan;
 mod uploader;
 
@@ -21,13 +22,18 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use utils::id::TimelineId;
 
+use crate::config::ServerIdentity;
 use crate::errors::StorageError;
 use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
 use crate::tenant::storage_layer::RemoteObject;
 pub(crate) use decision::{Decision, decide};
 pub(crate) use deletion::{bury_timeline, mark_import, remove_tenant, remove_timeline};
-pub(crate) use generation::{Purpose, Taken};
-pub(crate) use index_part::{IndexPart, newest_index_part};
+pub(crate) use generation::{
+    Holder, MAX_LEN as MAX_GENERATION, Purpose, Taken, defect, mend, parse as parse_generation, server_of, trace,
+};
+pub(crate) use index_part::{
+    IndexPart, MAX_LEN as MAX_INDEX_PART, Own, Said, lost as lost_index_part, newest_index_part, said_of,
+};
 pub(crate) use plan::layer_names;
 pub(crate) use uploader::{Uploader, Wanted};
 
@@ -39,6 +45,8 @@ pub struct TenantRemote {
     generation: u32,
     /// Index parts up to this generation are of a tenant of the same name that was deleted.
     void_through: u32,
+    /// Who we are.
+    server: ServerIdentity,
     /// The newer generation, once one was seen.
     fenced: watch::Sender<Option<u32>>,
     checked: Mutex<Instant>,
@@ -52,26 +60,34 @@ impl TenantRemote {
     /// # Errors
     /// [`StorageError::Invalid`] if it was deleted; those of the store.
     pub async fn attach(storage: RemoteStorage, tenant: TenantShardId) -> Result<Arc<Self>, StorageError> {
-        match Self::take(storage, tenant, Purpose::Attach).await? {
-            (Taken::Mine { .. }, remote) => Ok(remote),
-            (Taken::Deleted, remote) => {
+        match Self::take(storage, tenant, Purpose::Attach, &ServerIdentity::default()).await? {
+            (Taken::Mine, remote) => Ok(remote),
+            (Taken::Deleted | Taken::Foreign(_), remote) => {
                 let object = remote.storage.name_of(&RemotePath::generation(&tenant, remote.generation));
                 Err(StorageError::Invalid(format!("tenant {tenant} was deleted, as {object} says")))
             }
         }
     }
 
-    /// Takes a generation, and says whether the tenant was deleted; then nothing was taken, and the generation is that
-    /// of the deletion.
+    /// Takes a generation, and says whether the tenant was deleted, or is another server's; then nothing was taken, and
+    /// the generation is the one that says so.
     pub(crate) async fn take(
         storage: RemoteStorage,
         tenant: TenantShardId,
         purpose: Purpose,
+        server: &ServerIdentity,
     ) -> Result<(Taken, Arc<Self>), StorageError> {
-        let (taken, generation, void_through) = generation::take(&storage, tenant, purpose).await?;
+        let (taken, generation, void_through) = generation::take(&storage, tenant, purpose, server).await?;
         let (fenced, checked) = (watch::Sender::new(None), Mutex::new(env::clock::now()));
         let looking = tokio::sync::Mutex::default();
-        Ok((taken, Arc::new(Self { storage, tenant, generation, void_through, fenced, checked, looking })))
+        let server = server.clone();
+        Ok((taken, Arc::new(Self { storage, tenant, generation, void_through, server, fenced, checked, looking })))
+    }
+
+    /// Gives the generation back, which was taken although the chain before it is damaged: nobody goes on from it
+    /// unasked.
+    pub(crate) async fn refuse(&self) -> Result<(), StorageError> {
+        generation::refuse(&self.storage, self.tenant, self.generation).await
     }
 
     /// The bucket.

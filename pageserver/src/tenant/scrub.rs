@@ -6,9 +6,11 @@
 //! look at the generations, so that nothing of a newer owner is touched.
 
 mod bucket;
+mod index;
 mod inventory;
 mod layers;
 mod local;
+mod rebuild;
 mod report;
 
 use std::collections::BTreeSet;
@@ -65,11 +67,19 @@ pub struct Subject {
 /// If the directory or the bucket cannot be looked into at all.
 pub async fn scrub(subject: &Subject, options: Options, progress: &Arc<Progress>) -> Result<Report, StorageError> {
     let mut report = Report::new(subject.tenant);
+    let mut timelines = local_timelines(subject).await?;
     let bucket = match &subject.conf.remote_storage {
-        Some(storage) => Some(Bucket::look(storage.clone(), subject, &mut report).await?),
+        Some(storage) => {
+            let local = local::last_generation(subject, &timelines).await?;
+            Some(Bucket::look(storage.clone(), subject, local, options, &mut report).await?)
+        }
         None => None,
     };
-    let mut timelines = local_timelines(subject).await?;
+    let options = match bucket.as_ref().is_some_and(|bucket| bucket.is_headless) {
+        // Whoever owns it may need whatever is there.
+        true => Options { repair_bucket: false, delete_orphans: false, ..options },
+        false => options,
+    };
     if let Some(bucket) = &bucket {
         timelines.extend(bucket.timelines().await?);
         bucket.check_begun(options, &mut report).await?;

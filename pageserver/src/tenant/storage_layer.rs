@@ -29,7 +29,7 @@ pub use image_layer::ImageLayer;
 pub use image_writer::ImageLayerWriter;
 pub use inmemory_layer::InMemoryLayer;
 pub(crate) use kept::release_unused;
-pub(crate) use layer_file::read_identity;
+pub(crate) use layer_file::{read_identity, read_remote_identity};
 pub use name::{LayerName, LayerNameParseError};
 pub(crate) use outline::Outline;
 pub use reconstruct::{KeyHistory, ReconstructState};

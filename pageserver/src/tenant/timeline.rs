@@ -29,6 +29,7 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::reltag::RelTag;
 use pageserver_api::shard::TenantShardId;
+use pageserver_api::value::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
@@ -46,8 +47,7 @@ pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
 pub(crate) use lifecycle::Imported;
 pub use lifecycle::NewTimeline;
-pub(crate) use manifest::WAL_SOURCE_NAME;
-pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin};
+pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin, Told};
 pub(crate) use open::Opening;
 pub(crate) use recovery::has_manifest;
 pub use state::RecordLsn;
@@ -82,6 +82,17 @@ impl Timeline {
     ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
         let _timer = metrics::timer(&METRICS.get_vectored_seconds);
         read::get_vectored(&self.state, keyspace, lsn, ctx).await
+    }
+
+    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN; `None` if there is none. For those
+    /// who want to know what has changed a page; not with the context of page requests, whose pages are cached.
+    pub async fn newest_version(
+        &self,
+        key: Key,
+        lsn: Lsn,
+        ctx: &RequestContext,
+    ) -> Result<Option<(Lsn, Value)>, StorageError> {
+        read::newest_version(&self.state, key, lsn, ctx).await
     }
 
     /// Takes in values with LSNs above [`Timeline::last_record_lsn`]. Readers see all of the batch or nothing. Waits
@@ -212,9 +223,22 @@ impl Timeline {
         bucket::bury(&self.state).await
     }
 
-    /// The file that says where WAL comes from has changed: hands it on to the bucket, if there is one.
-    pub(crate) async fn source_changed(&self) -> Result<(), StorageError> {
-        bucket::submit_again(&self.state).await
+    /// What is told about the timeline from outside.
+    pub(crate) fn told(&self) -> Option<Told> {
+        self.state.told.read().clone()
+    }
+
+    /// Something else is told about it from now on, durably; the bucket gets it, too, if there is one.
+    pub(crate) async fn tell(&self, told: Told) -> Result<(), StorageError> {
+        bucket::tell(&self.state, told).await
+    }
+
+    /// Writes the index part in the bucket anew, as the timeline is. False if that does not work within a while.
+    pub(crate) async fn publish_again(&self) -> bool {
+        match &self.state.uploader {
+            Some(uploader) => uploader.publish_again().await,
+            None => false,
+        }
     }
 
     /// Writes the manifest anew, as the timeline is.

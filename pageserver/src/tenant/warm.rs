@@ -195,7 +195,10 @@ async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageErro
         Err(error) if error.kind() == ErrorKind::Gone => {}
         Err(error) => return Err(error),
     }
-    let Some(remote) = &open.remote else { return Ok(HotList::default()) };
+    // Of a tenant without layers nothing is hot.
+    let Some(remote) = open.remote.as_ref().filter(|_| layers(open).next().is_some()) else {
+        return Ok(HotList::default());
+    };
     let object = RemotePath::hot_layers(&open.tenant);
     match remote.storage().get(RequestClass::Control, &object, MAX_LEN).await {
         Ok(bytes) => HotList::decode(Utf8Path::new(&remote.storage().name_of(&object)), &bytes),

@@ -41,6 +41,9 @@ fn is_direct(open_mode: OpenMode) -> bool {
     }
 }
 
+/// What is stored is nobody's business but the owner's.
+const FILE_MODE: u32 = 0o600;
+
 fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<OwnedFd> {
     let flags = match mode {
         OpenMode::Read => OFlags::RDONLY,
@@ -48,7 +51,7 @@ fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<
         OpenMode::Update => OFlags::RDWR,
     };
     let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
-    open(path.as_std_path(), flags | direct | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
+    open(path.as_std_path(), flags | direct | OFlags::CLOEXEC, Mode::from_raw_mode(FILE_MODE))
 }
 
 impl VirtualFile {

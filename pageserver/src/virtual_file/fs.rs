@@ -1,7 +1,8 @@
 //! Operations on names: directories, renames, small files that are replaced whole.
 
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -12,6 +13,9 @@ use crate::errors::{ErrorKind, StorageError};
 
 /// Suffix of files that are not complete; recovery removes them.
 pub const TEMP_SUFFIX: &str = ".___temp";
+
+/// What is stored is nobody's business but the owner's.
+const DIR_MODE: u32 = 0o700;
 
 fn error(operation: &'static str, path: &Utf8Path) -> impl Fn(io::Error) -> StorageError {
     move |source| StorageError::Io { operation, path: path.to_owned(), offset: 0, source }
@@ -100,9 +104,32 @@ pub async fn create_dir_durably(dir: &Utf8Path, root: &Utf8Path) -> Result<(), S
     Ok(())
 }
 
-/// Creates a directory and its parents. Durable only after [`fsync_dir`] of the parents.
+/// Creates a directory and its parents, for their owner alone. Durable only after [`fsync_dir`] of the parents.
 pub async fn create_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
-    run(dir, |disk| disk.create_dir_all(dir), std::fs::create_dir_all).await.map_err(error("create directory", dir))
+    let real = |dir| DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir);
+    run(dir, |disk| disk.create_dir_all(dir), real).await.map_err(error("create directory", dir))
+}
+
+/// Keeps everybody but its owner out of a directory that is ours: versions before made them for all to enter. One that
+/// is not there is no error.
+pub async fn close_dir(dir: &Utf8Path) -> Result<(), StorageError> {
+    let real = |dir: Utf8PathBuf| {
+        let found = std::fs::symlink_metadata(&dir)?;
+        match found.is_dir() && found.mode() & 0o077 != 0 {
+            true => std::fs::set_permissions(&dir, PermissionsExt::from_mode(DIR_MODE)),
+            false => Ok(()),
+        }
+    };
+    match run(dir, |_| Ok(()), real).await {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("set permissions of", dir)(source)),
+        _ => Ok(()),
+    }
+}
+
+/// Lets nobody but the owner into a directory.
+pub async fn make_private(dir: &Utf8Path) -> Result<(), StorageError> {
+    let owner_only = |dir| std::fs::set_permissions(dir, PermissionsExt::from_mode(0o700));
+    run(dir, |_| Ok(()), owner_only).await.map_err(error("set permissions of", dir))
 }
 
 /// Removes a directory with all that is in it. One that is not there is no error. On a simulated disk it must hold

@@ -58,7 +58,15 @@ impl From<IntakeError> for Failure {
 impl Failure {
     /// The needed WAL is gone from the server.
     pub(super) fn is_wal_removed(&self) -> bool {
-        matches!(self, Self::Client(error) if error.sqlstate() == Some(SqlState::UNDEFINED_FILE))
+        self.sqlstate() == Some(SqlState::UNDEFINED_FILE)
+    }
+
+    /// The server's code, if it is the server that reports the error.
+    pub(super) fn sqlstate(&self) -> Option<SqlState> {
+        match self {
+            Self::Client(error) => error.sqlstate(),
+            _ => None,
+        }
     }
 
     pub(super) fn remedy(&self) -> Remedy {

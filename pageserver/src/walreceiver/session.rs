@@ -13,6 +13,7 @@ use utils::lsn::Lsn;
 use super::failure::Failure;
 use super::history::History;
 use super::intake::Beginning;
+use super::slot;
 use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState};
 use crate::context::{DownloadBehavior, RequestContext};
@@ -39,6 +40,10 @@ const FLUSH_PAUSE: Duration = Duration::from_millis(500);
 const UPLOAD: Duration = Duration::from_secs(20);
 /// The last words to a server wait so long for an upload.
 const GOODBYE_UPLOAD: Duration = Duration::from_secs(5);
+/// A slot that was freed may be taken by somebody else once more: then it is freed again, but not more often.
+const FREES_MAX: u32 = 3;
+/// Until it is free.
+const FREE_PAUSE: Duration = Duration::from_millis(50);
 /// For the last words to a server when the receiver stops.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -103,35 +108,53 @@ async fn seen(fenced: &mut Option<watch::Receiver<Option<u32>>>) {
 
 /// The WAL behind the last record, from a server that passed all checks; and whether the slot had to be made.
 async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
-    let (source, stored) = (&receiver.source, beginning.last_record());
-    let connected = async {
-        let mut client = ReplicationClient::connect(&source.config()?).await?;
-        let timeline = check_server(receiver, beginning, &mut client).await?;
-        let slot_is_new = match client.create_physical_slot(source.slot(), true).await {
-            Ok(()) => true,
-            Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => false,
-            Err(error) => return Err(error.into()),
-        };
-        // A compute makes its own when it is ready: this was faster.
-        if slot_is_new && source.writer().is_none() {
-            let slot = source.slot();
-            tracing::warn!(
-                "slot {slot} was missing on {}, made it again; WAL from {stored} on is asked for",
-                source.host()
-            );
-        }
-        let stream = client.start_physical(Some(source.slot()), beginning.feed_lsn(), timeline).await?;
-        receiver.status.update(|status| {
-            status.postgres_timeline = Some(timeline);
-            status.received_lsn = stored;
-            status.state = WalReceiverState::CatchingUp;
-        });
-        Ok((stream, slot_is_new))
-    };
     tokio::select! {
-        connected = connected => connected,
+        connected = connect_with_slot(receiver, beginning) => connected,
         () = receiver.cancel.cancelled() => Err(Failure::Transient("stopped".to_owned())),
     }
+}
+
+/// A slot that is in use is freed, if that may be done.
+async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
+    let (mut made, mut frees) = (false, 0);
+    loop {
+        let failure = match connect_once(receiver, beginning, &mut made).await {
+            Ok(stream) => return Ok((stream, made)),
+            Err(failure) => failure,
+        };
+        match failure.sqlstate() {
+            Some(SqlState::OBJECT_IN_USE) if frees < FREES_MAX => {
+                slot::free(&receiver.timeline, &receiver.source).await?;
+                frees += 1;
+                tokio::time::sleep(FREE_PAUSE * frees).await;
+            }
+            Some(SqlState::UNDEFINED_OBJECT) if !made => {
+                let mut client = ReplicationClient::connect(&receiver.source.config()?).await?;
+                made = slot::make(&mut client, receiver.source.slot()).await?;
+                client.close().await;
+            }
+            _ => return Err(failure),
+        }
+    }
+}
+
+async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut bool) -> Result<PhysicalStream, Failure> {
+    let (source, stored) = (&receiver.source, beginning.last_record());
+    let mut client = ReplicationClient::connect(&source.config()?).await?;
+    let timeline = check_server(receiver, beginning, &mut client).await?;
+    *made |= slot::make_if_missing(&mut client, source.slot()).await?;
+    // A compute makes its own when it is ready: this was faster.
+    if *made && source.writer().is_none() {
+        let (slot, host) = (source.slot(), source.host());
+        tracing::warn!("slot {slot} was missing on {host}, made it again; WAL from {stored} on is asked for");
+    }
+    let stream = client.start_physical(Some(source.slot()), beginning.feed_lsn(), timeline).await?;
+    receiver.status.update(|status| {
+        status.postgres_timeline = Some(timeline);
+        status.received_lsn = stored;
+        status.state = WalReceiverState::CatchingUp;
+    });
+    Ok(stream)
 }
 
 /// The server must be the one, at least as far, and not gone another way. Returns its timeline with the next record.
@@ -309,7 +332,9 @@ impl Session<'_> {
         StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
     }
 
+    /// A server that is known to be out of date acknowledges nothing more, also not what it has merely received.
     async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
+        check_owner(&self.receiver.timeline)?;
         let status = self.standing(reply_requested);
         self.stream.send_status(status).await?;
         self.sent = (env::clock::now(), status);

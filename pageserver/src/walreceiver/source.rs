@@ -1,15 +1,13 @@
-//! Where a timeline's WAL comes from: a small file in its directory.
+//! Where a timeline's WAL comes from.
 
-use camino::Utf8Path;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use super::stored::Stored;
 use super::writer::Writer;
 use crate::errors::StorageError;
 
-/// A server to stream WAL from. The connection string may hold a password: it is stored in a file that only the owner
-/// may read, and is never shown.
+/// A server to stream WAL from. The connection string may hold a password: it is stored where only the owner may read
+/// it, and in the bucket, and is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WalSource {
     pub(super) connstr: String,
@@ -75,19 +73,9 @@ impl WalSource {
         all.collect::<Vec<_>>().join(",")
     }
 
-    /// The source of the timeline in `dir`, if it has one.
-    pub(crate) async fn load(dir: &Utf8Path) -> Result<Option<Self>, StorageError> {
-        Ok(Stored::load(dir).await?.source())
-    }
-
-    /// Makes this the source of the timeline in `dir`.
-    pub(crate) async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
-        Stored::load(dir).await?.with_source(Some(self.clone())).store(dir).await
-    }
-
-    /// The timeline in `dir` has no source any more.
-    pub(crate) async fn forget(dir: &Utf8Path) -> Result<(), StorageError> {
-        Stored::load(dir).await?.with_source(None).store(dir).await
+    /// The role by whose name it connects.
+    pub fn user(&self) -> String {
+        self.config().ok().and_then(|config| config.get_user().map(str::to_owned)).unwrap_or_default()
     }
 }
 
@@ -99,40 +87,13 @@ impl std::fmt::Debug for WalSource {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
-    use crate::tenant::timeline::WAL_SOURCE_NAME;
 
-    #[tokio::test]
-    async fn a_source_is_stored_for_its_owner_alone_and_never_shown() {
-        let dir = camino_tempfile::tempdir().unwrap();
-        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
+    #[test]
+    fn a_source_is_never_shown() {
         let source = WalSource::new("postgres://me:s3cret@db.example:5433/postgres", "pageserver_1").unwrap();
-        source.store(dir.path()).await.unwrap();
-        assert_eq!(WalSource::load(dir.path()).await.unwrap().as_ref(), Some(&source));
-        let mode = std::fs::metadata(dir.path().join(WAL_SOURCE_NAME)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
         assert_eq!(source.host(), "db.example:5433");
         assert!(!format!("{source:?}").contains("s3cret"));
-        std::fs::write(dir.path().join(WAL_SOURCE_NAME), "{\"connstr\": \"s3cret").unwrap();
-        let error = WalSource::load(dir.path()).await.unwrap_err().to_string();
-        assert!(error.contains("wal_source") && !error.contains("s3cret"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_name_stays_when_sources_come_and_go() {
-        let dir = camino_tempfile::tempdir().unwrap();
-        let path = dir.path().join(WAL_SOURCE_NAME);
-        std::fs::write(&path, super::super::stored::of_new_branch("dev").unwrap()).unwrap();
-        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
-        let writer = Writer { id: "1".to_owned(), name: "c".to_owned(), start_lsn: utils::lsn::Lsn(8) };
-        let source = WalSource { writer: Some(writer), ..WalSource::new("host=a", "s").unwrap() };
-        source.store(dir.path()).await.unwrap();
-        assert_eq!(WalSource::load(dir.path()).await.unwrap(), Some(source));
-        WalSource::forget(dir.path()).await.unwrap();
-        assert_eq!(WalSource::load(dir.path()).await.unwrap(), None);
-        assert_eq!(std::fs::read_to_string(path).unwrap(), r#"{"name":"dev"}"#);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct WalReceiverStatus {
     pub state: WalReceiverState,
     /// Host and port of the server.
     pub host: String,
+    /// The role by whose name it connects there.
+    pub user: String,
     /// The slot there.
     pub slot: String,
     /// The compute that the server is, if it is one of ours.
@@ -55,6 +57,31 @@ pub struct WalReceiverStatus {
     pub last_error: Option<String>,
 }
 
+impl WalReceiverStatus {
+    /// That of a timeline whose source makes no sense.
+    pub(super) fn unfit(error: String) -> Self {
+        Self {
+            state: WalReceiverState::Failed,
+            host: String::new(),
+            user: String::new(),
+            slot: String::new(),
+            writer: None,
+            postgres_timeline: None,
+            received_lsn: Lsn::INVALID,
+            applied_lsn: Lsn::INVALID,
+            flushed_lsn: Lsn::INVALID,
+            server_end_lsn: None,
+            last_message_unix_ms: None,
+            last_error: Some(error),
+        }
+    }
+
+    /// Whether WAL comes.
+    pub fn is_following(&self) -> bool {
+        matches!(self.state, WalReceiverState::CatchingUp | WalReceiverState::Streaming)
+    }
+}
+
 /// What the receiver's task writes and others read.
 #[derive(Debug)]
 pub(super) struct StatusCell(Mutex<WalReceiverStatus>);
@@ -64,15 +91,11 @@ impl StatusCell {
         Self(Mutex::new(WalReceiverStatus {
             state: WalReceiverState::Connecting,
             host: source.host(),
+            user: source.user(),
             slot: source.slot().to_owned(),
             writer: source.writer().cloned(),
-            postgres_timeline: None,
-            received_lsn: Lsn::INVALID,
-            applied_lsn: Lsn::INVALID,
-            flushed_lsn: Lsn::INVALID,
-            server_end_lsn: None,
-            last_message_unix_ms: None,
             last_error: None,
+            ..WalReceiverStatus::unfit(String::new())
         }))
     }
 

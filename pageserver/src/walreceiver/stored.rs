@@ -1,16 +1,17 @@
-//! What is told about a timeline from outside, in a small file of its directory, which the bucket gets too: its name,
-//! and where its WAL comes from.
+//! What is told about a timeline from outside, in its manifest, which the bucket gets too: its name, and where its WAL
+//! comes from.
 
 use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
+use utils::id::TimelineId;
+use utils::shard::TenantShardId;
 
 use super::source::WalSource;
 use super::writer::Writer;
-use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::timeline::{Timeline, WAL_SOURCE_NAME};
-use crate::virtual_file::fs;
+use crate::errors::StorageError;
+use crate::tenant::timeline::{Manifest, Timeline, Told};
 
-/// The file. It may hold a password, so only the owner may read it, and it is never shown.
+/// The text, which is JSON. It may hold a password, so it is never shown.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,30 +25,27 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// That of the timeline in `dir`; with nothing in it if there is none.
-    pub(super) async fn load(dir: &Utf8Path) -> Result<Self, StorageError> {
-        let path = dir.join(WAL_SOURCE_NAME);
-        let bytes = match fs::read_file(&path).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::Gone => return Ok(Self::default()),
-            Err(error) => return Err(error),
-        };
-        let parsed: Result<Self, _> = serde_json::from_slice(&bytes);
-        let reason = match parsed {
-            Ok(stored) if stored.connstr.is_some() == stored.slot.is_some() => return Ok(stored),
-            Ok(_) => "a source has a connection string and a slot".to_owned(),
+    /// That of a timeline; with nothing in it if nothing was told.
+    pub(super) fn of(timeline: &Timeline) -> Result<Self, StorageError> {
+        let Some(told) = timeline.told() else { return Ok(Self::default()) };
+        Self::parse(&told).map_err(|reason| {
+            let path = Manifest::path(timeline.dir());
+            let reason = format!("it is not known where its WAL comes from: {reason}. Attach the server anew");
+            StorageError::Corrupt { path, offset: 0, reason }
+        })
+    }
+
+    pub(super) fn parse(told: &Told) -> Result<Self, String> {
+        match serde_json::from_str::<Self>(&told.0) {
+            Ok(stored) if stored.connstr.is_some() == stored.slot.is_some() => Ok(stored),
+            Ok(_) => Err("a source has a connection string and a slot".to_owned()),
             // The parser's own words may hold parts of a password.
-            Err(error) => format!("line {}, column {}: this is no WAL source", error.line(), error.column()),
-        };
-        Err(StorageError::Corrupt { path, offset: 0, reason })
+            Err(error) => Err(format!("line {}, column {}: this is no WAL source", error.line(), error.column())),
+        }
     }
 
-    pub(super) async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
-        fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), &self.encode()?).await
-    }
-
-    fn encode(&self) -> Result<Vec<u8>, StorageError> {
-        serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))
+    pub(super) fn told(&self) -> Result<Told, StorageError> {
+        serde_json::to_string(self).map(Told).map_err(|error| StorageError::Internal(error.to_string()))
     }
 
     pub(super) fn source(&self) -> Option<WalSource> {
@@ -66,12 +64,75 @@ impl Stored {
     }
 }
 
-/// What the file of a new branch says: its name.
-pub(crate) fn of_new_branch(name: &str) -> Result<Vec<u8>, StorageError> {
-    Stored { name: Some(name.to_owned()), ..Stored::default() }.encode()
+/// What is told of a new branch: its name.
+pub(crate) fn of_new_branch(name: &str) -> Result<Told, StorageError> {
+    Stored { name: Some(name.to_owned()), ..Stored::default() }.told()
 }
 
 /// The name that somebody gave a timeline.
-pub(crate) async fn name_of(timeline: &Timeline) -> Result<Option<String>, StorageError> {
-    Ok(Stored::load(timeline.dir()).await?.name)
+pub(crate) fn name_of(timeline: &Timeline) -> Result<Option<String>, StorageError> {
+    Ok(Stored::of(timeline)?.name)
+}
+
+/// The name that somebody gave the timeline of `tenant` in `dir`, as its manifest on disk has it.
+///
+/// # Errors
+/// If the manifest cannot be read, or what it says of the timeline makes no sense.
+pub async fn branch_name(
+    dir: &Utf8Path,
+    tenant: TenantShardId,
+    timeline: TimelineId,
+) -> Result<Option<String>, StorageError> {
+    let Some(told) = Manifest::load(dir, tenant, timeline).await?.wal_source else { return Ok(None) };
+    let damaged = |reason| StorageError::Corrupt { path: Manifest::path(dir), offset: 0, reason };
+    Ok(Stored::parse(&told).map_err(damaged)?.name)
+}
+
+impl WalSource {
+    /// The source of a timeline, if it has one.
+    pub(crate) fn of(timeline: &Timeline) -> Result<Option<Self>, StorageError> {
+        Ok(Stored::of(timeline)?.source())
+    }
+
+    /// What is told of a new timeline that has this source.
+    pub(crate) fn told(&self) -> Result<Told, StorageError> {
+        Stored::default().with_source(Some(self.clone())).told()
+    }
+
+    /// Makes this the source of a timeline, durably.
+    pub(crate) async fn store(&self, timeline: &Timeline) -> Result<(), StorageError> {
+        timeline.tell(Stored::of(timeline)?.with_source(Some(self.clone())).told()?).await
+    }
+
+    /// The timeline has no source any more.
+    pub(crate) async fn forget(timeline: &Timeline) -> Result<(), StorageError> {
+        timeline.tell(Stored::of(timeline)?.with_source(None).told()?).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_told_without_its_words() {
+        for text in ["{\"connstr\": \"s3cret", "{\"connstr\": \"s3cret\"}", "{\"s3cret\": ", ""] {
+            let reason = Stored::parse(&Told(text.to_owned())).err().unwrap();
+            assert!(!reason.contains("s3cret"), "{reason}");
+        }
+        assert!(!format!("{:?}", Told("s3cret".to_owned())).contains("s3cret"));
+    }
+
+    #[test]
+    fn a_name_stays_when_sources_come_and_go() {
+        let told = of_new_branch("dev").unwrap();
+        let named = Stored::parse(&told).ok().unwrap();
+        assert!(named.source().is_none());
+        let writer = Writer { id: "1".to_owned(), name: "c".to_owned(), start_lsn: utils::lsn::Lsn(8) };
+        let source = WalSource { writer: Some(writer), ..WalSource::new("host=a password=s3cret", "s").unwrap() };
+        let with = named.with_source(Some(source.clone()));
+        let again = Stored::parse(&with.told().unwrap()).ok().unwrap();
+        assert_eq!(again.source(), Some(source));
+        assert_eq!(again.with_source(None).told().unwrap(), told);
+    }
 }

@@ -1,5 +1,6 @@
 //! Layers that are in a bucket: reading them, evicting and fetching them, and healing.
 
+mod memory;
 mod reads;
 mod residency;
 mod scans;

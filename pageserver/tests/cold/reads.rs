@@ -171,19 +171,6 @@ async fn a_damaged_object_is_named_and_never_served() -> Result<(), StorageError
 }
 
 #[tokio::test]
-async fn memory_stays_within_its_budget() -> Result<(), StorageError> {
-    let world = World::new().await;
-    let made = world.make(0, 3000).await?;
-    let layer = world.cold(&made).await;
-    let _exclusive = Exclusive::with(&world, |conf| conf.block_cache_memory = 4 << 20).await;
-    for page in (0..3000).step_by(7) {
-        check(&layer, &made, page, page + 1).await?;
-        assert!(block_cache::memory_used() <= 4 << 20, "{} bytes", block_cache::memory_used());
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn what_is_read_a_lot_is_fetched_as_a_whole() -> Result<(), StorageError> {
     let world = World::new().await;
     let made = world.make(0, 1000).await?;

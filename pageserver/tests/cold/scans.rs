@@ -92,7 +92,10 @@ async fn scans_share_what_memory_there_is() -> Result<(), StorageError> {
     // Without reading ahead there are 384.
     for (mib, most) in [(6, 300), (9, 240), (12, 200), (64, 60)] {
         let layers = [world.cold(&made[0]).await, world.cold(&made[1]).await, world.cold(&made[2]).await];
-        let exclusive = Exclusive::with(&world, |conf| conf.block_cache_memory = mib << 20).await;
+        let exclusive = Exclusive::with(&world, |conf| {
+            (conf.block_cache_memory, conf.block_cache_disk) = (mib << 20, 0);
+        })
+        .await;
         world.bucket.asked();
         for first in (0..4096).step_by(32) {
             for (layer, made) in layers.iter().zip(&made) {

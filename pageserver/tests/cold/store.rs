@@ -23,6 +23,8 @@ struct State {
     latency: Duration,
     under_way: usize,
     most_under_way: usize,
+    bytes_under_way: u64,
+    most_bytes_under_way: u64,
 }
 
 /// See the module's documentation.
@@ -37,6 +39,7 @@ pub struct Bucket {
 pub struct Asked {
     pub gets: Vec<Range<u64>>,
     pub most_under_way: usize,
+    pub most_bytes_under_way: u64,
 }
 
 impl Asked {
@@ -62,7 +65,8 @@ impl Bucket {
     pub fn asked(&self) -> Asked {
         let mut state = self.state.lock();
         let most_under_way = std::mem::take(&mut state.most_under_way);
-        Asked { gets: std::mem::take(&mut state.gets), most_under_way }
+        let most_bytes_under_way = std::mem::take(&mut state.most_bytes_under_way);
+        Asked { gets: std::mem::take(&mut state.gets), most_under_way, most_bytes_under_way }
     }
 
     /// Changes one byte of an object.
@@ -96,10 +100,14 @@ impl ObjectStore for Bucket {
                 state.gets.push(range.clone());
                 state.under_way += 1;
                 state.most_under_way = state.most_under_way.max(state.under_way);
+                state.bytes_under_way += range.end - range.start;
+                state.most_bytes_under_way = state.most_bytes_under_way.max(state.bytes_under_way);
                 state.latency
             };
             tokio::time::sleep(latency).await;
-            self.state.lock().under_way -= 1;
+            let mut state = self.state.lock();
+            state.under_way -= 1;
+            state.bytes_under_way -= range.end - range.start;
         }
         self.objects.get_opts(location, options).await
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::client::request;
@@ -107,19 +107,5 @@ async fn requests_that_take_too_long_are_cut_off() {
     let body = json!({"timelines": { &server.timeline: "1/0" }, "timeout": "1h"});
     let answer = server.client.call("POST", &path, &body).await;
     assert!(answer.status == 408 && answer.msg().contains("too long"), "{answer:?}");
-    server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_limit_wait_for_a_place() {
-    let server = Server::start(|_, options| options.max_connections = 1).await;
-    let mut first = TcpStream::connect(server.client.addr).await.unwrap();
-    first.write_all(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    assert!(first.read(&mut [0; 1000]).await.unwrap() > 0, "served, and kept open");
-    let client = server.client.clone();
-    let mut second = tokio::spawn(async move { client.get("/v1/status").await.status });
-    assert!(tokio::time::timeout(Duration::from_millis(300), &mut second).await.is_err(), "it waits");
-    drop(first);
-    assert_eq!(second.await.unwrap(), 200);
     server.stop().await;
 }

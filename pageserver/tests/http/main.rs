@@ -3,6 +3,7 @@
 mod access;
 mod bad_input;
 mod client;
+mod crowds;
 mod server;
 #[path = "../stack/mod.rs"]
 mod stack;
@@ -180,15 +181,21 @@ async fn metrics_and_documentation_are_open_to_all() {
     let server = Server::authenticated(&server::Signer::new()).await;
     let http = &server.client;
     let metrics = http.get("/metrics").await;
+    assert!(metrics.headers.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{}", metrics.headers);
     let labels = format!("tenant_id=\"{}\",shard_id=\"0000\",timeline_id=\"{}\"", server.tenant, server.timeline);
     for line in [
         format!("pageserver_last_record_lsn{{{labels}}} 10496"),
-        format!("pageserver_layer_count{{{labels},level=\"l1\",kind=\"image\"}} 2"),
-        "pageserver_tenant_states_count{state=\"Active\"} 1".to_owned(),
-        "# EOF".to_owned(),
+        format!("pageserver_layers{{{labels},level=\"l1\",kind=\"image\"}} 2"),
+        "pageserver_tenant_states{state=\"Active\"} 1".to_owned(),
+        "# TYPE pageserver_http_requests_total counter".to_owned(),
     ] {
         assert!(metrics.text().lines().any(|found| found == line), "{line} is not in\n{}", metrics.text());
     }
+    let asked =
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let open = http.raw(asked).await.unwrap();
+    assert!(open.headers.contains("content-type: application/openmetrics-text; version=1.0.0"), "{}", open.headers);
+    assert!(open.text().ends_with("# EOF\n") && metrics.text().ends_with("# EOF\n"));
     let document = http.get("/v1/openapi.json").await.json();
     assert_eq!(document["openapi"].as_str().map(|version| &version[..2]), Some("3."));
     let paths = document["paths"].as_object().unwrap();

@@ -57,7 +57,12 @@ impl Signer {
     }
 
     pub fn token(&self, scope: &str, tenant: Option<&str>) -> String {
-        let parts = [json!({"alg": "EdDSA"}), json!({"scope": scope, "tenant_id": tenant})];
+        self.token_until(scope, tenant, None)
+    }
+
+    /// A token that expires at `exp`, in seconds since 1970.
+    pub fn token_until(&self, scope: &str, tenant: Option<&str>, exp: Option<f64>) -> String {
+        let parts = [json!({"alg": "EdDSA"}), json!({"scope": scope, "tenant_id": tenant, "exp": exp})];
         let signed = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes())))
     }

@@ -140,7 +140,7 @@ async fn five_times_the_budget_goes_through_it() {
     let readers: Vec<_> =
         (0..4).map(|number| tokio::spawn(read_on(timeline.clone(), number, Arc::clone(&stop)))).collect();
     let (evicted, refused) = (METRICS.evicted_bytes.get(), METRICS.intake_refused.get());
-    let slowed = METRICS.intake_slowed_milliseconds.get();
+    let slowed = METRICS.intake_slowed_seconds.get();
     let (mut most, mut put) = (0, 0);
     while put < 5 * BUDGET {
         world.put(&timeline).await.expect("slowed at most");
@@ -162,12 +162,12 @@ async fn five_times_the_budget_goes_through_it() {
     let (evicted, refused) = (METRICS.evicted_bytes.get() - evicted, METRICS.intake_refused.get() - refused);
     println!(
         "{} MiB through a budget of {} MiB: {} MiB on disk at most, {} MiB evicted, {reads} reads meanwhile, 0 wrong, \
-         slowed for {} ms, {refused} refused",
+         slowed for {:.1} s, {refused} refused",
         put / MIB,
         BUDGET / MIB,
         most / MIB,
         evicted / MIB,
-        METRICS.intake_slowed_milliseconds.get() - slowed,
+        METRICS.intake_slowed_seconds.get() - slowed,
     );
     assert!(most <= BUDGET + 2 * LAYER, "{most} bytes on disk");
     assert!(evicted > 3 * BUDGET && refused == 0);

@@ -8,5 +8,6 @@ mod stack;
 
 mod budget;
 mod heal;
+mod lost_index;
 mod offline;
 mod world;

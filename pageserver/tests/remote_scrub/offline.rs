@@ -6,17 +6,17 @@ use pageserver::tenant::scrub::{Kind, Options, Place, Report};
 use pageserver::tenant::warm::HotList;
 use utils::lsn::Lsn;
 
-use crate::world::{DELTAS, World, looking, repairing};
+use crate::world::{DELTAS, World, generation, looking, repairing};
 
 /// What was found, in short.
-fn found(report: &Report) -> Vec<(Place, Kind)> {
+pub fn found(report: &Report) -> Vec<(Place, Kind)> {
     let mut found: Vec<(Place, Kind)> = report.findings.iter().map(|it| (it.place, it.kind)).collect();
     found.sort();
     found
 }
 
 /// A scrub finds exactly `expected`, one that may repair sets it right, and then there is nothing to find.
-async fn found_and_repaired(world: &World, what: &str, expected: &[(Place, Kind)]) {
+pub async fn found_and_repaired(world: &World, what: &str, expected: &[(Place, Kind)]) {
     let report = world.scrub(looking()).await;
     assert_eq!(found(&report), expected, "{what}: {report:?}");
     assert_eq!(report.fixed(), 0, "{what}: nothing is changed unasked");
@@ -99,16 +99,20 @@ async fn orphans_are_removed_only_if_nobody_may_need_them() {
     let bytes = world.get(&world.object(&delta)).await;
     // The same layer as of another generation; and of one that was not given out yet.
     let (old, newer) = (delta.replace("-v1-00000001", "-v1-00000000"), delta.replace("-v1-00000001", "-v1-00000007"));
-    for name in [&old, &newer] {
-        world.put(&world.object(name), &bytes).await;
-    }
+    world.put(&world.object(&old), &bytes).await;
     std::fs::write(world.dir().join(&old), &bytes[..]).unwrap();
     std::fs::write(world.dir().join("x.___temp"), b"").unwrap();
     let grace = Options { grace: std::time::Duration::from_secs(3600), ..repairing() };
     assert_eq!(found(&world.scrub(Options { delete_orphans: false, ..grace }).await).len(), 2, "the young one is none");
     let orphan = [(Place::Local, Kind::Orphan), (Place::Local, Kind::Orphan), (Place::Bucket, Kind::Orphan)];
-    found_and_repaired(&world, "files and an object that nothing names", &orphan).await;
+    world.put(&world.object(&newer), &bytes).await;
+    // The newer one says that generations are missing: then nothing is touched, for whoever has them may need it.
+    let report = world.scrub(repairing()).await;
+    assert_eq!((report.count(Kind::Missing), report.count(Kind::Orphan), report.fixed()), (6, 3, 0), "{report:?}");
     world.get(&world.object(&newer)).await;
+    world.get(&world.object(&old)).await;
+    world.storage.delete(&[world.object(&newer)]).await.unwrap();
+    found_and_repaired(&world, "files and an object that nothing names", &orphan).await;
     // An index part that a newer one has replaced.
     let index = world.get(&RemotePath::index_part(&world.tenant, &world.timeline, 1)).await;
     world.put(&RemotePath::index_part(&world.tenant, &world.timeline, 0), &index).await;
@@ -178,7 +182,7 @@ async fn nothing_of_a_newer_owner_is_changed() {
     let world = World::new().await;
     let delta = world.layer_names().await[3].clone();
     world.flip_object(&world.object(&delta), 5000).await;
-    world.put(&RemotePath::generation(&world.tenant, 2), b"{\"owner\": \"another\"}").await;
+    world.put(&RemotePath::generation(&world.tenant, 2), &generation()).await;
     let refused = world.scrub_holding(repairing(), Some(1), Vec::new()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
     let report = world.scrub(looking()).await;

@@ -49,6 +49,11 @@ pub fn repairing() -> Options {
     Options { repair: true, repair_bucket: true, delete_orphans: true, grace: Duration::ZERO }
 }
 
+/// What an owner says of its generation.
+pub fn generation() -> Vec<u8> {
+    br#"{"owner": "test", "created": 1, "deleted": false, "void_through": 0}"#.to_vec()
+}
+
 impl World {
     /// The bucket as a server opens it that has it as a directory; `None` if it is none.
     pub async fn in_directory(mut self) -> Option<(Self, Utf8PathBuf)> {
@@ -105,7 +110,7 @@ impl World {
         let manifest = self.manifest().await;
         let manifest = Manifest { generation: 1, in_bucket: true, ..manifest };
         manifest.store(&self.dir()).await.expect("stored");
-        self.put(&RemotePath::generation(&self.tenant, 1), b"{\"owner\": \"test\"}").await;
+        self.put(&RemotePath::generation(&self.tenant, 1), &generation()).await;
         for name in self.layer_names().await {
             let bytes = std::fs::read(self.dir().join(&name)).expect("read");
             self.put(&self.object(&name), &bytes).await;
@@ -173,6 +178,34 @@ impl World {
     ) -> Result<Report, pageserver::errors::StorageError> {
         let subject = Subject { conf: self.conf, tenant: self.tenant, exclusive: open.is_empty(), open, generation };
         scrub::scrub(&subject, options, &Arc::new(Progress::default())).await
+    }
+
+    /// Writes down what the timeline is for ever, as its owner does after the first publication.
+    pub async fn write_origin(&self) {
+        let manifest = self.manifest().await;
+        let origin = Manifest {
+            wal_log_hints_changes: Vec::new(),
+            disk_consistent_lsn: manifest.origin.import_lsn,
+            prev_record_lsn: Lsn::INVALID,
+            layers: Vec::new(),
+            ..manifest
+        };
+        let bytes = origin.encode().expect("encoded");
+        self.put(&RemotePath::origin(&self.tenant, &self.timeline, 1), &bytes).await;
+    }
+
+    pub fn index_part(&self) -> RemotePath {
+        RemotePath::index_part(&self.tenant, &self.timeline, 1)
+    }
+
+    /// Nothing is left of the local disk.
+    pub fn lose_disk(&self) {
+        std::fs::remove_dir_all(self.conf.tenant_path(&self.tenant)).expect("removed");
+    }
+
+    /// What the index part says.
+    pub async fn index(&self) -> Manifest {
+        Manifest::decode("index".into(), &self.get(&self.index_part()).await).expect("whole")
     }
 
     /// The timeline as a server has it that has uploaded all: every layer may be read from the bucket.

@@ -1,9 +1,12 @@
 //! Tenants in a bucket: crashes at every request, other owners, deletion, damage, idleness.
 
 mod crash_points;
+mod damaged;
 mod owners;
 #[path = "../remote_support/mod.rs"]
 mod remote_support;
+mod servers;
+mod sources;
 #[path = "../stack/mod.rs"]
 mod stack;
 mod waiting;

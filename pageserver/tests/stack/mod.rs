@@ -34,9 +34,10 @@ pub fn context() -> RequestContext {
     RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error)
 }
 
-/// Settings that make even small histories span several layers.
+/// Settings that make even small histories span several layers, and rebuild pages with some records piece by piece.
 pub fn config(workdir: &Utf8Path, checkpoint_distance: u64) -> &'static PageServerConf {
-    let conf = PageServerConf { checkpoint_distance, ..PageServerConf::dummy_conf(workdir.to_owned()) };
+    let common = PageServerConf::dummy_conf(workdir.to_owned());
+    let conf = PageServerConf { checkpoint_distance, rebuild_bytes: 100, ..common };
     Box::leak(Box::new(conf))
 }
 

@@ -1,6 +1,6 @@
 //! Which blocks came along.
 
-use super::BootImageError;
+use super::error::BootImageError;
 use super::reader::{Reader, put_rel, seal};
 use crate::reltag::{BlockNumber, RelTag};
 

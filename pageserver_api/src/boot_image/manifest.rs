@@ -2,7 +2,7 @@
 
 use utils::lsn::Lsn;
 
-use super::BootImageError;
+use super::error::BootImageError;
 use super::reader::{Reader, put_rel, seal};
 use crate::reltag::{BlockNumber, DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, MAIN_FORK, RelTag, fork_name};
 

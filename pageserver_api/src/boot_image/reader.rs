@@ -1,6 +1,6 @@
 //! Fields of a file that ends in a CRC-32C of all that is before.
 
-use super::BootImageError;
+use super::error::BootImageError;
 use crate::reltag::RelTag;
 
 const CRC_LEN: usize = 4;

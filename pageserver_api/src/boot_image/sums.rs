@@ -1,6 +1,6 @@
 //! Size and checksum of every file: lines of text, of which the last has the checksum of those before.
 
-use super::BootImageError;
+use super::error::BootImageError;
 
 const WHAT: &str = "list of sums";
 const END: &str = "end";

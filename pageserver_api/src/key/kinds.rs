@@ -34,6 +34,8 @@ pub const PARAMETERS_KEY: Key = Key { field1: KIND_FILE, field6: 4, ..Key::MIN }
 /// The newest commit time so far: microseconds since 2000-01-01 00:00 UTC, as a big-endian `i64`. Absent before the
 /// first commit.
 pub const COMMIT_TIME_KEY: Key = Key { field1: KIND_FILE, field6: 5, ..Key::MIN };
+/// The settings that the cluster's configuration files had at import. Absent in stores of earlier versions.
+pub const SETTINGS_KEY: Key = Key { field1: KIND_FILE, field6: 6, ..Key::MIN };
 
 /// The entry that says whether a relation fork exists: one byte, or nothing once it was dropped.
 pub fn rel_entry_key(rel: RelTag) -> Key {
@@ -147,6 +149,11 @@ impl Key {
     /// The relation of a relation size key.
     pub fn to_rel_size(&self) -> Option<RelTag> {
         (self.field1 == KIND_REL && self.field4 != 0 && self.field6 == SIZE_FIELD).then(|| self.rel_tag())
+    }
+
+    /// The origin of a replication origin key.
+    pub fn to_repl_origin(&self) -> Option<u16> {
+        u16::try_from(self.field6).ok().filter(|origin| *self == repl_origin_key(*origin))
     }
 
     fn rel_tag(&self) -> RelTag {

@@ -119,9 +119,12 @@ fn a_record_of_one_block_is_stored_as_it_is() {
 }
 
 #[test]
-fn hint_without_image_changes_nothing() {
-    let blocks = [Block { id: 0, flags: 0, blkno: 2, image: None, data: &[] }];
-    assert!(values(&record(0, xlog_op::FPI_FOR_HINT, &blocks, &[])).is_empty());
+fn hint_without_image_is_kept_but_of_free_space_maps() {
+    let hint =
+        |flags| record(0, xlog_op::FPI_FOR_HINT, &[Block { id: 0, flags, blkno: 2, image: None, data: &[] }], &[]);
+    let found = values(&hint(0));
+    assert!(matches!(&found[0].2, Value::WalRecord(WalRecord::Postgres { will_init: false, block_id: 0, .. })));
+    assert!(values(&hint(1)).is_empty());
 }
 
 /// XLOG/NOOP is never written, Gist/ASSIGN_LSN only with `wal_level` minimal.

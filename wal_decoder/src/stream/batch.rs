@@ -4,7 +4,8 @@ use bytes::Bytes;
 use postgres_formats::record::{HEADER_SIZE, RecordHeader, check_crc};
 use utils::lsn::Lsn;
 
-use super::{State, WalError, WalRecord, WalStreamDecoder, page_end};
+use super::decoder::{State, WalRecord, WalStreamDecoder, page_end};
+use super::error::WalError;
 
 /// Consecutive records, which share the memory of the pieces that they came in.
 #[derive(Clone, Debug, Default)]

@@ -6,6 +6,7 @@ use postgres_formats::{
 };
 use proptest::prelude::*;
 
+use super::super::batch::{RecordBatch, RecordRef};
 use super::*;
 
 const SEGMENT: u32 = 1 << 20;

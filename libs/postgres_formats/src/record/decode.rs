@@ -4,7 +4,10 @@
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::{BlockImage, BlockRef, DecodedRecord, HeaderError, ImageCompression, MAX_BLOCK_ID, RecordHeader, RelFile};
+use super::decoded::{
+    BlockImage, BlockRef, DecodedRecord, HEADER_SIZE, ImageCompression, MAX_BLOCK_ID, RecordHeader, RelFile,
+};
+use super::header::HeaderError;
 use crate::{
     BLCKSZ,
     cursor::{Cursor, Truncated},
@@ -156,7 +159,7 @@ pub fn decode_into<'a>(rec: &mut DecodedRecord<'a>, bytes: &'a [u8]) -> Result<(
         return Err(RecordError::Length { total_len: rec.header.total_len, len: bytes.len() });
     }
     let mut cursor = Cursor::new(bytes);
-    cursor.skip(super::HEADER_SIZE)?;
+    cursor.skip(HEADER_SIZE)?;
     let mut fragments = Fragments { rec, lens: SmallVec::new(), main_len: 0, announced: 0 };
     read_fragments(&mut cursor, &mut fragments)?;
     for (block, lens) in fragments.rec.blocks.iter_mut().zip(&fragments.lens) {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{HEADER_SIZE, RecordHeader};
+use super::decoded::{HEADER_SIZE, RecordHeader};
 use crate::{
     cursor::{Cursor, Truncated, u32_at},
     rmgr::RmgrId,
@@ -68,6 +68,11 @@ pub fn record_crc(bytes: &[u8]) -> Option<u32> {
     let (header, body) = bytes.split_first_chunk::<HEADER_SIZE>()?;
     let covered = header.first_chunk::<CRC_OFFSET>()?;
     Some(crc32c::crc32c_append(crc32c::crc32c(body), covered))
+}
+
+/// The header that `bytes` begin with, unchecked; `None` if there are too few.
+pub fn peek(bytes: &[u8]) -> Option<RecordHeader> {
+    RecordHeader::parse_unchecked(bytes).ok()
 }
 
 /// Whether the CRC of a whole record is right.

@@ -3,7 +3,9 @@
 //! A record that changes several pages is stored once per page. Only the page's own image and data are needed to
 //! replay it, and of the other block references only their headers (relation, fork, block number).
 
-use super::{BlockRef, DecodedRecord, HEADER_SIZE, RelFile, decode as d, record_crc};
+use super::decode as d;
+use super::decoded::{BlockRef, DecodedRecord, HEADER_SIZE, RelFile};
+use super::header::record_crc;
 
 /// Appends to `out` the record with only `block_id`'s image and data.
 ///

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::rmgr::RmgrId;
+use crate::version::PgVersion;
 
 /// An owned description of a record, from which bytes are made independently of `reduce`.
 #[derive(Clone, Debug)]

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 
-use super::{Client, ClientError, unexpected};
+use super::error::ClientError;
+use super::session::{Client, unexpected};
 use crate::backend::{Authentication, BackendMessage};
 use crate::frontend::put;
 

@@ -9,7 +9,9 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 
-use super::{Client, ClientError, auth, tls, unexpected};
+use super::error::ClientError;
+use super::session::{Client, unexpected};
+use super::{auth, tls};
 use crate::backend::BackendMessage;
 use crate::frontend::{StartupPacket, StartupParameters};
 use crate::sqlstate::SqlState;
@@ -32,7 +34,17 @@ enum Address {
     },
 }
 
-pub(super) async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Client, ClientError> {
+impl Client {
+    /// Connects and authenticates. `session` are more startup parameters, such as `replication`.
+    ///
+    /// Hosts are tried in order. TLS follows `sslmode` as libpq has it: `prefer` and `require` do not check the
+    /// server's certificate.
+    pub async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
+        connect(config, session).await
+    }
+}
+
+async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Client, ClientError> {
     if config.get_channel_binding() == ChannelBinding::Require {
         return Err(ClientError::Config("channel_binding=require is not supported".into()));
     }

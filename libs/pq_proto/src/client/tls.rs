@@ -9,7 +9,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::ClientError;
+use super::error::ClientError;
 use crate::stream::BoxStream;
 
 /// Protocol name that servers want with TLS from the first byte on.

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use utils::lsn::Lsn;
 
 use super::command::{literal, parse, text};
-use super::{ClientError, ReplicationClient};
+use super::connection::ReplicationClient;
 use crate::backend::{BackendMessage, Row};
+use crate::client::ClientError;
 use crate::client::unexpected;
 use crate::error::ProtocolError;
 use crate::fields::Fields;

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use utils::lsn::Lsn;
 
 use super::command::{identifier, parse, text};
-use super::{ClientError, ReplicationClient};
+use super::connection::ReplicationClient;
+use crate::client::ClientError;
 use crate::error::ProtocolError;
 use crate::sqlstate::SqlState;
 

@@ -6,8 +6,9 @@ use bytes::{BufMut, Bytes};
 use utils::lsn::Lsn;
 
 use super::command::{identifier, parse};
-use super::{ClientError, ReplicationClient};
+use super::connection::ReplicationClient;
 use crate::backend::{BackendMessage, Row};
+use crate::client::ClientError;
 use crate::client::unexpected;
 use crate::error::ProtocolError;
 use crate::fields::Fields;

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
 use utils::lsn::Lsn;
 
+use super::connection::major_version;
 use super::physical::decode;
-use super::{BackupEvent, BaseBackupOptions, PhysicalEvent, ReplicationClient, major_version};
+use super::{BackupEvent, BaseBackupOptions, PhysicalEvent, ReplicationClient};
 use crate::backend::put;
 use crate::client::{Client, ClientError};
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::query::Extended;
+use super::command::Extended;
 use super::{Authenticator, Connection, ConnectionError, MAX_FRONTEND_MESSAGE, MAX_PASSWORD_MESSAGE, ServerOptions};
 use crate::backend::{ErrorFields, put};
 use crate::error::ProtocolError;
@@ -29,17 +29,6 @@ impl Connection {
         let limit = options.handshake_timeout;
         let handshake = handshake(stream, options, authenticator);
         tokio::time::timeout(limit, handshake).await.unwrap_or(Err(ConnectionError::Timeout("shaking hands")))
-    }
-
-    /// Tells a new client that it cannot be served, without waiting for what it wants.
-    pub async fn reject(stream: BoxStream, options: ServerOptions, error: ErrorFields) {
-        let limit = options.handshake_timeout;
-        let rejection = async {
-            let (mut connection, _) = negotiate(stream, options).await?;
-            connection.refuse::<()>(error).await
-        };
-        // Whatever goes wrong, the client is not served.
-        let _ = tokio::time::timeout(limit, rejection).await;
     }
 
     /// Tells the client why it is not let in.

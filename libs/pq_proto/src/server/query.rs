@@ -1,28 +1,11 @@
 //! Commands, by the simple or by the extended protocol.
 
+use super::command::Query;
 use super::{Connection, ConnectionError};
 use crate::backend::{ErrorFields, put};
 use crate::error::ProtocolError;
 use crate::frontend::{FrontendMessage, Target};
 use crate::sqlstate::SqlState;
-
-/// A command to be served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// Its text.
-    pub text: String,
-    /// It came by the extended protocol: the client has been told the columns, and syncs by itself.
-    pub extended: bool,
-}
-
-/// State of the extended protocol.
-#[derive(Debug, Default)]
-pub(super) struct Extended {
-    /// Text of the unnamed statement.
-    statement: Option<String>,
-    /// After an error all is ignored until the client syncs.
-    skipping: bool,
-}
 
 impl Connection {
     /// The next command; `None` when the client leaves.
@@ -67,7 +50,7 @@ impl Connection {
                 put::ready_for_query(buf);
                 self.writer.flush().await?;
             }
-            Query(text) => return Ok(Some(super::Query { text, extended: false })),
+            Query(text) => return Ok(Some(super::command::Query { text, extended: false })),
             Parse(text) => {
                 self.extended.statement = Some(text);
                 put::parse_complete(buf);
@@ -75,7 +58,7 @@ impl Connection {
             Bind => put::bind_complete(buf),
             Describe(target) => self.describe(target),
             Execute => match self.extended.statement.clone() {
-                Some(text) => return Ok(Some(super::Query { text, extended: true })),
+                Some(text) => return Ok(Some(super::command::Query { text, extended: true })),
                 None => {
                     let error = ErrorFields::new(SqlState::PROTOCOL_VIOLATION, "Execute without a statement");
                     put::error(buf, &error);

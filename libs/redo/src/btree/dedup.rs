@@ -5,7 +5,7 @@ use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
 
 use super::posting::{self, LeafTuple};
-use super::{HIGH_KEY, SPECIAL_SIZE, clear_flag, first_data_key, flag};
+use super::special::{HIGH_KEY, SPECIAL_SIZE, clear_flag, first_data_key, flag};
 use crate::error::Fault;
 use crate::op::Op;
 use crate::page::{BLANK, RedoPage};

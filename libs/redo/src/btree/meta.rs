@@ -3,7 +3,7 @@
 use postgres_formats::cursor::{u8_at, u32_at};
 use postgres_formats::page::PageMut;
 
-use super::{NO_BLOCK, Opaque, flag, init};
+use super::special::{NO_BLOCK, Opaque, flag, init};
 use crate::error::Fault;
 use crate::op::Op;
 use crate::page::RedoPage;

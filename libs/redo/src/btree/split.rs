@@ -4,7 +4,8 @@ use postgres_formats::cursor::{Cursor, u16_at, u32_at};
 use postgres_formats::maxalign;
 use postgres_formats::page::PageMut;
 
-use super::{LEVEL, NO_BLOCK, Opaque, PREV, SPECIAL_SIZE, first_data_key, flag, init, posting};
+use super::posting;
+use super::special::{LEVEL, NO_BLOCK, Opaque, PREV, SPECIAL_SIZE, first_data_key, flag, init};
 use crate::data::take_tuple;
 use crate::error::Fault;
 use crate::index_tuple;

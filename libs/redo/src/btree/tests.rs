@@ -4,7 +4,9 @@ use postgres_formats::page::{PageBytes, PageMut};
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
 
+use super::special::{CYCLE_ID, FLAGS, NEXT, PREV, SPECIAL_SIZE, flag};
 use super::*;
+use crate::page::RedoPage;
 use crate::testing::{Sample, bytes, items, page_with};
 
 /// A plain leaf tuple of 16 bytes for heap tuple (0, `tid`).

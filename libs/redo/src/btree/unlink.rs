@@ -4,7 +4,7 @@ use postgres_formats::cursor::{u16_at, u32_at, u64_at};
 use postgres_formats::page::PageMut;
 
 use super::posting::ALT_TID;
-use super::{Opaque, flag, init, set_next, set_prev};
+use super::special::{Opaque, flag, init, set_next, set_prev};
 use crate::error::Fault;
 use crate::heap::tuple::tid_bytes;
 use crate::index_tuple::{self, HEADER};

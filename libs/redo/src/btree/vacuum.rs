@@ -5,7 +5,7 @@ use postgres_formats::page::PageMut;
 use postgres_formats::version::PgVersion;
 
 use super::posting::{self, LeafTuple};
-use super::{CYCLE_ID, SPECIAL_SIZE, clear_flag, flag};
+use super::special::{CYCLE_ID, SPECIAL_SIZE, clear_flag, flag};
 use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::index_tuple::TID_LEN;

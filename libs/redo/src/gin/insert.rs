@@ -3,7 +3,8 @@
 use postgres_formats::cursor::{array_at, slice_at, u8_at, u16_at};
 use postgres_formats::page::PageMut;
 
-use super::{POSTING_ITEM, max_offset, posting_item_at, recompress, set_posting_items};
+use super::page::{POSTING_ITEM, max_offset, posting_item_at, set_posting_items};
+use super::recompress;
 use crate::error::Fault;
 use crate::index_tuple;
 use crate::op::Op;

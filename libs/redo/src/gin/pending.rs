@@ -3,7 +3,7 @@
 use postgres_formats::cursor::{Cursor, u32_at};
 use postgres_formats::page::PageMut;
 
-use super::{NO_BLOCK, RIGHT_LINK, SPECIAL_SIZE, flag, init, max_offset, set_max_offset};
+use super::page::{NO_BLOCK, RIGHT_LINK, SPECIAL_SIZE, flag, init, max_offset, set_max_offset};
 use crate::data::take_index_tuple;
 use crate::error::Fault;
 use crate::op::Op;

@@ -3,8 +3,8 @@
 use postgres_formats::cursor::Cursor;
 use postgres_formats::page::PageMut;
 
+use super::page::{DATA_START, FLAGS, SPECIAL_SIZE, flag, max_offset, set_max_offset};
 use super::posting_list::{self, TidNumber};
-use super::{DATA_START, FLAGS, SPECIAL_SIZE, flag, max_offset, set_max_offset};
 use crate::data::take_tuple;
 use crate::error::Fault;
 use crate::index_tuple::TID_LEN;

@@ -3,6 +3,7 @@
 use postgres_formats::page::{PageBytes, PageMut};
 use postgres_formats::rmgr::RmgrId;
 
+use super::page::set_max_offset;
 use super::*;
 use crate::testing::{Sample, bytes};
 

@@ -4,7 +4,8 @@ use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
 use postgres_formats::maxalign;
 use postgres_formats::page::PageMut;
 
-use super::{PREV, init, meta, set_flags, set_link};
+use super::meta;
+use super::page::{PREV, init, set_flags, set_link};
 use crate::data::{take_tuple, take_u16s};
 use crate::error::Fault;
 use crate::index_tuple;

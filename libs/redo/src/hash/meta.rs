@@ -3,7 +3,7 @@
 use postgres_formats::cursor::{array_at, u16_at, u32_at};
 use postgres_formats::page::PageMut;
 
-use super::{NONE, flag, init as init_page};
+use super::page::{NONE, flag, init as init_page};
 use crate::error::Fault;
 use crate::op::Op;
 use crate::page::RedoPage;

@@ -4,7 +4,8 @@ use postgres_formats::cursor::{u8_at, u16_at, u32_at};
 use postgres_formats::page::PageMut;
 use postgres_formats::version::PgVersion;
 
-use super::{NEXT, NONE, PREV, bucket, data_u32, flag, init, meta, set_link};
+use super::page::{NEXT, NONE, PREV, data_u32, flag, init, set_link};
+use super::{bucket, meta};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;

@@ -4,8 +4,10 @@ use postgres_formats::page::PageMut;
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
 
+use super::page::{FLAGS, NEXT, NONE};
 use super::*;
 use crate::Applied;
+use crate::page::RedoPage;
 use crate::testing::{Sample, bytes, page_with};
 
 const META_MAPS: usize = 24 + 44;

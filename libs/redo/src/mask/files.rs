@@ -136,7 +136,7 @@ fn mask_heap(page: &mut PageMut<'_>) {
 
 /// Kill hints, and what VACUUM notes on pages while it scans them.
 fn mask_btree(page: &mut PageMut<'_>) {
-    use btree::{CYCLE_ID, FLAGS, flag};
+    use btree::special::{CYCLE_ID, FLAGS, flag};
     mask_leaf_hints(page, FLAGS, flag::HAS_GARBAGE | flag::SPLIT_END);
     set_special_u16(page, 16, CYCLE_ID, 0);
 }

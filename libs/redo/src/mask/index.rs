@@ -53,7 +53,7 @@ fn clear_special_bits(page: &mut PageMut<'_>, size: usize, at: usize, bits: u16)
 
 /// `btree_mask`: kill hints, and what VACUUM notes on pages while it scans them.
 pub(super) fn mask_btree(page: &mut PageMut<'_>) {
-    use btree::{CYCLE_ID, FLAGS, SPECIAL_SIZE, flag};
+    use btree::special::{CYCLE_ID, FLAGS, SPECIAL_SIZE, flag};
     mask_hint_bits(page);
     mask_unused(page);
     if special_u16(page, SPECIAL_SIZE, FLAGS) & flag::LEAF != 0 {

@@ -3,8 +3,9 @@
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::page::PageMut;
 
+use super::page::{Parent, SourceState, flag, init};
+use super::slots;
 use super::tuple::{self, State};
-use super::{Parent, SourceState, flag, init, slots};
 use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::op::Op;

@@ -2,8 +2,8 @@
 
 use postgres_formats::page::PageMut;
 
+use super::page::{PLACEHOLDERS, REDIRECTIONS, count};
 use super::tuple::{self, State};
-use super::{PLACEHOLDERS, REDIRECTIONS, count};
 use crate::error::Fault;
 
 /// Adds a tuple at `offset`, where a placeholder may be (`addOrReplaceTuple`).

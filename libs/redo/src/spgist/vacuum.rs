@@ -4,8 +4,9 @@ use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
 use postgres_formats::version::PgVersion;
 
+use super::page::{PLACEHOLDERS, REDIRECTIONS, SourceState, count};
+use super::slots;
 use super::tuple::{self, State};
-use super::{PLACEHOLDERS, REDIRECTIONS, SourceState, count, slots};
 use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::op::Op;

@@ -8,7 +8,7 @@ use super::*;
 use crate::setup::make_ring;
 
 fn ring(entries: u32) -> Arc<Ring> {
-    Arc::new(Ring::new(make_ring(entries).expect("a ring").0))
+    Arc::new(Ring::new(make_ring(entries).expect("a ring").0, crate::poller::spawn))
 }
 
 fn start_nop(ring: &Ring) -> SlotId {

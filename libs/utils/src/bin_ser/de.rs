@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::{DeserializeError, Endian};
+use super::endian::Endian;
+use super::error::DeserializeError;
 
 pub(super) struct Deserializer<'r, R, E> {
     reader: &'r mut R,

@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 
 use serde::ser::{self, Serialize};
 
-use super::{Endian, SerializeError};
+use super::endian::Endian;
+use super::error::SerializeError;
 
 pub(super) struct Serializer<'w, W, E> {
     writer: &'w mut W,

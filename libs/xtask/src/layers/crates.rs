@@ -27,15 +27,29 @@ struct WorkspaceManifest {
 #[derive(Deserialize)]
 struct Workspace {
     members: Vec<String>,
+    #[serde(default)]
+    dependencies: Dependencies,
 }
+
+type Dependencies = BTreeMap<String, toml::Value>;
 
 #[derive(Deserialize)]
 struct Manifest {
     package: Package,
+    #[serde(flatten)]
+    always: Tables,
+    /// Those of some platforms only, by `cfg(..)` or triple.
     #[serde(default)]
-    dependencies: BTreeMap<String, toml::Value>,
+    target: BTreeMap<String, Tables>,
+}
+
+/// Those for tests only are left out: whom they use, nobody depends on.
+#[derive(Default, Deserialize)]
+struct Tables {
+    #[serde(default)]
+    dependencies: Dependencies,
     #[serde(default, rename = "build-dependencies")]
-    build_dependencies: BTreeMap<String, toml::Value>,
+    build_dependencies: Dependencies,
 }
 
 #[derive(Deserialize)]
@@ -46,21 +60,26 @@ struct Package {
 /// Reads the manifests of all members.
 pub(crate) fn members(root: &Path) -> Result<Vec<Member>> {
     let workspace: WorkspaceManifest = toml::from_str(&read(&root.join("Cargo.toml"))?).context("Cargo.toml")?;
-    workspace.workspace.members.iter().map(|dir| member(root, dir)).collect()
+    let Workspace { members, dependencies } = workspace.workspace;
+    members.iter().map(|dir| member(root, dir, &dependencies)).collect()
 }
 
-fn member(root: &Path, dir: &str) -> Result<Member> {
+fn member(root: &Path, dir: &str, shared: &Dependencies) -> Result<Member> {
     let file = root.join(dir).join("Cargo.toml");
     let text = read(&file)?;
     let manifest: Manifest = toml::from_str(&text).with_context(|| file.display().to_string())?;
-    let all = manifest.dependencies.into_iter().chain(manifest.build_dependencies);
-    let dependencies = all.map(|(key, value)| package_name(key, &value)).collect();
+    let tables = std::iter::once(manifest.always).chain(manifest.target.into_values());
+    let all = tables.flat_map(|tables| tables.dependencies.into_iter().chain(tables.build_dependencies));
+    let dependencies = all.map(|(key, value)| package_name(key, &value, shared)).collect();
     Ok(Member { name: manifest.package.name, dir: PathBuf::from(dir), dependencies, manifest: text })
 }
 
-/// A dependency may be renamed: `alias = { package = "real" }`.
-fn package_name(key: String, value: &toml::Value) -> String {
-    value.get("package").and_then(|name| name.as_str()).map_or(key, str::to_owned)
+/// A dependency may be renamed, here or for the whole workspace: `alias = { package = "real" }`.
+fn package_name(key: String, value: &toml::Value, shared: &Dependencies) -> String {
+    let inherited = value.get("workspace").and_then(toml::Value::as_bool) == Some(true);
+    let written = if inherited { shared.get(&key) } else { Some(value) };
+    let real = written.and_then(|value| value.get("package")).and_then(toml::Value::as_str);
+    real.map_or(key, str::to_owned)
 }
 
 fn read(file: &Path) -> Result<String> {

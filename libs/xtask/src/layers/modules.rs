@@ -81,10 +81,14 @@ impl Checker<'_> {
     fn check_path(&self, module: &Module, path: &PathRef, used: &mut [bool], findings: &mut Vec<String>) -> bool {
         // The root may name everything: it declares and re-exports.
         let Some((from, from_rank)) = self.unit(&module.path) else { return false };
-        let Some(target) = self.resolve(module, path) else {
+        let Some((target, _)) = resolve(&module.path, path, |path| self.tree.contains(path)) else {
             self.check_crate(module, path, findings);
             return false;
         };
+        // What its own children define, a module may hand on: that uses nothing.
+        if path.handed_on.is_some() && target.len() > module.path.len() && target.starts_with(&module.path) {
+            return false;
+        }
         let place = self.place(module, path.line);
         let written = path.segments.join("::");
         if target.is_empty() {
@@ -128,45 +132,6 @@ impl Checker<'_> {
         }
     }
 
-    /// The module of this crate that the path leads into, or none if it leads elsewhere.
-    fn resolve(&self, module: &Module, path: &PathRef) -> Option<Vec<String>> {
-        if path.leading_colon {
-            return None;
-        }
-        let mut rest = path.segments.as_slice();
-        let mut at = module.path.clone();
-        let first = rest.first()?;
-        match first.as_str() {
-            "crate" => {
-                at.clear();
-                rest = &rest[1..];
-            }
-            "self" => rest = &rest[1..],
-            "super" => {
-                while let Some(("super", after)) = rest.split_first().map(|(name, after)| (name.as_str(), after)) {
-                    at.pop();
-                    rest = after;
-                }
-            }
-            _ => {
-                // Only a child module can be meant by a bare name; anything else is a crate or an import.
-                at.push(first.clone());
-                if !self.tree.contains(at.as_slice()) {
-                    return None;
-                }
-                rest = &rest[1..];
-            }
-        }
-        for name in rest {
-            at.push(name.clone());
-            if !self.tree.contains(at.as_slice()) {
-                at.pop();
-                break;
-            }
-        }
-        Some(at)
-    }
-
     /// The nearest listed module at or above `path`, with its rank; none for the crate's root.
     fn unit(&self, path: &[String]) -> Option<(String, &String)> {
         (1..=path.len()).rev().find_map(|length| {
@@ -180,4 +145,49 @@ impl Checker<'_> {
         let file = module.file.strip_prefix(self.root).unwrap_or(&module.file);
         format!("{}:{line}", file.display())
     }
+}
+
+/// The module that a path named in module `from` leads into, and how many of its segments lead there; none if it leads
+/// out of the crate.
+pub(super) fn resolve(
+    from: &[String],
+    path: &PathRef,
+    exists: impl Fn(&[String]) -> bool,
+) -> Option<(Vec<String>, usize)> {
+    if path.leading_colon {
+        return None;
+    }
+    let segments = path.segments.as_slice();
+    let mut at = from.to_vec();
+    let mut used = 0;
+    match segments.first()?.as_str() {
+        "crate" => {
+            at.clear();
+            used = 1;
+        }
+        "self" => used = 1,
+        "super" => {
+            while segments.get(used).is_some_and(|name| name == "super") {
+                at.pop();
+                used += 1;
+            }
+        }
+        first => {
+            // Only a child module can be meant by a bare name; anything else is a crate or an import.
+            at.push(first.to_owned());
+            if !exists(&at) {
+                return None;
+            }
+            used = 1;
+        }
+    }
+    while let Some(name) = segments.get(used) {
+        at.push(name.clone());
+        if !exists(&at) {
+            at.pop();
+            break;
+        }
+        used += 1;
+    }
+    Some((at, used))
 }

@@ -16,6 +16,9 @@ pub(crate) struct Table {
     /// Crates whose modules are ranked too.
     #[serde(default)]
     pub(crate) inner: BTreeMap<String, Inner>,
+    /// Modules in the largest cycle of a crate, where there still is one. Entries only shrink.
+    #[serde(default)]
+    pub(crate) cycles: BTreeMap<String, usize>,
 }
 
 /// Ranks inside one crate.
@@ -71,6 +74,9 @@ pub(crate) fn check_siblings(siblings: &[Sibling], used: &[bool], findings: &mut
         }
         if !used {
             findings.push(format!("docs/layers.toml: sibling {} -> {} is not needed: remove it", pair.from, pair.to));
+        }
+        if siblings.iter().any(|other| other.from == pair.to && other.to == pair.from) && pair.from < pair.to {
+            findings.push(format!("docs/layers.toml: {} and {} use each other: a cycle", pair.from, pair.to));
         }
     }
 }

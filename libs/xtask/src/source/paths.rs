@@ -16,11 +16,13 @@ pub(crate) struct PathRef {
     pub(crate) line: usize,
     /// Comes from a `use` item, where a single segment counts too.
     pub(crate) is_use: bool,
+    /// Under which name it is only handed on, by a `use` with a visibility.
+    pub(crate) handed_on: Option<String>,
 }
 
 /// Paths named by these items, not by the modules declared among them (those are modules of their own).
 pub(crate) fn collect(items: &[syn::Item]) -> Vec<PathRef> {
-    let mut collector = Collector { found: Vec::new() };
+    let mut collector = Collector { found: Vec::new(), is_reexport: false };
     for item in items {
         if !matches!(item, syn::Item::Mod(_)) {
             collector.visit_item(item);
@@ -31,31 +33,42 @@ pub(crate) fn collect(items: &[syn::Item]) -> Vec<PathRef> {
 
 struct Collector {
     found: Vec<PathRef>,
+    is_reexport: bool,
 }
 
 impl Collector {
-    fn push(&mut self, segments: Vec<String>, leading_colon: bool, line: usize, is_use: bool) {
-        self.found.push(PathRef { segments, leading_colon, line, is_use });
+    fn push(&mut self, segments: Vec<String>, leading_colon: bool, line: usize) {
+        self.found.push(PathRef { segments, leading_colon, line, is_use: false, handed_on: None });
+    }
+
+    fn push_use(&mut self, segments: Vec<String>, leading_colon: bool, line: usize, name: Option<String>) {
+        let handed_on = name.filter(|_| self.is_reexport);
+        self.found.push(PathRef { segments, leading_colon, line, is_use: true, handed_on });
     }
 
     fn flatten(&mut self, prefix: &[String], leading_colon: bool, tree: &syn::UseTree) {
-        let with = |ident: &syn::Ident, this: &mut Self, rest: Option<&syn::UseTree>| {
+        let with = |ident: &syn::Ident| {
             let mut path = prefix.to_vec();
             if ident != "self" || path.is_empty() {
                 path.push(ident.to_string());
             }
-            match rest {
-                Some(rest) => this.flatten(&path, leading_colon, rest),
-                None => this.push(path, leading_colon, ident.span().start().line, true),
-            }
+            path
         };
+        let line = |ident: &syn::Ident| ident.span().start().line;
         match tree {
-            syn::UseTree::Path(path) => with(&path.ident, self, Some(&path.tree)),
-            syn::UseTree::Name(name) => with(&name.ident, self, None),
-            syn::UseTree::Rename(rename) => with(&rename.ident, self, None),
+            syn::UseTree::Path(path) => self.flatten(&with(&path.ident), leading_colon, &path.tree),
+            syn::UseTree::Name(name) => {
+                let path = with(&name.ident);
+                let last = path.last().cloned();
+                self.push_use(path, leading_colon, line(&name.ident), last);
+            }
+            syn::UseTree::Rename(rename) => {
+                let name = Some(rename.rename.to_string());
+                self.push_use(with(&rename.ident), leading_colon, line(&rename.ident), name);
+            }
             syn::UseTree::Glob(glob) => {
                 let line = glob.star_token.spans[0].start().line;
-                self.push(prefix.to_vec(), leading_colon, line, true);
+                self.push_use(prefix.to_vec(), leading_colon, line, Some("*".to_owned()));
             }
             syn::UseTree::Group(group) => {
                 for tree in &group.items {
@@ -79,9 +92,15 @@ impl Collector {
                     let (segments, next) = path_in_tokens(&tokens, at);
                     let is_macro_name = matches!(tokens.get(next), Some(TokenTree::Punct(p)) if p.as_char() == '!');
                     if segments.len() > 1 && !is_macro_name {
-                        self.push(segments, false, first.span().start().line, false);
+                        self.push(segments, false, first.span().start().line);
                     }
                     at = next;
+                }
+                TokenTree::Literal(literal) => {
+                    if let Some(segments) = path_in_string(&literal.to_string()) {
+                        self.push(segments, false, literal.span().start().line);
+                    }
+                    at += 1;
                 }
                 _ => at += 1,
             }
@@ -102,6 +121,13 @@ fn path_in_tokens(tokens: &[TokenTree], at: usize) -> (Vec<String>, usize) {
         next += 2;
     }
     (segments, next)
+}
+
+/// The path that a string literal is, and nothing else.
+fn path_in_string(literal: &str) -> Option<Vec<String>> {
+    let text = literal.strip_prefix('"')?.strip_suffix('"')?;
+    let path = syn::parse_str::<syn::Path>(text).ok().filter(|path| path.segments.len() > 1)?;
+    Some(path.segments.iter().map(|segment| segment.ident.to_string()).collect())
 }
 
 fn is_colon(token: Option<&TokenTree>) -> bool {
@@ -135,6 +161,7 @@ impl<'ast> Visit<'ast> for Collector {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.is_reexport = !matches!(item.vis, syn::Visibility::Inherited);
         self.flatten(&[], item.leading_colon.is_some(), &item.tree);
     }
 
@@ -142,7 +169,7 @@ impl<'ast> Visit<'ast> for Collector {
         if path.segments.len() > 1 {
             let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
             let line = path.segments[0].ident.span().start().line;
-            self.push(segments, path.leading_colon.is_some(), line, false);
+            self.push(segments, path.leading_colon.is_some(), line);
         }
         visit::visit_path(self, path);
     }
@@ -154,8 +181,13 @@ impl<'ast> Visit<'ast> for Collector {
     /// `pub(in crate::a)` names a module without using it.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
-    /// Attributes name derive and lint paths, which are no imports.
-    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+    /// Attributes name functions and types for derive macros: as paths, or in strings (`#[serde(with = "a::b")]`).
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        match &attribute.meta {
+            syn::Meta::List(list) if !list.path.is_ident("doc") => self.scan_tokens(list.tokens.clone()),
+            _ => {}
+        }
+    }
 }
 
 fn item_attrs(item: &syn::Item) -> &[syn::Attribute] {

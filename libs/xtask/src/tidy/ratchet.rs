@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
-use super::measure::Measured;
-
-/// Rule, then offender, then size.
-pub(crate) type Offenders = BTreeMap<String, BTreeMap<String, usize>>;
+use super::measure::{Measured, Offenders};
 
 /// The rules that `tidy` knows, each with what its size counts.
 pub(crate) const RULES: [(&str, &str); 7] = [

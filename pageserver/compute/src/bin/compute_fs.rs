@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use compute::fetch::Policy;
 use compute::layout::Layout;
-use compute::lifecycle::ComputeConfig;
 use compute::source::directory::{self, DirectorySource};
+use compute::source::origin::{self, Origin};
 use compute::supervisor;
 
 /// The data directory of a compute as a file system.
@@ -141,12 +141,13 @@ fn layout(dir: &std::path::Path) -> Result<Layout> {
 }
 
 async fn serve(layout: &Layout, serving: &Serving, resume: bool) -> Result<()> {
-    // The kernel has applied that of the process that makes a file.
-    rustix::process::umask(rustix::fs::Mode::empty());
+    // What Postgres makes is for its user alone, as is all that we make ourselves.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let _lock = supervisor::lock_daemon(layout)?;
     let connection = std::io::stdin().as_fd().try_clone_to_owned()?;
     let Some(root) = &serving.source_directory else {
-        let source = ComputeConfig::load(layout)?.source()?;
+        let source = Origin::of(layout)?.source()?;
+        env::spawn::task("look for another page server", origin::keep_up(layout.clone(), source.clone()));
         return Ok(compute::fs::serve(layout, connection, source, serving.policy(), resume).await?);
     };
     let source = DirectorySource::open(root).with_context(|| root.display().to_string())?;

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,6 +14,7 @@ use pageserver_client::BackupStream;
 use tar::{Archive, EntryType};
 
 use super::{BootError, io_error};
+use crate::private;
 
 /// Pieces of the archive that may wait to be written.
 const PIECES: usize = 16;
@@ -34,9 +34,9 @@ pub(super) async fn unpack(stream: BackupStream, root: &Path) -> Result<u64, Boo
             let name = entry.path().map_err(io_error(&root))?.to_string_lossy().into_owned();
             let path = inside(&root, &name)?;
             if entry.header().entry_type() == EntryType::Directory {
-                make_dir(&path).map_err(io_error(&path))?;
+                private::make_dirs(&path).map_err(io_error(&path))?;
             } else {
-                path.parent().map_or(Ok(()), make_dir).map_err(io_error(&path))?;
+                path.parent().map_or(Ok(()), private::make_dirs).map_err(io_error(&path))?;
                 let sum = write_sparse(&mut entry, &path).map_err(io_error(&path))?;
                 written.insert(name, sum);
             }
@@ -121,13 +121,9 @@ fn inside(root: &Path, name: &str) -> Result<PathBuf, BootError> {
     Err(BootError::File { path: name.to_owned(), problem: "the path leads elsewhere" })
 }
 
-fn make_dir(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
 /// Copies; returns size and checksum.
 fn write_sparse(from: &mut impl Read, path: &Path) -> io::Result<(u64, u32)> {
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = File::options().write(true).create_new(true).mode(private::FILE_MODE).open(path)?;
     let mut chunk = vec![0; CHUNK];
     let (mut size, mut crc) = (0, 0);
     loop {

@@ -1,5 +1,6 @@
 //! Making of a compute: its directory, filled, and `compute.json` last.
 
+use std::fs::DirBuilder;
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -7,11 +8,13 @@ use std::path::Path;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
-use super::config::{ComputeConfig, Storage};
+use super::config::{ComputeConfig, Storage, Subscriptions};
+use super::options::Options;
 use super::owner::Owner;
-use super::{Computes, LifecycleError, Result, copy, install, io_error};
+use super::{Computes, LifecycleError, Result, access, copy, install, io_error, subscriptions};
 use crate::boot;
 use crate::layout::Layout;
+use crate::private;
 
 /// The first port that is tried.
 const FIRST_PORT: u16 = 55_432;
@@ -29,6 +32,10 @@ pub struct NewCompute<'a> {
     pub branch: Option<String>,
     /// As of when; where the timeline ends, if the compute is to write it.
     pub lsn: Lsn,
+    /// Where the timeline begins, if it is a branch.
+    pub branch_point: Option<Lsn>,
+    /// Subscriptions of logical replication go on that the branch has from the timeline that it was made of.
+    pub keep_subscriptions: bool,
     /// Major version of Postgres.
     pub pg_version: u32,
     /// Page service, as libpq takes it.
@@ -74,9 +81,11 @@ pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig
         superuser: new.superuser.to_owned(),
         owner,
         storage: if new.copy { Storage::Copy } else { Storage::Lazy },
+        options: Options::default(),
+        subscriptions: Subscriptions::Settled,
     };
     make_root(&layout)?;
-    let filled = fill(&layout, &mut config).and_then(|()| config.store(&layout));
+    let filled = fill(&layout, &mut config, new).and_then(|()| config.store(&layout));
     if filled.is_err()
         && let Err(left) = std::fs::remove_dir_all(layout.root())
     {
@@ -85,12 +94,13 @@ pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig
     filled.map(|()| config)
 }
 
-/// The directory itself may be entered by others: the socket is in it. What is in it may not.
+/// Who may enter it may be anybody in this Postgres: the socket is in it.
 fn make_root(layout: &Layout) -> Result<()> {
     let root = layout.root();
-    let parent = root.parent().map_or(Ok(()), std::fs::create_dir_all);
+    // Whoever runs Postgres has to walk through it.
+    let parent = root.parent().map_or(Ok(()), |dir| DirBuilder::new().recursive(true).mode(0o711).create(dir));
     parent.map_err(io_error(root))?;
-    match std::fs::DirBuilder::new().mode(0o755).create(root) {
+    match private::make_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(LifecycleError::Refused(format!(
             "{} exists already, and is no compute: remove it, or give another name",
             root.display()
@@ -99,11 +109,15 @@ fn make_root(layout: &Layout) -> Result<()> {
     }
 }
 
-fn fill(layout: &Layout, config: &mut ComputeConfig) -> Result<()> {
+fn fill(layout: &Layout, config: &mut ComputeConfig, new: &NewCompute<'_>) -> Result<()> {
     let runtime = super::server::runtime()?;
     runtime.block_on(async {
         let booted = boot::fetch(&config.page_server()?, &config.at(), layout).await?;
         config.data_checksums = booted.manifest.data_checksums;
+        if !config.read_only {
+            let inherited = subscriptions::of_new(config, &booted.manifest, new.branch_point, new.keep_subscriptions);
+            config.subscriptions = inherited.await;
+        }
         if config.storage == Storage::Copy {
             let files = crate::manifest::read(&layout.manifest()).map_err(io_error(&layout.manifest()))?;
             let blocks = copy::all(&config.source()?, &files, &layout.upper()).await?;
@@ -112,7 +126,9 @@ fn fill(layout: &Layout, config: &mut ComputeConfig) -> Result<()> {
         Ok::<_, LifecycleError>(())
     })?;
     let data = layout.data();
-    std::fs::DirBuilder::new().mode(0o700).create(&data).map_err(io_error(&data))?;
+    private::make_dir(&data).map_err(io_error(&data))?;
+    let hba = layout.upper().join("pg_hba.conf");
+    std::fs::write(&hba, access::hba()).map_err(io_error(&hba))?;
     if config.read_only {
         let path = layout.upper().join("standby.signal");
         std::fs::write(&path, "").map_err(io_error(&path))?;

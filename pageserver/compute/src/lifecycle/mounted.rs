@@ -10,17 +10,14 @@ use crate::supervisor::launch;
 
 /// The program.
 const PROGRAM: &str = "compute-fs";
-/// For it to end. It does without a daemon that is silent before that.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Makes the data directory usable, if it is not already: after a crash of Postgres it still is.
-pub(super) fn mount(layout: &Layout) -> Result<()> {
+/// Makes the data directory usable, if it is not already: after a crash of Postgres it still is. Whether it was not.
+pub(super) fn mount(layout: &Layout) -> Result<bool> {
     if let Ok(Some(pid)) = launch::supervisor(layout) {
         if let Health::Trouble(what) = Health::of(layout) {
             return Err(LifecycleError::Refused(format!("{}: {what}", layout.data().display())));
         }
         return match launch::is_visible(layout) {
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(false),
             _ => Err(LifecycleError::Refused(format!(
                 "{} is not mounted here, but in the mount namespace of process {pid}: go there with `nsenter \
                  --preserve-credentials --user --mount --target {pid}`. If somebody has unmounted it by hand, end it \
@@ -31,18 +28,21 @@ pub(super) fn mount(layout: &Layout) -> Result<()> {
     }
     let program = program();
     let started = launch::start(&program, layout, &[]);
-    started.map(super::server::reap).map_err(|error| {
+    let started = started.map_err(|error| {
         LifecycleError::Refused(format!(
             "{}: {error}. Without it all relations can be copied: --copy",
             program.display()
         ))
-    })
+    })?;
+    launch::reap(started);
+    Ok(true)
 }
 
-/// Ends it, if it runs: in order, or else by force. To be called when Postgres has ended, so that all is synced.
-pub(super) fn unmount(layout: &Layout) -> Result<()> {
+/// Ends it, if it runs: in order, or if it has not within `limit`, by force. To be called when Postgres has ended, so
+/// that all is synced.
+pub(super) fn unmount(layout: &Layout, limit: Duration) -> Result<()> {
     let failed = |error| LifecycleError::Server(format!("{PROGRAM}: {error}"));
-    if let Err(error) = launch::stop(layout, PATIENCE) {
+    if let Err(error) = launch::stop(layout, limit) {
         tracing::warn!("{PROGRAM}: {error}: it is ended by force");
         return force(layout);
     }

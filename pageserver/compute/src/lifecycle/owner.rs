@@ -1,5 +1,6 @@
 //! Who runs Postgres: it refuses to run as root, so then another user does.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -48,6 +49,11 @@ impl Owner {
         std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
     }
 
+    /// Makes it the owner of an open file.
+    pub(super) fn give_file(&self, file: &File) -> io::Result<()> {
+        std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))
+    }
+
     /// Makes it the owner of all that is in a directory, and of that.
     pub(super) fn give_all(&self, dir: &Path) -> io::Result<()> {
         self.give(dir)?;
@@ -59,9 +65,9 @@ impl Owner {
     }
 }
 
-/// A command of `owner`, or of the caller.
+/// A command of `owner`, or of the caller. It does not get the tokens that the caller was given.
 pub(super) fn command(owner: Option<&Owner>, program: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = crate::supervisor::program::command(program, owner.is_some());
     if let Some(owner) = owner {
         command.uid(owner.uid).gid(owner.gid).env("HOME", "/").env("USER", &owner.name);
     }

@@ -1,4 +1,4 @@
-//! Starting, stopping and removal of a compute.
+//! Stopping and removal of a compute.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,9 @@ use postgres_formats::control_file::ControlFile;
 use rustix::process::Signal;
 use utils::lsn::Lsn;
 
-use super::config::{ComputeConfig, Storage};
+use super::config::ComputeConfig;
 use super::server::{self, State};
-use super::settings::{self, Wanted};
-use super::{Control, LifecycleError, Result, io_error, millis, mounted};
+use super::{Control, LifecycleError, Result, io_error, mounted};
 use crate::layout::Layout;
 use crate::supervisor::health::Health;
 use crate::supervisor::launch;
@@ -24,34 +23,11 @@ const ANSWER: Duration = Duration::from_secs(5);
 const QUIT: Duration = Duration::from_secs(3);
 const QUIT_IN_TROUBLE: Duration = Duration::from_millis(500);
 
+/// For the file system of a compute that does not run to end.
+const UNMOUNT: Duration = Duration::from_secs(60);
+
 /// Bytes of the longest header of a WAL page: by so many the end of WAL may be ahead of the end of the last record.
 const PAGE_HEADER: u64 = 40;
-
-/// How a compute is started.
-#[derive(Clone, Debug)]
-pub struct StartOptions {
-    /// Addresses to listen on besides the socket; empty for none.
-    pub listen: String,
-    /// Commits wait until the page server has what they wrote.
-    pub wait_for_pageserver: bool,
-    /// Settings of Postgres: `name=value`.
-    pub overrides: Vec<String>,
-    /// Take the place of a compute whose host is lost.
-    pub replace: bool,
-    /// How the page server reaches the compute; by its socket if not given.
-    pub connstr: Option<String>,
-    /// For Postgres to answer.
-    pub timeout: Duration,
-}
-
-/// A compute that answers.
-#[derive(Clone, Debug)]
-pub struct Started {
-    /// How to reach it on this machine.
-    pub connstr: String,
-    /// From the start of the process until the first answer, in milliseconds.
-    pub ready_ms: u64,
-}
 
 /// A compute that was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,61 +38,13 @@ pub enum Stopped {
     ReadOnly,
     /// It stays the one that writes its branch: for this reason it is not known to have all.
     Kept(String),
+    /// It did not stop in order, and was ended; here is why. What was committed is in its WAL, here: its next start
+    /// recovers it.
+    Killed(String),
 }
 
-/// Starts a compute, and waits until it answers.
-pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) -> Result<Started> {
-    let mut compute = ComputeConfig::load(layout)?;
-    if let State::Running(pid) = State::of(&compute, layout) {
-        return Err(LifecycleError::Refused(format!("{} runs already, as process {pid}", compute.name)));
-    }
-    let (upper, sockets) = (layout.upper(), server::sockets(&compute, layout));
-    let StartOptions { listen, wait_for_pageserver: wait, overrides, .. } = options;
-    let settings = settings::all(&compute, &upper, &sockets, &Wanted { listen, wait: *wait, overrides })?;
-    let connstr = server::connstr(&compute, layout);
-    if !compute.read_only {
-        let begin = compute.released_lsn.unwrap_or(compute.boot_lsn);
-        let reached_by = options.connstr.as_deref().unwrap_or(&connstr);
-        control.register(&compute, begin, reached_by, options.replace).map_err(LifecycleError::Control)?;
-        if compute.released_lsn.take().is_some() {
-            compute.store(layout)?;
-        }
-    }
-    if compute.storage == Storage::Lazy {
-        mounted::mount(layout)?;
-    }
-    server::forget_crashed(&compute, layout, options.timeout)?;
-    let started = env::clock::now();
-    let mut process = server::launch(&compute, layout, &settings)?;
-    let answered = server::runtime()?.block_on(async {
-        let mut client = server::ready(&compute, layout, &mut process, options.timeout).await?;
-        if !compute.read_only {
-            // Whatever the page server is doing: from now on all WAL is kept that it has not taken.
-            let slot = compute.slot();
-            let sql = format!(
-                "SELECT pg_create_physical_replication_slot('{slot}', true) WHERE NOT EXISTS \
-                 (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
-            );
-            let made = tokio::time::timeout(options.timeout, client.simple_query(&sql)).await;
-            let late =
-                |_| LifecycleError::Server(format!("{} does not answer{}", compute.name, mounted::trouble(layout)));
-            let made = made.map_err(late)?;
-            // The page server may have been faster.
-            if let Err(error) = made
-                && error.sqlstate() != Some(pq_proto::sqlstate::SqlState::DUPLICATE_OBJECT)
-            {
-                return Err(LifecycleError::Server(format!("cannot make the replication slot {slot}: {error}")));
-            }
-        }
-        client.close().await;
-        Ok(())
-    });
-    server::reap(process);
-    answered?;
-    Ok(Started { connstr, ready_ms: millis(env::clock::now().saturating_duration_since(started)) })
-}
-
-/// Stops a compute in order, and waits until its branch has all that it wrote; then the branch is free.
+/// Stops a compute in order, and waits until its branch has all that it wrote; then the branch is free. One that does
+/// not stop, whatever hangs, is ended before `timeout` has passed.
 pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Result<Stopped> {
     let mut compute = ComputeConfig::load(layout)?;
     match State::of(&compute, layout) {
@@ -133,10 +61,12 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
     if !compute.read_only {
         catch_up(&compute, layout, begun, timeout / 2, control);
     }
-    server::end(&compute, layout, Signal::INT, timeout).map_err(|error| {
-        LifecycleError::Server(format!("{error}. It still is about to: stop it again, or give it up: destroy --force"))
-    })?;
-    mounted::unmount(layout)?;
+    let left = |share: Duration| share.saturating_sub(env::clock::now().saturating_duration_since(begun));
+    if let Err(error) = server::end(&compute, layout, Signal::INT, left(timeout * 3 / 4)) {
+        end_at_once(&compute, layout)?;
+        return Ok(Stopped::Killed(error.to_string()));
+    }
+    mounted::unmount(layout, left(timeout * 9 / 10))?;
     if compute.read_only {
         return Ok(Stopped::ReadOnly);
     }
@@ -155,7 +85,7 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
 fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Duration, control: &impl Control) {
     // Clients may go on writing.
     let mut flushed = None;
-    while let Some(wal) = server::wal(compute, layout, limit.min(ANSWER)) {
+    while let Ok(wal) = server::wal(compute, layout, limit.min(ANSWER)) {
         let wanted = *flushed.get_or_insert(wal.flushed);
         let has_all = control.end(compute).is_ok_and(|end| end + PAGE_HEADER >= wanted);
         if (has_all && wal.is_followed) || env::clock::now().saturating_duration_since(begun) >= limit {
@@ -195,6 +125,21 @@ fn last_checkpoint(layout: &Layout) -> Result<Lsn> {
     Ok(control.fields.checkpoint)
 }
 
+/// Ends a server that does not stop in order, and all that it waits for.
+fn end_at_once(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
+    quit(compute, layout);
+    mounted::force(layout)
+}
+
+/// A server that ends by itself removes its shared memory, which nobody else does. If it does not, there is a limit.
+fn quit(compute: &ComputeConfig, layout: &Layout) {
+    let is_well = mounted::trouble(layout).is_empty();
+    let limit = if is_well { QUIT } else { QUIT_IN_TROUBLE };
+    if let Err(error) = server::end(compute, layout, Signal::QUIT, limit) {
+        tracing::warn!("{error}: it is killed");
+    }
+}
+
 /// Removes a compute that does not run; with `force` one that does, too, and what its branch has not got is lost.
 pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<()> {
     let compute = ComputeConfig::load(layout)?;
@@ -202,14 +147,7 @@ pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<(
         State::Running(_) if !force => {
             return Err(LifecycleError::Refused(format!("{} runs: stop it first", compute.name)));
         }
-        // It removes its shared memory, which nobody else does.
-        State::Running(_) => {
-            let is_well = mounted::trouble(layout).is_empty();
-            let limit = if is_well { QUIT } else { QUIT_IN_TROUBLE };
-            if let Err(error) = server::end(&compute, layout, Signal::QUIT, limit) {
-                tracing::warn!("{error}: it is killed");
-            }
-        }
+        State::Running(_) => quit(&compute, layout),
         State::Stopped | State::Crashed => {}
     }
     if force {
@@ -224,7 +162,7 @@ pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<(
         }
     }
     if !force {
-        mounted::unmount(layout)?;
+        mounted::unmount(layout, UNMOUNT)?;
     }
     remove(&compute, layout)
 }

@@ -1,9 +1,9 @@
 //! The process of Postgres.
 
-use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pq_proto::client::{Client, ClientError, Config};
@@ -15,13 +15,19 @@ use super::config::ComputeConfig;
 use super::owner::command;
 use super::{LifecycleError, Result, io_error, mounted};
 use crate::layout::Layout;
+use crate::private::{self, Trust};
+use crate::supervisor::process::{Process, number, works_in};
 
 /// Between two looks at a server that starts or stops.
 const LOOK: Duration = Duration::from_millis(10);
 /// Longest path of a directory for sockets: with their names it must stay below 108 bytes.
 const SOCKETS_MAX: usize = 85;
-/// Lines of the log that are told when a server does not start.
+/// Lines of the log that are told when a server does not start; besides those that say why.
 const LAST_LINES: usize = 5;
+/// Lines of the log in which the reason is looked for.
+const REASON_LINES: usize = 100;
+/// A line of the log between one start and the next.
+const BEGIN: &str = "==== start of this compute";
 
 /// What a compute's server is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,25 +44,17 @@ impl State {
     /// That of a compute.
     pub fn of(compute: &ComputeConfig, layout: &Layout) -> Self {
         let Ok(text) = std::fs::read_to_string(layout.upper().join("postmaster.pid")) else { return Self::Stopped };
-        match text.lines().next().and_then(|line| line.trim().parse().ok()) {
-            Some(pid) if works_in(pid, &compute.data_dir(layout)) != Some(false) => Self::Running(pid),
-            _ => Self::Crashed,
+        match number(&text).and_then(|pid| find(compute, layout, pid)) {
+            Some(process) => Self::Running(process.pid().as_raw_nonzero().get().cast_unsigned()),
+            None => Self::Crashed,
         }
     }
 }
 
-/// Whether the process is there, and works in the data directory: numbers are used again. `None` if it is of somebody
-/// else, and there.
-fn works_in(pid: u32, data: &Path) -> Option<bool> {
-    match std::fs::read_link(format!("/proc/{pid}/cwd")) {
-        // The directory's own path may lead through links; it may be of a file system that does not answer.
-        Ok(cwd) => match (data.parent().map(std::fs::canonicalize), data.file_name()) {
-            (Some(Ok(parent)), Some(name)) => Some(parent.join(name) == cwd),
-            _ => Some(false),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
-        Err(_) => Some(false),
-    }
+/// The server with number `pid`, if that is the compute's.
+fn find(compute: &ComputeConfig, layout: &Layout, pid: Pid) -> Option<Process> {
+    let trust = Trust::of(layout.root()).ok()?;
+    Process::find_server(pid, &compute.data_dir(layout), trust).ok().flatten()
 }
 
 /// Where the server's socket is.
@@ -75,8 +73,15 @@ pub fn connstr(compute: &ComputeConfig, layout: &Layout) -> String {
 }
 
 /// The file that the server writes its log to.
-pub fn log_path(layout: &Layout) -> PathBuf {
+fn log_path(layout: &Layout) -> PathBuf {
     layout.root().join("postgres.log")
+}
+
+/// What the server has logged.
+pub fn log(layout: &Layout) -> Result<String> {
+    let path = log_path(layout);
+    let read = Trust::of(layout.root()).and_then(|trust| trust.read(&path));
+    Ok(String::from_utf8_lossy(&read.map_err(io_error(&path))?).into_owned())
 }
 
 /// A runtime for one operation.
@@ -87,27 +92,48 @@ pub(super) fn runtime() -> Result<Runtime> {
 
 /// Starts the process. It outlives the caller.
 pub(super) fn launch(compute: &ComputeConfig, layout: &Layout, settings: &[String]) -> Result<Child> {
-    let log = log_path(layout);
-    let out = File::options().create(true).append(true).open(&log).map_err(io_error(&log))?;
-    let err = out.try_clone().map_err(io_error(&log))?;
     let sockets = sockets(compute, layout);
-    std::fs::create_dir_all(&sockets).map_err(io_error(&sockets))?;
-    if let Some(owner) = &compute.owner {
-        owner.give(&log).map_err(io_error(&log))?;
-        owner.give(&sockets).map_err(io_error(&sockets))?;
-    }
-    let program = compute.bin_dir.join("postgres");
-    let mut command = command(compute.owner.as_ref(), &program);
-    command.arg("-D").arg(compute.data_dir(layout)).current_dir("/").process_group(0);
+    make_sockets(compute, layout, &sockets).map_err(io_error(&sockets))?;
+    let mut command = postgres(compute, layout, settings, None)?;
+    command.stdin(Stdio::null()).spawn().map_err(io_error(&compute.bin_dir.join("postgres")))
+}
+
+/// Postgres on the data directory, in a mode if one is given; what it says goes to the log.
+pub(super) fn postgres(
+    compute: &ComputeConfig,
+    layout: &Layout,
+    settings: &[String],
+    mode: Option<&str>,
+) -> Result<Command> {
+    let log = log_path(layout);
+    let out = Trust::of(layout.root()).and_then(|trust| trust.append(&log)).map_err(io_error(&log))?;
+    let err = out.try_clone().map_err(io_error(&log))?;
+    writeln!(&out, "{BEGIN}").map_err(io_error(&log))?;
+    let mut command = command(compute.owner.as_ref(), &compute.bin_dir.join("postgres"));
+    command.args(mode).arg("-D").arg(compute.data_dir(layout)).current_dir("/").process_group(0);
     for setting in settings {
         command.arg("-c").arg(setting);
     }
-    command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(io_error(&program))
+    command.stdout(out).stderr(err);
+    Ok(command)
 }
 
-/// Has somebody wait for the end of a process that outlives us, if we live that long.
-pub(super) fn reap(mut process: Child) {
-    std::thread::spawn(move || drop(process.wait()));
+/// Makes the directory of the socket, if that is not the compute's own. Where it is, anybody may have made one.
+fn make_sockets(compute: &ComputeConfig, layout: &Layout, dir: &Path) -> std::io::Result<()> {
+    if dir == layout.root() {
+        return Ok(());
+    }
+    match private::make_dir(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        made => {
+            if let (Ok(()), Some(owner)) = (made, &compute.owner) {
+                owner.give(dir)?;
+            }
+        }
+    }
+    let trust = Trust::of(layout.root())?;
+    trust.check_owner(dir, &std::fs::symlink_metadata(dir)?)?;
+    private::close(dir, trust, !compute.options.listen_users.is_empty())
 }
 
 /// After a crash: waits until the last of its processes is gone, and removes its locks. Postgres would do so itself,
@@ -119,7 +145,7 @@ pub(super) fn forget_crashed(compute: &ComputeConfig, layout: &Layout, limit: Du
     let (data, started) = (compute.data_dir(layout), env::clock::now());
     while let Some(pid) = processes().into_iter().find(|pid| works_in(*pid, &data) == Some(true)) {
         if passed(started) >= limit {
-            let name = &compute.name;
+            let (name, pid) = (&compute.name, pid.as_raw_nonzero());
             return Err(LifecycleError::Server(format!("process {pid} of {name}, which has crashed, does not end")));
         }
         std::thread::sleep(LOOK);
@@ -134,9 +160,9 @@ pub(super) fn forget_crashed(compute: &ComputeConfig, layout: &Layout, limit: Du
     Ok(())
 }
 
-fn processes() -> Vec<u32> {
+fn processes() -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// Waits until the server answers, and returns the connection.
@@ -162,8 +188,8 @@ pub(super) async fn ready(
             return Err(failed(layout, &format!("Postgres does not start ({status})")));
         }
         if is_final(&error) || passed(started) >= limit {
-            let (passed, trouble) = (passed(started), mounted::trouble(layout));
-            return Err(failed(layout, &format!("Postgres is not ready after {passed:?}: {error}{trouble}")));
+            let (passed, trouble, hint) = (passed(started), mounted::trouble(layout), hint(compute, &error));
+            return Err(failed(layout, &format!("Postgres is not ready after {passed:?}: {error}{trouble}{hint}")));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -177,24 +203,40 @@ pub(super) struct Wal {
     pub(super) is_followed: bool,
 }
 
-/// The server's WAL; `None` if it does not answer soon.
-pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> Option<Wal> {
-    let config = config_of(compute, layout).ok()?;
+/// The server's WAL, or why that is not known: it may not answer within `limit`.
+pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> std::result::Result<Wal, String> {
     let asked = async {
-        let mut client = Client::connect(&config, &[]).await.ok()?;
-        let sql = format!(
-            "SELECT pg_current_wal_flush_lsn(), EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{}' AND \
-             active)",
-            compute.slot()
-        );
-        let sets = client.simple_query(&sql).await;
+        let mut client = connect(compute, layout).await?;
+        let wal = wal_of(compute, &mut client).await;
         client.close().await;
-        let sets = sets.ok()?;
-        let [Some(flushed), Some(followed)] = &sets.first()?.rows.first()?[..] else { return None };
-        let flushed = std::str::from_utf8(flushed).ok()?.parse().ok()?;
-        Some(Wal { flushed, is_followed: followed.as_ref() == b"t" })
+        wal
     };
-    runtime().ok()?.block_on(async { tokio::time::timeout(limit, asked).await.ok().flatten() })
+    let runtime = runtime().map_err(|error| error.to_string())?;
+    let late = || Err(format!("Postgres does not answer within {limit:?}"));
+    runtime.block_on(async { tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| late()) })
+}
+
+/// A connection; if there is none, why.
+pub(super) async fn connect(compute: &ComputeConfig, layout: &Layout) -> std::result::Result<Client, String> {
+    let config = config_of(compute, layout).map_err(|error| error.to_string())?;
+    Client::connect(&config, &[]).await.map_err(|error| error.to_string())
+}
+
+/// The same, on a connection.
+pub(super) async fn wal_of(compute: &ComputeConfig, client: &mut Client) -> std::result::Result<Wal, String> {
+    let sql = format!(
+        "SELECT pg_current_wal_flush_lsn(), EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{}' AND \
+         active)",
+        compute.slot()
+    );
+    let sets = client.simple_query(&sql).await.map_err(|error| error.to_string())?;
+    let row = sets.first().and_then(|set| set.rows.first());
+    let Some([Some(flushed), Some(followed)]) = row.map(|row| &row[..]) else {
+        return Err("Postgres does not tell where its WAL ends".to_owned());
+    };
+    let flushed = std::str::from_utf8(flushed).ok().and_then(|text| text.parse().ok());
+    let flushed = flushed.ok_or_else(|| "the end of WAL is no LSN".to_owned())?;
+    Ok(Wal { flushed, is_followed: followed.as_ref() == b"t" })
 }
 
 fn config_of(compute: &ComputeConfig, layout: &Layout) -> Result<Config> {
@@ -212,17 +254,38 @@ fn is_final(error: &ClientError) -> bool {
     }
 }
 
+/// What to do about an error, if that is known.
+fn hint(compute: &ComputeConfig, error: &ClientError) -> String {
+    use pq_proto::sqlstate::SqlState;
+    if error.sqlstate() != Some(SqlState::INVALID_AUTHORIZATION) {
+        return String::new();
+    }
+    format!(
+        ". By the name of {:?} it is asked whether it is ready, and WAL is fetched: say with --superuser whose name to \
+         use, which needs REPLICATION",
+        compute.superuser
+    )
+}
+
 fn passed(since: Instant) -> Duration {
     env::clock::now().saturating_duration_since(since)
 }
 
-/// With what the server's log says last.
-fn failed(layout: &Layout, what: &str) -> LifecycleError {
-    let log = log_path(layout);
-    let text = std::fs::read_to_string(&log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default().join("\n  ");
-    LifecycleError::Server(format!("{what}. The end of {}:\n  {last}", log.display()))
+/// With what the server's log says of it.
+pub(super) fn failed(layout: &Layout, what: &str) -> LifecycleError {
+    let (path, text) = (log_path(layout), log(layout).unwrap_or_default());
+    let told = telling(&text).join("\n  ");
+    LifecycleError::Server(format!("{what}. The end of {}:\n  {told}", path.display()))
+}
+
+/// The last lines of a log, and before them those that say why a server has ended: what it says at its end may be more.
+fn telling(log: &str) -> Vec<&str> {
+    let this_start = log.rsplit_once(BEGIN).map_or(log, |(_, rest)| rest);
+    let lines: Vec<&str> = this_start.lines().filter(|line| !line.is_empty()).collect();
+    let lines = lines.get(lines.len().saturating_sub(REASON_LINES)..).unwrap_or_default();
+    let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_LINES));
+    let is_reason = |line: &&&str| ["FATAL:", "PANIC:", "ERROR:", "HINT:"].iter().any(|word| line.contains(word));
+    before.iter().filter(is_reason).chain(last).copied().collect()
 }
 
 /// Ends the server by a signal, and waits until it is gone.
@@ -230,9 +293,8 @@ pub(super) fn end(compute: &ComputeConfig, layout: &Layout, signal: Signal, limi
     let started = env::clock::now();
     let State::Running(pid) = State::of(compute, layout) else { return Ok(()) };
     let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let target = target.ok_or_else(|| LifecycleError::Server(format!("{pid} is no process")))?;
-    rustix::process::kill_process(target, signal)
-        .map_err(|error| LifecycleError::Server(format!("cannot signal Postgres (process {pid}): {error}")))?;
+    let Some(process) = target.and_then(|target| find(compute, layout, target)) else { return Ok(()) };
+    process.signal(signal).map_err(|error| LifecycleError::Server(format!("Postgres: {error}")))?;
     while State::of(compute, layout) == State::Running(pid) {
         if passed(started) >= limit {
             let trouble = mounted::trouble(layout);
@@ -242,4 +304,20 @@ pub(super) fn end(compute: &ComputeConfig, layout: &Layout, signal: Signal, limi
         std::thread::sleep(LOOK);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_told_wherever_it_stands() {
+        let old = "LOG:  starting\nFATAL:  of another day\n";
+        let new =
+            "LOG:  starting\nFATAL:  could not open\nHINT:  do this\nLOG:  1\nLOG:  2\nLOG:  3\nLOG:  4\nLOG:  5\n";
+        let told = telling(&format!("{old}{BEGIN}\n{new}")).join("\n");
+        assert_eq!(told, "FATAL:  could not open\nHINT:  do this\nLOG:  1\nLOG:  2\nLOG:  3\nLOG:  4\nLOG:  5");
+        assert_eq!(telling("FATAL:  of one that logs little\n"), ["FATAL:  of one that logs little"]);
+        assert!(telling("").is_empty());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{DirEntry, File};
+use std::fs::{DirEntry, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
@@ -20,6 +20,7 @@ use crate::overlay::file::{FileNode, Origin};
 use crate::overlay::mark::{self, Mark};
 use crate::overlay::removed::Removed;
 use crate::overlay::tree::{Kind, NodeId, ROOT, Tree, inode_id, lazy_id};
+use crate::private::{self, Trust};
 use crate::source::{RelationFile, directory};
 use crate::{BLOCK, SEGMENT_BLOCKS, manifest};
 
@@ -35,6 +36,7 @@ struct Segment {
 struct Loader<'a> {
     tree: Tree,
     segments: &'a [Segment],
+    trust: Trust,
     seen: HashSet<NodeId>,
 }
 
@@ -47,11 +49,11 @@ impl Overlay {
         let removed = Removed::open(&layout.removed())?;
         empty_directory(&layout.staging())?;
         if resume {
-            std::fs::create_dir_all(layout.orphans())?;
+            private::make_dirs(&layout.orphans())?;
         } else {
             empty_directory(&layout.orphans())?;
         }
-        let mut loader = Loader { tree: Tree::new(), segments: &segments, seen: HashSet::new() };
+        let mut loader = Loader { tree: Tree::new(), segments: &segments, trust: Trust::me(), seen: HashSet::new() };
         loader.walk(&layout.upper(), Some(ROOT))?;
         loader.walk(&layout.orphans(), None)?;
         loader.add_unwritten(&removed, resume);
@@ -98,12 +100,13 @@ fn empty_directory(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    std::fs::create_dir(dir)
+    private::make_dir(dir)
 }
 
 impl Loader<'_> {
     /// Adds what is in `dir`, as children of `parent`; without one, as files without a name.
     fn walk(&mut self, dir: &Path, parent: Option<NodeId>) -> io::Result<()> {
+        self.believe(dir, &std::fs::symlink_metadata(dir)?)?;
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let kind = entry.file_type()?;
@@ -136,10 +139,12 @@ impl Loader<'_> {
             Ok(handle) => handle,
             // Postgres makes its files readable; what it made unreadable is not of the manifest.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.believe(&entry.path(), &entry.metadata()?)?;
                 return Ok((id, FileNode::local(id, None)));
             }
             Err(error) => return Err(error),
         };
+        self.believe(&entry.path(), &handle.metadata()?)?;
         let Some(mark) = mark::read(&handle)? else { return Ok((id, FileNode::local(id, None))) };
         let limit = clamp(&handle, mark)?;
         let index = mark.id ^ lazy_id(0);
@@ -150,6 +155,16 @@ impl Loader<'_> {
         };
         self.seen.insert(mark.id);
         Ok((mark.id, FileNode::lazy(mark.id, segment.origin, limit, true)))
+    }
+
+    /// What somebody else has put here is not taken for a file of Postgres. Its permissions are the business of
+    /// Postgres.
+    fn believe(&self, path: &Path, metadata: &Metadata) -> io::Result<()> {
+        if self.trust.has(metadata.uid()) {
+            return Ok(());
+        }
+        let text = format!("{} belongs to user {}: nothing there is believed", path.display(), metadata.uid());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
     /// Adds the segments that have no real file. When resuming, those removed too: somebody may have one open.

@@ -4,10 +4,12 @@
 //! being written when power failed, and nobody was told of it.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use crate::private::Trust;
 
 const RECORD: usize = 12;
 
@@ -19,8 +21,10 @@ pub(crate) struct Removed {
 
 impl Removed {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let ids = std::fs::read(path)?.chunks_exact(RECORD).map_while(decode).collect();
+        let mut file = Trust::me().open(path, File::options().read(true).write(true).create(true))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let ids = bytes.chunks_exact(RECORD).map_while(decode).collect();
         Ok(Self { file, ids, dirty: true })
     }
 
@@ -69,7 +73,7 @@ mod tests {
         }
         log.sync().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 36);
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(30).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(30).unwrap();
         let mut log = Removed::open(&path).unwrap();
         assert_eq!([3, 4, 5].map(|id| log.contains(id)), [true, true, false]);
         log.append(9).unwrap();

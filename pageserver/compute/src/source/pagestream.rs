@@ -2,7 +2,8 @@
 //!
 //! A range is asked for at once on one connection; ranges that are wanted at the same time have connections of their
 //! own, which are kept. A connection that fails is given up, and the range is asked for again on a new one until that
-//! has taken too long. As long as the source lives it keeps its LSN leased.
+//! has taken too long; so it is when the timeline moves to another page server. As long as the source lives it keeps
+//! its LSN leased.
 
 mod lease;
 
@@ -16,7 +17,8 @@ use pageserver_api::reltag::RelTag;
 use pageserver_client::{ClientError, PageReceiver, PageSender, PageServer};
 use parking_lot::Mutex;
 use postgres_formats::page::{PageBytes, set_data_checksum};
-use tokio::sync::Semaphore;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
@@ -36,7 +38,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Which timeline, as of when.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineAt {
     /// The tenant.
     pub tenant: TenantId,
@@ -55,7 +57,7 @@ pub struct PagestreamSource {
 }
 
 struct Inner {
-    server: PageServer,
+    server: watch::Sender<PageServer>,
     at: TimelineAt,
     idle: Mutex<Vec<Stream>>,
     permits: Semaphore,
@@ -76,7 +78,7 @@ impl PagestreamSource {
     /// Reads from `server`. Must be called in a runtime: the lease is renewed by a task of it.
     pub fn new(server: PageServer, at: TimelineAt) -> Self {
         let inner = Arc::new(Inner {
-            server,
+            server: watch::Sender::new(server),
             at,
             idle: Mutex::default(),
             permits: Semaphore::new(CONNECTIONS),
@@ -85,12 +87,18 @@ impl PagestreamSource {
         env::spawn::task("lease of the boot LSN", lease::keep(Arc::downgrade(&inner)));
         Self { inner }
     }
+
+    /// From now on `server` is asked, also for what another one has not answered yet.
+    pub fn move_to(&self, server: PageServer) {
+        self.inner.server.send_replace(server);
+        self.inner.idle.lock().clear();
+    }
 }
 
 impl PageSource for PagestreamSource {
     async fn manifest(&self) -> Result<Vec<RelationFile>, SourceError> {
-        let Inner { server, at, .. } = &*self.inner;
-        let manifest = boot::manifest(server, at).await.map_err(|error| self.inner.meaning(&error.to_string()))?;
+        let (server, at) = (self.inner.server(), &self.inner.at);
+        let manifest = boot::manifest(&server, at).await.map_err(|error| self.inner.meaning(&error.to_string()))?;
         Ok(boot::relation_files(&manifest))
     }
 
@@ -108,12 +116,22 @@ impl PageSource for PagestreamSource {
 }
 
 impl Inner {
+    fn server(&self) -> PageServer {
+        self.server.borrow().clone()
+    }
+
     /// Reads blocks, again and again if need be.
     async fn range(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), SourceError> {
         let (started, mut pause) = (env::clock::now(), PAUSE_MIN);
         let _permit = self.permits.acquire().await.map_err(|error| SourceError::Failed(error.to_string()))?;
+        let mut moved = self.server.subscribe();
         loop {
-            match self.attempt(rel, first, out).await {
+            moved.mark_unchanged();
+            let outcome = tokio::select! {
+                outcome = self.attempt(rel, first, out) => outcome,
+                Ok(()) = moved.changed() => continue,
+            };
+            match outcome {
                 Ok(()) => return Ok(()),
                 Err(Fault::Refused(error)) => return Err(error),
                 // One that was kept may have been closed meanwhile, and the others with it.
@@ -123,7 +141,7 @@ impl Inner {
                         return Err(SourceError::Retry(format!("the page server does not answer: {reason}")));
                     }
                     tracing::debug!("asking again in {pause:?}: {reason}");
-                    tokio::time::sleep(pause).await;
+                    let _ = timeout(pause, moved.changed()).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
@@ -155,7 +173,7 @@ impl Inner {
 
     async fn connect(&self) -> Result<Stream, Fault> {
         let TimelineAt { tenant, timeline, .. } = self.at;
-        let stream = self.server.pagestream(ProtocolVersion::V3, tenant, timeline).await;
+        let stream = self.server().pagestream(ProtocolVersion::V3, tenant, timeline).await;
         Ok(stream.map_err(|error| self.fault(error))?.split())
     }
 

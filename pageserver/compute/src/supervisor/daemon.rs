@@ -1,17 +1,22 @@
 //! The process that serves a mount.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tokio::task::JoinHandle;
 
-use super::{Layout, Mount};
+use super::mount::Mount;
+use super::program::command;
+use crate::layout::Layout;
+use crate::private::Trust;
+
+/// Exit status of a daemon that cannot take a connection over.
+pub const CANNOT_RESUME: i32 = 4;
 
 pub(crate) struct Daemon {
     pid: Option<Pid>,
@@ -26,18 +31,20 @@ impl Daemon {
     /// Starts a daemon on the connection of `mount`, which is its standard input. It runs as the user that the files
     /// belong to.
     pub(crate) fn start(layout: &Layout, mount: &Mount, args: &[String], resume: bool) -> io::Result<Self> {
-        let log = File::options().create(true).append(true).open(layout.log())?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let trust = Trust::of(layout.root())?;
+        let log = trust.append(&layout.log())?;
+        let mut command = command(&std::env::current_exe()?, rustix::process::geteuid().is_root());
         command.arg("serve").arg("--dir").arg(layout.root()).args(args);
         if resume {
             command.arg("--resume");
         }
-        command.stdin(Stdio::from(mount.connection()?)).stdout(log.try_clone()?).stderr(log);
         if rustix::process::geteuid().is_root() {
-            let owner = std::fs::metadata(layout.upper())?;
-            std::os::unix::fs::chown(layout.log(), Some(owner.uid()), Some(owner.gid()))?;
+            let owner = std::fs::symlink_metadata(layout.upper())?;
+            trust.check_owner(&layout.upper(), &owner)?;
+            fchown(&log, Some(owner.uid()), Some(owner.gid()))?;
             command.uid(owner.uid()).gid(owner.gid());
         }
+        command.stdin(Stdio::from(mount.connection()?)).stdout(log.try_clone()?).stderr(log);
         // A signal to the supervisor's group, as from a terminal, is for the supervisor alone.
         let mut child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use tokio::task::JoinHandle;
 
 use super::lock::holder;
+use super::process::Role;
 use crate::layout::Layout;
 
 /// Between an answer and the next question.
@@ -33,23 +34,26 @@ pub enum Health {
 impl Health {
     /// That of a compute.
     pub fn of(layout: &Layout) -> Self {
-        let held = |path| holder(path).ok().flatten();
-        let (supervisor, daemon) = (held(&layout.lock()), held(&layout.daemon_lock()));
+        let (supervisor, daemon) = match (holder(layout, Role::Supervisor), holder(layout, Role::Daemon)) {
+            (Ok(supervisor), Ok(daemon)) => (supervisor, daemon),
+            (Err(error), _) | (_, Err(error)) => return Self::Trouble(error.to_string()),
+        };
         let both = [("supervisor", &supervisor), ("daemon", &daemon)];
-        for (who, pid) in both.into_iter().filter_map(|(who, held)| Some((who, held.as_ref()?.0))) {
-            if is_suspended(pid) {
+        for (who, held) in both.into_iter().filter_map(|(who, held)| Some((who, held.as_ref()?))) {
+            let pid = held.pid;
+            if held.process.is_some() && is_suspended(pid) {
                 let pid = pid.as_raw_nonzero();
                 return Self::Trouble(format!("its {who}, process {pid}, is suspended: kill -CONT {pid}"));
             }
         }
         match (supervisor, daemon) {
             (None, None) => Self::Down,
-            (None, Some((daemon, _))) => Self::Trouble(format!(
+            (None, Some(daemon)) => Self::Trouble(format!(
                 "its supervisor is gone; if the daemon, process {}, ends, too, Postgres loses its files: stop it and \
                  start it again",
-                daemon.as_raw_nonzero()
+                daemon.pid.as_raw_nonzero()
             )),
-            (Some((_, note)), _) if !note.is_empty() => Self::Trouble(note),
+            (Some(held), _) if !held.note.is_empty() => Self::Trouble(held.note),
             (Some(_), _) if is_full(layout) => {
                 Self::Trouble(format!("the disk of {} is full, and writes wait for room", layout.root().display()))
             }

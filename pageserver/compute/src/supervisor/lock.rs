@@ -1,18 +1,24 @@
 //! Who works on a compute: a lock file each for supervisor and daemon, with the process id of the holder in its first
-//! line. The lock says whether that one lives; the number alone could be somebody else's by now.
+//! line. The lock says whether that one lives; the number alone could be somebody else's by now, or be written there
+//! by somebody else: nobody is signalled who is not what the file says.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 
+use super::process::{Process, Role, number};
 use crate::layout::Layout;
+use crate::private::Trust;
 
 const LOOK: Duration = Duration::from_millis(10);
+
+/// For who has taken a lock to write its number there.
+const SIGNED: Duration = Duration::from_secs(2);
 
 /// The lock of the supervisor.
 pub(crate) struct Lock(File);
@@ -20,7 +26,7 @@ pub(crate) struct Lock(File);
 impl Lock {
     /// Takes it for this process.
     pub(crate) fn take(layout: &Layout) -> io::Result<Self> {
-        let file = open(&layout.lock())?;
+        let file = open(layout, Role::Supervisor)?;
         // Who only looks has it for a moment.
         for _ in 0..20 {
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -41,7 +47,7 @@ impl Lock {
 
 /// Takes the lock of the daemon: a former one may still be writing what the kernel had kept back.
 pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
-    let file = open(&layout.daemon_lock())?;
+    let file = open(layout, Role::Daemon)?;
     for _ in 0..100 {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             sign(&file, "")?;
@@ -52,8 +58,16 @@ pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "another daemon still serves this compute"))
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+fn path(layout: &Layout, role: Role) -> PathBuf {
+    match role {
+        Role::Supervisor => layout.lock(),
+        Role::Daemon => layout.daemon_lock(),
+    }
+}
+
+fn open(layout: &Layout, role: Role) -> io::Result<File> {
+    let options = &mut File::options();
+    Trust::of(layout.root())?.open(&path(layout, role), options.read(true).write(true).create(true))
 }
 
 /// Writes our process id. It is never away while it is written again.
@@ -64,9 +78,23 @@ fn sign(lock: &File, note: &str) -> io::Result<()> {
     (&*lock).flush()
 }
 
-/// Whoever holds the lock `path`, and what it noted there.
-pub(crate) fn holder(path: &Path) -> io::Result<Option<(Pid, String)>> {
-    let file = match File::open(path) {
+/// The process that holds a lock.
+pub(crate) struct Holder {
+    /// `None`: it is not the one that should. Either it has only just taken the lock, or something is wrong.
+    pub(crate) process: Option<Process>,
+    /// Its number, as it stands there.
+    pub(crate) pid: Pid,
+    /// What it noted there.
+    pub(crate) note: String,
+}
+
+/// Whoever holds a lock of the compute.
+pub(crate) fn holder(layout: &Layout, role: Role) -> io::Result<Option<Holder>> {
+    let trust = match Trust::of(layout.root()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        trust => trust?,
+    };
+    let file = match trust.open(&path(layout, role), File::options().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
@@ -75,26 +103,33 @@ pub(crate) fn holder(path: &Path) -> io::Result<Option<(Pid, String)>> {
         return Ok(None);
     }
     let text = io::read_to_string(file)?;
-    let (pid, note) = text.split_once('\n').unwrap_or((&text, ""));
-    Ok(pid.trim().parse().ok().and_then(Pid::from_raw).map(|pid| (pid, note.to_owned())))
+    let Some(pid) = number(&text) else { return Ok(None) };
+    let note = text.split_once('\n').map_or("", |(_, note)| note);
+    let process = Process::find(pid, role, layout.root(), trust)?;
+    Ok(Some(Holder { process, pid, note: note.to_owned() }))
 }
 
-/// Sends SIGKILL to whoever holds the lock `path`, and waits until it is free. Gives who it was.
-pub(crate) fn kill_holder(path: &Path, limit: Duration) -> io::Result<Option<Pid>> {
+/// Sends SIGKILL to whoever holds a lock of the compute, and waits until it is free. Gives who it was.
+pub(crate) fn kill_holder(layout: &Layout, role: Role, limit: Duration) -> io::Result<Option<Pid>> {
     let since = env::clock::now();
     let mut killed = None;
-    while let Some((pid, _)) = holder(path)? {
-        if killed != Some(pid) {
-            match rustix::process::kill_process(pid, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => killed = Some(pid),
-                Err(error) => {
-                    let text = format!("cannot end process {}: {error}", pid.as_raw_nonzero());
-                    return Err(io::Error::new(io::Error::from(error).kind(), text));
-                }
-            }
+    while let Some(holder) = holder(layout, role)? {
+        let pid = holder.pid;
+        if let Some(process) = holder.process.filter(|_| killed != Some(pid)) {
+            process.signal(Signal::KILL)?;
+            killed = Some(pid);
         }
-        if env::clock::now() - since > limit {
-            let text = format!("process {} was killed and does not end", pid.as_raw_nonzero());
+        // It may just be about to write its number.
+        if env::clock::now() - since > if killed == Some(pid) { limit } else { limit.min(SIGNED) } {
+            let (number, path) = (pid.as_raw_nonzero(), path(layout, role));
+            let text = match killed == Some(pid) {
+                true => format!("process {number} was killed and does not end"),
+                false => format!(
+                    "{}: somebody holds this lock, and process {number}, which it names, is not compute-fs of this \
+                     compute: it is left alone",
+                    path.display()
+                ),
+            };
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         std::thread::sleep(LOOK);

@@ -18,7 +18,8 @@ use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
 
-use super::Layout;
+use crate::layout::Layout;
+use crate::private::Trust;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -35,10 +36,12 @@ pub(crate) struct Mount {
 impl Mount {
     /// Mounts the data directory of the compute at `layout`. Its files belong to the owner of `upper`.
     pub(crate) fn new(layout: &Layout) -> io::Result<Self> {
-        let data = layout.data().canonicalize()?;
-        let owner = std::fs::metadata(layout.upper())?;
-        let connection = match mount_directly(&data, &owner) {
-            Err((what, Errno::PERM | Errno::ACCESS)) => mount_with_helper(&data, what)?,
+        let (trust, upper) = (Trust::of(layout.root())?, layout.upper());
+        let owner = std::fs::symlink_metadata(&upper)?;
+        trust.check_owner(&upper, &owner)?;
+        let place = open_place(&layout.data(), trust)?;
+        let connection = match mount_directly(&place, &owner) {
+            Err((what, Errno::PERM | Errno::ACCESS)) => mount_with_helper(&layout.data().canonicalize()?, what)?,
             Err((_, error)) => return Err(explained(error)),
             Ok(connection) => connection,
         };
@@ -58,8 +61,16 @@ impl Mount {
     }
 }
 
+/// The directory that is to be mounted on, and not what a link in its place leads to: root may mount anywhere.
+fn open_place(data: &Path, trust: Trust) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let place = File::from(rustix::fs::open(data, flags, Mode::empty())?);
+    trust.check_owner(data, &place.metadata()?)?;
+    Ok(place)
+}
+
 /// Mounts ourselves; tells what it is that we may not.
-fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, (&'static str, Errno)> {
+fn mount_directly(place: &File, owner: &Metadata) -> Result<OwnedFd, (&'static str, Errno)> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let device = device.map_err(|error| ("open /dev/fuse", error))?;
     // Only root may let others in than the one who mounts; and only root has to.
@@ -72,7 +83,8 @@ fn mount_directly(data: &Path, owner: &Metadata) -> Result<OwnedFd, (&'static st
     );
     let options = CString::new(options).map_err(|_| ("mount", Errno::INVAL))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    rustix::mount::mount("compute", data, "fuse.compute", flags, Some(options.as_c_str()))
+    let place = format!("/proc/self/fd/{}", place.as_raw_fd());
+    rustix::mount::mount("compute", place, "fuse.compute", flags, Some(options.as_c_str()))
         .map_err(|error| ("mount", error))?;
     Ok(device)
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
+use super::process::{number, owner};
+use crate::private::Trust;
+
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Sends SIGKILL to all processes of the server on `data`, the postmaster first; gives their ids.
@@ -47,11 +50,11 @@ pub(crate) fn await_end(data: &Path, limit: Duration) -> io::Result<()> {
 /// The id in `postmaster.pid`, read past the mount.
 fn postmaster(data: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(data.parent()?.join("upper/postmaster.pid")).ok()?;
-    text.lines().next()?.trim().parse().ok()
+    Some(number(&text)?.as_raw_nonzero().get())
 }
 
 fn processes(data: &Path) -> io::Result<Vec<i32>> {
-    let postmaster = postmaster(data);
+    let (postmaster, trust) = (postmaster(data), data.parent().map_or_else(|| Ok(Trust::me()), Trust::of)?);
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -60,9 +63,10 @@ fn processes(data: &Path) -> io::Result<Vec<i32>> {
         let (Ok(directory), Ok(program)) = (link("cwd"), link("exe")) else { continue };
         let program = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let is_postgres = program == "postgres" || program == "postgres (deleted)";
+        let is_known = || Pid::from_raw(pid).and_then(owner).is_some_and(|uid| trust.has(uid));
         // Of a mount that was detached, the directory is shown as the root.
         let detached = postmaster == Some(pid) && directory == Path::new("/");
-        if is_postgres && (directory.starts_with(data) || detached) {
+        if is_postgres && (directory.starts_with(data) || detached) && is_known() {
             found.push(pid);
         }
     }

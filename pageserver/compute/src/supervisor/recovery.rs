@@ -4,7 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{CANNOT_RESUME, Daemon, Ended, Layout, Mount, READ_AHEAD_KIB, lock, mount, postgres};
+use super::daemon::{CANNOT_RESUME, Daemon, Ended};
+use super::mount::{self, Mount};
+use super::process::Role;
+use super::{lock, postgres};
+use crate::layout::Layout;
+use crate::private::Trust;
 
 /// What a recovery from the loss of the connection does, step by step.
 pub(crate) trait Steps {
@@ -28,6 +33,9 @@ pub(crate) fn recover(steps: &mut impl Steps) -> io::Result<()> {
     steps.unmount()?;
     steps.mount()
 }
+
+/// Kernel's read-ahead, where we may set it; the daemon's own is there in any case.
+const READ_AHEAD_KIB: &str = "1024";
 
 /// A mount and its daemon.
 pub(crate) struct Running {
@@ -89,7 +97,10 @@ impl Running {
         };
         self.disconnect();
         self.unmount()?;
-        let text = format!("the file system did not start: {ended}; see {}", self.layout.log().display());
+        let log = Trust::of(self.layout.root()).and_then(|trust| trust.read(&self.layout.log())).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let said = log.lines().next_back().unwrap_or_default();
+        let text = format!("the file system did not start ({ended}): {said}; see {}", self.layout.log().display());
         Err(io::Error::other(text))
     }
 
@@ -211,8 +222,8 @@ pub(crate) fn force(layout: &Layout) -> io::Result<()> {
     }
     mount::abort(&layout.data());
     // It may serve a mount that is not seen from here.
-    if let Some(daemon) = lock::kill_holder(&layout.daemon_lock(), END)? {
-        tracing::warn!("killed the daemon, process {}", daemon.as_raw_nonzero());
+    if let Some(daemon) = lock::kill_holder(layout, Role::Daemon, END)? {
+        tracing::info!("ended the daemon, process {}", daemon.as_raw_nonzero());
     }
     for place in &places {
         postgres::await_end(place, END)?;

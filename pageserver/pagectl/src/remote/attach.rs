@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Remote;
+use super::connection::Remote;
 use super::table::text;
 use crate::output;
 
@@ -31,9 +31,11 @@ pub(crate) struct AttachArgs {
 /// Runs the command.
 pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
     let mut body = json!({ "connstr": args.connstr });
-    if let (Some(tenant), Some(timeline)) = (remote.common.tenant, remote.common.timeline) {
+    if let Some(tenant) = remote.common.tenant {
         body["tenant_id"] = json!(tenant.tenant_id);
-        body["timeline_id"] = json!(timeline);
+    }
+    if let Some(timeline) = &remote.common.timeline {
+        body["timeline_id"] = json!(timeline.of_new()?);
     }
     if let Some(slot) = args.slot {
         body["slot"] = json!(slot);
@@ -44,6 +46,7 @@ pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
         true => Value::Null,
         false => wait(remote, &format!("/v1/tenant/{tenant}/timeline/{timeline}/attach_status"))?,
     };
+    warn(&status);
     let readable = match status["consistent_lsn"].as_str() {
         Some(lsn) => format!(", readable from LSN {lsn} on"),
         None => String::new(),
@@ -51,6 +54,13 @@ pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
     let value = json!({ "tenant_id": tenant, "timeline_id": timeline, "status": status });
     output::finish(remote.common.json, &value, format!("timeline {timeline} of tenant {tenant}{readable}"));
     Ok(())
+}
+
+/// Tells what the server has found to be wary of.
+fn warn(status: &Value) {
+    for warning in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// Waits until the copy is complete, showing how far it is.

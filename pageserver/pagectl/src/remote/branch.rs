@@ -7,10 +7,8 @@ use clap::Subcommand;
 use pageserver_api::shard::TenantShardId;
 use serde_json::{Value, json};
 use utils::id::TimelineId;
-use utils::lsn::Lsn;
 
-use super::Remote;
-use super::client::encoded;
+use super::connection::Remote;
 use super::moment::{self, Moment};
 use super::table::{bytes, table, text};
 use crate::output;
@@ -72,13 +70,10 @@ pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result
 impl Remote<'_> {
     /// Those of the tenant that the arguments name, or of the only one.
     pub(super) fn branches(&self) -> anyhow::Result<Vec<Value>> {
-        let mut all = self.timelines()?;
-        if let Some(tenant) = self.common.tenant {
-            all.retain(|timeline| text(timeline, "tenant_id") == tenant.to_string());
-        }
+        let all = self.timelines()?;
         let tenants: std::collections::BTreeSet<_> = all.iter().map(|timeline| text(timeline, "tenant_id")).collect();
         if tenants.len() > 1 {
-            bail!("the server has {} tenants: say with --tenant and --timeline which is meant", tenants.len());
+            bail!("the server has {} tenants: say with --tenant which is meant", tenants.len());
         }
         Ok(all)
     }
@@ -97,7 +92,7 @@ impl Remote<'_> {
                 None => bail!("there is no branch {wanted}"),
             };
         }
-        if let Some(timeline) = self.common.timeline {
+        if let Some(timeline) = &self.common.timeline {
             return self.branch_or_root(Some(&timeline.to_string()));
         }
         let mut all = self.branches()?;
@@ -123,25 +118,6 @@ pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Op
         None => {}
     }
     remote.client.call("POST", &format!("/v1/tenant/{tenant}/timeline"), Some(&body))
-}
-
-/// The LSN of a moment of a branch.
-pub(super) fn lsn_at(remote: &Remote<'_>, branch: &Value, at: Option<&str>) -> anyhow::Result<Lsn> {
-    let lsn = |text: String| text.parse().map_err(|error| anyhow::anyhow!("{text:?}: {error}"));
-    match at.map(moment::parse).transpose()? {
-        None => lsn(text(branch, "last_record_lsn")),
-        Some(Moment::Lsn(lsn)) => Ok(lsn),
-        Some(Moment::Time(time)) => {
-            let (tenant, timeline) = (text(branch, "tenant_id"), text(branch, "timeline_id"));
-            let path = format!("/v1/tenant/{tenant}/timeline/{timeline}/get_lsn_by_timestamp");
-            let answer = remote.client.get(&format!("{path}?timestamp={}", encoded(&time)))?;
-            match answer["kind"].as_str() {
-                Some("past") => bail!("{time} is before the history that is kept"),
-                Some("nodata") => bail!("{time} cannot be found: no commit has left its time as yet"),
-                _ => lsn(text(&answer, "lsn")),
-            }
-        }
-    }
 }
 
 /// Who writes a branch, for people.

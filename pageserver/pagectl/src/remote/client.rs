@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use camino::Utf8Path;
 use serde_json::Value;
-use ureq::Agent;
 use ureq::http::{Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, AsSendBody};
 
 /// Longer than the server takes for any request by default.
 const TIMEOUT: Duration = Duration::from_secs(310);
@@ -17,6 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(310);
 #[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
+    limit: Duration,
     base: String,
     token: Option<String>,
 }
@@ -24,13 +25,19 @@ pub(super) struct Client {
 impl Client {
     /// `server` is an address such as `http://127.0.0.1:9898`.
     pub(super) fn new(server: &str, token: Option<String>, ca_file: Option<&Utf8Path>) -> anyhow::Result<Self> {
-        let mut config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).proxy(None);
+        let mut config = Agent::config_builder().http_status_as_error(false).proxy(None);
         match (server.starts_with("https://"), ca_file) {
             (true, Some(path)) => config = config.tls_config(trusting(path)?),
             (true, None) => bail!("{server}: say with --ca-file which certificates to trust"),
             (false, _) => {}
         }
-        Ok(Self { agent: config.build().into(), base: server.trim_end_matches('/').to_owned(), token })
+        let base = server.trim_end_matches('/').to_owned();
+        Ok(Self { agent: config.build().into(), limit: TIMEOUT, base, token })
+    }
+
+    /// The same, whose calls fail after `limit`.
+    pub(super) fn within(&self, limit: Duration) -> Self {
+        Self { limit, ..self.clone() }
     }
 
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -50,12 +57,16 @@ impl Client {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         let answer = match body {
-            Some(body) => self.agent.run(request.header("Content-Type", "application/json").body(body.to_string())?),
-            None if method == "GET" || method == "DELETE" => self.agent.run(request.body(())?),
-            None => self.agent.run(request.body("")?),
+            Some(body) => self.run(request.header("Content-Type", "application/json").body(body.to_string())?),
+            None if method == "GET" || method == "DELETE" => self.run(request.body(())?),
+            None => self.run(request.body("")?),
         };
         let answer = answer.with_context(|| format!("cannot reach the pageserver at {}", self.base))?;
         self.checked(path, answer)
+    }
+
+    fn run(&self, request: Request<impl AsSendBody>) -> Result<Response<ureq::Body>, ureq::Error> {
+        self.agent.run(self.agent.configure_request(request).timeout_global(Some(self.limit)).build())
     }
 
     fn checked(&self, path: &str, mut answer: Response<ureq::Body>) -> anyhow::Result<Vec<u8>> {

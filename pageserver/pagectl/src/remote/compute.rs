@@ -2,8 +2,10 @@
 
 mod control;
 mod serve;
+mod set;
 mod show;
 mod start;
+mod stop;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,11 +14,10 @@ use std::time::Duration;
 use anyhow::bail;
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
-use compute::lifecycle::{self, ComputeConfig, Computes, State, Stopped};
+use compute::lifecycle::{self, ComputeConfig, Computes, State};
 use serde_json::json;
-use utils::lsn::Lsn;
 
-use super::Remote;
+use super::connection::Remote;
 use crate::output;
 use control::Registry;
 pub(crate) use start::StartArgs;
@@ -34,7 +35,15 @@ pub(crate) enum ComputeCommand {
         #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
         timeout: Duration,
     },
-    /// List the computes of this machine.
+    /// Tell a compute something else from now on, whether it runs or not: `list` shows what it is told. Another page
+    /// service is effective at once, settings of Postgres at its next start.
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        args: Box<set::SetArgs>,
+    },
+    /// List the computes of this machine, what they were told, and what is wrong with them.
     List,
     /// Open psql on a compute, or print how to reach it.
     Connect {
@@ -85,7 +94,8 @@ pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> 
     let computes = Computes::new(args.computes.into_std_path_buf());
     match args.command {
         ComputeCommand::Start(args) => start::run(remote, &computes, &args),
-        ComputeCommand::Stop { name, timeout } => stop(remote, &computes, &name, timeout),
+        ComputeCommand::Stop { name, timeout } => stop::run(remote, &computes, &name, timeout),
+        ComputeCommand::Set { name, args } => set::run(remote, &computes, &name, &args),
         ComputeCommand::List => show::list(remote, &computes),
         ComputeCommand::Connect { name, dbname, print, psql } => {
             connect(remote, &computes, &name, &dbname, print, &psql)
@@ -96,27 +106,6 @@ pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> 
         }
         ComputeCommand::Destroy { name, force } => destroy(remote, &computes, &name, force),
         ComputeCommand::Serve(args) => serve::run(remote, computes, *args),
-    }
-}
-
-fn stop(remote: &Remote<'_>, computes: &Computes, name: &str, timeout: Duration) -> anyhow::Result<()> {
-    let end = stopped(remote, computes, name, timeout)?;
-    let summary = match end {
-        Some(end) => format!("{name} is stopped; its branch ends at LSN {end}"),
-        None => format!("{name} is stopped"),
-    };
-    output::finish(remote.common.json, &json!({ "end_lsn": end }), summary);
-    Ok(())
-}
-
-/// Stops a compute. Where its branch ends, if it wrote one.
-fn stopped(remote: &Remote<'_>, computes: &Computes, name: &str, timeout: Duration) -> anyhow::Result<Option<Lsn>> {
-    match lifecycle::stop(&computes.layout(name)?, timeout, &Registry(remote))? {
-        Stopped::Released(end) => Ok(Some(end)),
-        Stopped::ReadOnly => Ok(None),
-        Stopped::Kept(reason) => bail!(
-            "{name} is stopped, but {reason}. Nothing is lost: start it again, and stop it when the page server follows"
-        ),
     }
 }
 
@@ -146,7 +135,7 @@ fn connect(
 }
 
 fn destroy(remote: &Remote<'_>, computes: &Computes, name: &str, force: bool) -> anyhow::Result<()> {
-    lifecycle::destroy(&computes.layout(name)?, force, &Registry(remote))?;
+    lifecycle::destroy(&computes.layout(name)?, force, &Registry::of(remote))?;
     output::finish(remote.common.json, &json!({ "name": name }), format!("{name} is removed"));
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 use serde_json::json;
 
-use super::Remote;
+use super::connection::Remote;
 use super::table::{bytes, table, text};
 use crate::output;
 

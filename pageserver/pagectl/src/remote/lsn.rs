@@ -3,8 +3,8 @@
 use serde_json::json;
 use utils::lsn::Lsn;
 
-use super::Remote;
 use super::client::encoded;
+use super::connection::Remote;
 use super::table::text;
 use crate::output;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use serde_json::Value;
 
-use super::Remote;
+use super::connection::Remote;
 use crate::output;
 use crate::scrub::{ScrubArgs, finish};
 

@@ -4,7 +4,7 @@ use pageserver_api::shard::TenantShardId;
 use serde_json::json;
 use utils::id::TenantId;
 
-use super::Remote;
+use super::connection::Remote;
 use super::table::{bytes, table, text};
 use super::timeline::tell_left_slots;
 use crate::output;

@@ -1,43 +1,53 @@
 //! `pagectl timeline ...`, and which timeline a command is about.
 
-use anyhow::bail;
+use pageserver_api::shard::TenantShardId;
 use serde_json::{Value, json};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::Remote;
+use super::connection::Remote;
 use super::table::{bytes, table, text};
 use crate::output;
+use crate::target::{Found, TimelineRef, choose};
 
 impl Remote<'_> {
-    /// All timelines of all tenants.
+    /// All timelines: of the tenant that the arguments name, or of all.
     pub(super) fn timelines(&self) -> anyhow::Result<Vec<Value>> {
+        let tenants = match self.common.tenant {
+            Some(tenant) => vec![tenant.to_string()],
+            None => {
+                let listed = self.client.get("/v1/tenant")?;
+                listed.as_array().into_iter().flatten().map(|tenant| text(tenant, "id")).collect()
+            }
+        };
         let mut all = Vec::new();
-        for tenant in self.client.get("/v1/tenant")?.as_array().into_iter().flatten() {
-            let timelines = self.client.get(&format!("/v1/tenant/{}/timeline", text(tenant, "id")))?;
+        for tenant in tenants {
+            let timelines = self.client.get(&format!("/v1/tenant/{tenant}/timeline"))?;
             all.extend(timelines.as_array().into_iter().flatten().cloned());
         }
         Ok(all)
     }
 
     /// Tenant and timeline that the arguments name, or the only ones of the server.
-    pub(super) fn target(&self) -> anyhow::Result<(String, String)> {
-        if let (Some(tenant), Some(timeline)) = (self.common.tenant, self.common.timeline) {
-            return Ok((tenant.to_string(), timeline.to_string()));
+    pub(super) fn target(&self) -> anyhow::Result<(TenantShardId, TimelineId)> {
+        let (tenant, timeline) = (self.common.tenant, self.common.timeline.as_ref());
+        if let (Some(tenant), Some(TimelineRef::Id(timeline))) = (tenant, timeline) {
+            return Ok((tenant, *timeline));
         }
-        match self.timelines()?.as_slice() {
-            [only] => Ok((text(only, "tenant_id"), text(only, "timeline_id"))),
-            [] => bail!("the server has no timeline: attach one first"),
-            several => {
-                bail!("the server has {} timelines: say with --tenant and --timeline which is meant", several.len())
-            }
-        }
+        let found = self.timelines()?.iter().map(found).collect::<anyhow::Result<Vec<_>>>()?;
+        let chosen = choose(found, tenant, timeline, "the server")?;
+        Ok((chosen.tenant, chosen.id))
     }
 
     /// Path of the timeline that the command is about.
     pub(super) fn base(&self) -> anyhow::Result<String> {
         self.target().map(|(tenant, timeline)| format!("/v1/tenant/{tenant}/timeline/{timeline}"))
     }
+}
+
+fn found(timeline: &Value) -> anyhow::Result<Found> {
+    let (tenant, id) = (text(timeline, "tenant_id").parse()?, text(timeline, "timeline_id").parse()?);
+    Ok(Found { tenant, id, name: timeline["name"].as_str().map(str::to_owned) })
 }
 
 /// Lists all.

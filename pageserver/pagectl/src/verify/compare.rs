@@ -3,6 +3,7 @@
 use pageserver_api::reltag::INIT_FORK;
 use postgres_formats::BLCKSZ;
 use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut, PageRef};
+use postgres_formats::replorigin::DO_NOT_REPLICATE;
 use redo::mask::{PageKind, mask_for_files};
 
 use super::sequence;
@@ -20,10 +21,14 @@ pub(crate) enum Verdict {
     OnlyInFile,
     /// Nothing that the WAL determines.
     Unlogged,
-    /// A visibility map lacks bits that are not in the WAL.
+    /// A map lacks content that is not in the WAL.
     LostInWal,
     /// The same but for an LSN that is older than that of the last logged hint.
     OlderHint,
+    /// The same but for an LSN that is that of a hint's record without image.
+    NewerHint,
+    /// Commit timestamps, of which some were not logged as they are.
+    UnloggedTime,
 }
 
 /// Compares a page of a relation; `ours` is absent beyond the end of the stored fork.
@@ -65,15 +70,43 @@ fn is_empty_bloom(fork: u8, page: &PageBytes) -> bool {
 }
 
 /// Compares a page of an SLRU. The server begins some pages without a record (`ActivateCommitTs`): they are zeros.
-pub(super) fn slru_page(ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
+/// `has_times` is of those of commit timestamps.
+pub(crate) fn slru_page(has_times: bool, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
     match ours {
         Some(ours) => match PageBytes::try_from(ours) {
+            Ok(ours) if has_times => commit_times(&ours, theirs),
             Ok(ours) => first_difference(&ours, theirs),
             Err(_) => Verdict::Different(0),
         },
         None if theirs.iter().all(|byte| *byte == 0) => Verdict::Equal,
         None => Verdict::OnlyInFile,
     }
+}
+
+/// Compares commit timestamps: of each transaction a time and its replication origin. A session that replicates logs
+/// the time that it was told of the origin. If it was told none, that is zero, and the server notes its own time
+/// (`RecordTransactionCommit`). If it marks what it does as not to be replicated, it logs the time of its commit
+/// before.
+fn commit_times(ours: &PageBytes, theirs: &PageBytes) -> Verdict {
+    const ENTRY: usize = 10;
+    let (mut ours, mut is_unlogged) = (*ours, false);
+    for (own, their) in ours.chunks_exact_mut(ENTRY).zip(theirs.chunks_exact(ENTRY)) {
+        let (time, at, origin) = (commit_time(own), commit_time(their), own.get(8..));
+        let is_replicated = origin != Some(&[0, 0]) && origin == their.get(8..);
+        let is_unmarked = origin == Some(&DO_NOT_REPLICATE.to_le_bytes()) && time < at;
+        if own != their && is_replicated && ((time == 0 && at > 0) || is_unmarked) {
+            own.copy_from_slice(their);
+            is_unlogged = true;
+        }
+    }
+    match first_difference(&ours, theirs) {
+        Verdict::Equal if is_unlogged => Verdict::UnloggedTime,
+        verdict => verdict,
+    }
+}
+
+fn commit_time(entry: &[u8]) -> i64 {
+    entry.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
 }
 
 /// Whether the server has extended the file by this page and not used it yet. It does not log that: the page is zero,
@@ -151,8 +184,36 @@ mod tests {
         assert_eq!(relation_page(2, Some(&map), &theirs), Verdict::Different(100));
         let mut status = ZEROS;
         status[5] = 1;
-        assert_eq!(slru_page(Some(&status), &ZEROS), Verdict::Different(5));
-        assert_eq!(slru_page(None, &status), Verdict::OnlyInFile);
-        assert_eq!(slru_page(None, &ZEROS), Verdict::Equal);
+        for has_times in [false, true] {
+            assert_eq!(slru_page(has_times, Some(&status), &ZEROS), Verdict::Different(5));
+            assert_eq!(slru_page(has_times, None, &status), Verdict::OnlyInFile);
+            assert_eq!(slru_page(has_times, None, &ZEROS), Verdict::Equal);
+        }
+    }
+
+    /// The second entry of a page.
+    fn commit(time: i64, origin: u16) -> PageBytes {
+        let mut page = ZEROS;
+        page[10..18].copy_from_slice(&time.to_le_bytes());
+        page[18..20].copy_from_slice(&origin.to_le_bytes());
+        page
+    }
+
+    #[test]
+    fn only_times_that_a_replicating_session_was_not_told_may_differ() {
+        let compared = |ours: PageBytes, theirs: PageBytes| slru_page(true, Some(&ours), &theirs);
+        assert_eq!(compared(commit(0, 3), commit(700, 3)), Verdict::UnloggedTime);
+        assert_eq!(compared(commit(600, u16::MAX), commit(700, u16::MAX)), Verdict::UnloggedTime);
+        for (ours, theirs, at) in [
+            (commit(0, 0), commit(700, 0), 10),
+            (commit(600, 3), commit(700, 3), 10),
+            (commit(0, 3), commit(700, 4), 10),
+            (commit(0, 3), commit(-1, 3), 10),
+            (commit(700, 3), commit(700, 4), 18),
+            (commit(800, u16::MAX), commit(700, u16::MAX), 10),
+        ] {
+            assert_eq!(compared(ours, theirs), Verdict::Different(at));
+        }
+        assert_eq!(slru_page(false, Some(&commit(0, 3)), &commit(700, 3)), Verdict::Different(10));
     }
 }

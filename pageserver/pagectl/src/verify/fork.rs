@@ -7,12 +7,12 @@ use bytes::Bytes;
 use pageserver::datadir::{ForkFiles, PageReader};
 use pageserver::pgdata::listing::Listing;
 use pageserver_api::key::{Key, rel_block_key, slru_block_key};
-use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind, VM_FORK};
+use pageserver_api::reltag::{FSM_FORK, RelTag, SlruKind};
 use postgres_formats::page::PageBytes;
 use utils::lsn::Lsn;
 
 use super::compare::{self, Verdict};
-use super::hint_race;
+use super::hints;
 use super::lost_map;
 use super::report::Report;
 use crate::store::Opened;
@@ -62,7 +62,7 @@ impl ForkJob {
                     || format!("{} block {blkno} ({} offset {})", self.name(), chunk.path, chunk.offset_of(blkno));
                 let ours = stored.get(&self.key(blkno));
                 let verdict = match (self.verdict(ours, page), ours) {
-                    (Verdict::Different(at), Some(ours)) => self.explain(opened, blkno, ours, page, at).await?,
+                    (Verdict::Different(at), Some(ours)) => self.explain(opened, lsn, blkno, ours, page, at).await?,
                     (verdict, _) => verdict,
                 };
                 report.count(verdict, place);
@@ -75,21 +75,19 @@ impl ForkJob {
     async fn explain(
         &self,
         opened: &Opened,
+        lsn: Lsn,
         blkno: u32,
         ours: &Bytes,
         theirs: &PageBytes,
         at: usize,
     ) -> anyhow::Result<Verdict> {
         let (key, fork) = (self.key(blkno), self.fork());
-        if fork == Some(VM_FORK) && lost_map::explains(opened, key, ours, theirs).await? {
+        let Some(fork) = fork else { return Ok(Verdict::Different(at)) };
+        if lost_map::explains(opened, key, fork, ours, theirs).await? {
             return Ok(Verdict::LostInWal);
         }
-        if let Some(fork) = fork
-            && hint_race::explains(opened, key, fork, ours, theirs).await?
-        {
-            return Ok(Verdict::OlderHint);
-        }
-        Ok(Verdict::Different(at))
+        let explained = hints::explain(opened, key, fork, lsn, ours, theirs).await?;
+        Ok(explained.unwrap_or(Verdict::Different(at)))
     }
 
     /// Pages that only the store has. Those of a free space map must be readable, no more.
@@ -128,7 +126,7 @@ impl ForkJob {
         match self.target {
             Target::Relation(_) if self.is_unlogged() => Verdict::Unlogged,
             Target::Relation(rel) => compare::relation_page(rel.forknum, ours.map(|page| &page[..]), theirs),
-            Target::Slru(..) => compare::slru_page(ours.map(|page| &page[..]), theirs),
+            Target::Slru(kind, _) => compare::slru_page(kind == SlruKind::CommitTs, ours.map(|page| &page[..]), theirs),
         }
     }
 

@@ -1,42 +1,105 @@
-//! Visibility maps whose bits were lost in the WAL.
+//! Maps whose content was lost in the WAL.
 //!
 //! `CREATE DATABASE` by WAL (15 and later) logs pages of all forks as "standard" (`RelationCopyStorageUsingBuffer`), so
-//! images leave out what is between `pd_lower` and `pd_upper`: of a map page, everything. Replay, a standby's too,
-//! makes empty maps of them, which is safe but not what the primary has. Such a page differs from the primary's by
-//! bits that are missing until the next VACUUM. `CREATE DATABASE` by file copy of such a database passes that on.
+//! images leave out what is between `pd_lower` and `pd_upper`. Two kinds of pages keep their content there: visibility
+//! maps, and of BRIN indexes the map from ranges to tuples. Replay, a standby's too, makes empty maps of them, which is
+//! safe but not what the primary has: pages count as not all visible, ranges as not summarized. Such a page differs
+//! from the primary's by what is missing until it is made anew. `CREATE DATABASE` by file copy of such a database
+//! passes that on.
 
-use pageserver::pgdata::PageStore;
+use std::ops::Range;
+
 use pageserver::pgdata::listing::Listing;
+use pageserver::pgdata::{PageHistory, PageStore};
 use pageserver_api::key::Key;
-use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageRef};
+use pageserver_api::record::WalRecord;
+use pageserver_api::reltag::{MAIN_FORK, VM_FORK};
+use pageserver_api::value::Value;
+use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut, PageRef};
+use postgres_formats::record::peek;
+use redo::mask::PageKind;
 use utils::lsn::Lsn;
 
-use super::page_at;
+use super::history::page_at;
 
 /// Most changes of a page that are followed back.
 const MAX_CHANGES: usize = 100_000;
+/// Size of an entry of a map of ranges: where its tuple is.
+const RANGE_ENTRY: usize = 6;
 
-/// Whether map page `ours` lacks bits of `theirs`, has no others, and was empty after some record that set its LSN. A
-/// record that sets bits leaves some, so that one was such an image.
-pub(super) async fn explains<S: PageStore>(
+/// A kind of map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Map {
+    /// Two bits for each page of a table.
+    Visibility,
+    /// An entry for each range of pages of a table.
+    Ranges,
+}
+
+impl Map {
+    /// What the page is, if it is such a map.
+    pub(crate) fn of(fork: u8, page: &PageBytes) -> Option<Self> {
+        const REVMAP: [u8; 2] = 0xF092u16.to_le_bytes();
+        let is_revmap = || PageKind::guess(fork, page) == PageKind::Brin && page.ends_with(&REVMAP);
+        match fork {
+            VM_FORK => Some(Self::Visibility),
+            MAIN_FORK if is_revmap() => Some(Self::Ranges),
+            _ => None,
+        }
+    }
+
+    /// Where its content is.
+    fn content(self) -> Range<usize> {
+        match self {
+            Self::Visibility => PAGE_HEADER_SIZE..8192,
+            Self::Ranges => PAGE_HEADER_SIZE..8184,
+        }
+    }
+
+    /// Whether the page has nothing in it.
+    pub(crate) fn is_empty(self, page: &PageBytes) -> bool {
+        page.get(self.content()).is_some_and(|content| content.iter().all(|byte| *byte == 0))
+    }
+
+    /// Whether `ours` is `theirs` but for its LSN and what it lacks.
+    pub(crate) fn lacks_content_only(self, ours: &PageBytes, theirs: &PageBytes) -> bool {
+        let (mut rest, mut their_rest) = (*ours, *theirs);
+        for page in [&mut rest, &mut their_rest] {
+            PageMut::new(page).set_lsn(0);
+            PageMut::new(page).set_checksum(0);
+            page.get_mut(self.content()).into_iter().for_each(|content| content.fill(0));
+        }
+        let (Some(ours), Some(theirs)) = (ours.get(self.content()), theirs.get(self.content())) else { return false };
+        let lacks_only = match self {
+            Self::Visibility => ours.iter().zip(theirs).all(|(ours, theirs)| ours & !theirs == 0),
+            Self::Ranges => ours
+                .chunks(RANGE_ENTRY)
+                .zip(theirs.chunks(RANGE_ENTRY))
+                .all(|(ours, theirs)| ours == theirs || ours.iter().all(|byte| *byte == 0)),
+        };
+        lacks_only && rest == their_rest
+    }
+}
+
+/// Whether page `ours` of a map lacks content of `theirs`, has no other, and was emptied by an image.
+pub(super) async fn explains<S: PageHistory>(
     store: &S,
     key: Key,
+    fork: u8,
     ours: &[u8],
     theirs: &PageBytes,
 ) -> anyhow::Result<bool> {
-    let only_missing = |ours: &[u8]| ours.iter().zip(theirs).skip(PAGE_HEADER_SIZE).all(|(o, t)| o & !t == 0);
-    let same_header = ours.get(10..PAGE_HEADER_SIZE) == theirs.get(10..PAGE_HEADER_SIZE);
-    if !same_header || !only_missing(ours) {
-        return Ok(false);
-    }
     let (mut key, mut page) = (key, PageBytes::try_from(ours)?);
+    let Some(map) = Map::of(fork, theirs).filter(|map| map.lacks_content_only(&page, theirs)) else {
+        return Ok(false);
+    };
     for _ in 0..MAX_CHANGES {
         let changed = Lsn(PageRef::new(&page).lsn());
         if !changed.is_valid() {
             return Ok(false);
         }
         let Some((origin, after)) = page_of_lsn(store, key, changed).await? else { return Ok(false) };
-        if is_empty_map(&after) {
+        if map.is_empty(&after) && is_image(store, origin, changed).await? {
             return Ok(true);
         }
         key = origin;
@@ -44,6 +107,16 @@ pub(super) async fn explains<S: PageStore>(
         page = before;
     }
     Ok(false)
+}
+
+/// Whether the page got its LSN by a record that is an image of it. One with all bytes is no record any more.
+async fn is_image<S: PageHistory>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<bool> {
+    Ok(match store.newest_version(key, lsn).await? {
+        Some((at, Value::WalRecord(WalRecord::Postgres { record, .. }))) if at == lsn => {
+            peek(&record).is_some_and(|header| header.is_images())
+        }
+        _ => false,
+    })
 }
 
 /// The page that got LSN `lsn`, as of then: that of `key`, or if that was copied from another database later, the page
@@ -61,10 +134,6 @@ async fn page_of_lsn<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Res
         }
     }
     Ok(None)
-}
-
-fn is_empty_map(page: &PageBytes) -> bool {
-    page.iter().skip(PAGE_HEADER_SIZE).all(|byte| *byte == 0)
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! What is not made of pages: relation maps, prepared transactions, counters.
+//! What is not made of pages: relation maps, prepared transactions, progress of replication origins, counters.
+
+use std::collections::BTreeMap;
 
 use pageserver::datadir::DataDir;
 use pageserver::pgdata::listing::Listing;
 use pageserver_api::key::{relmap_key, twophase_file_key};
-use postgres_formats::{relmap, twophase};
+use postgres_formats::{relmap, replorigin, twophase};
 use utils::lsn::Lsn;
 
 use super::report::Report;
@@ -14,6 +16,7 @@ pub(super) async fn compare(opened: &Opened, data: &DataDir, lsn: Lsn, report: &
     let listing = Listing::new(opened, lsn);
     relation_maps(&listing, data, report).await?;
     prepared(&listing, data, report).await?;
+    origins(&listing, data, report).await?;
     counters(&listing, data, report).await
 }
 
@@ -64,6 +67,23 @@ async fn prepared(listing: &Listing<'_, Opened>, data: &DataDir, report: &Report
     }
     for xid in ours {
         report.difference(format!("prepared transaction {xid} exists in the store only"));
+    }
+    Ok(())
+}
+
+/// An origin without progress may be in the server's list: it was in use, and has replicated nothing.
+async fn origins(listing: &Listing<'_, Opened>, data: &DataDir, report: &Report) -> anyhow::Result<()> {
+    let path = data.root().join(replorigin::CHECKPOINT_FILE);
+    let (mut ours, mut theirs) = (listing.replication_origins().await?, BTreeMap::new());
+    if let Some(bytes) = data.read_optional(replorigin::CHECKPOINT_FILE)? {
+        theirs = replorigin::decode_checkpoint(&bytes).map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    }
+    ours.retain(|_, lsn| lsn.is_valid());
+    theirs.retain(|_, lsn| lsn.is_valid());
+    if ours == theirs {
+        report.same();
+    } else {
+        report.difference(format!("{path}: replication origins are at {theirs:?}, in the store at {ours:?}"));
     }
     Ok(())
 }

@@ -6,13 +6,11 @@ use utils::lsn::Lsn;
 
 use super::compare::Verdict;
 
-/// Differences that are printed.
-const MAX_EXAMPLES: usize = 50;
-
 /// Counts, and the first differences.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Report {
     inner: Mutex<Inner>,
+    max_examples: usize,
 }
 
 #[derive(Debug, Default)]
@@ -30,36 +28,31 @@ pub(super) struct Totals {
     pub(super) different: u64,
     /// Pages of free space maps, which the WAL does not determine.
     pub(super) unlogged: u64,
-    /// Of the equal ones, visibility map pages that lack bits as on a standby.
+    /// Of the equal ones, pages of maps that lack content as on a standby.
     pub(super) lost_maps: u64,
-    /// Of the equal ones, pages on which two sessions logged hints at once.
+    /// Of the equal ones, pages whose last image of a hint is not in their LSN.
     pub(super) older_hints: u64,
+    /// Of the equal ones, pages that have the LSN of a hint's record without image.
+    pub(super) newer_hints: u64,
+    /// Of the equal ones, pages of commit timestamps with times that were not logged.
+    pub(super) unlogged_times: u64,
 }
 
 impl Report {
+    /// Nothing compared yet. Of the differences so many are kept.
+    pub(super) fn new(max_examples: usize) -> Self {
+        Self { inner: Mutex::default(), max_examples }
+    }
+
     /// Counts a page; `place` names it if it differs.
     pub(super) fn count(&self, verdict: Verdict, place: impl FnOnce() -> String) {
         let what = match verdict {
-            Verdict::Equal => {
-                self.inner.lock().totals.equal += 1;
-                return;
-            }
-            Verdict::Unlogged => {
-                self.inner.lock().totals.unlogged += 1;
-                return;
-            }
-            Verdict::LostInWal => {
-                let totals = &mut self.inner.lock().totals;
-                totals.equal += 1;
-                totals.lost_maps += 1;
-                return;
-            }
-            Verdict::OlderHint => {
-                let totals = &mut self.inner.lock().totals;
-                totals.equal += 1;
-                totals.older_hints += 1;
-                return;
-            }
+            Verdict::Equal
+            | Verdict::Unlogged
+            | Verdict::LostInWal
+            | Verdict::OlderHint
+            | Verdict::NewerHint
+            | Verdict::UnloggedTime => return self.inner.lock().totals.count(verdict),
             Verdict::Different(at) => format!("differs from byte {at} on"),
             Verdict::OnlyStored => "is in the store only".to_owned(),
             Verdict::OnlyInFile => "is in the file only".to_owned(),
@@ -76,7 +69,7 @@ impl Report {
     pub(super) fn difference(&self, text: String) {
         let mut inner = self.inner.lock();
         inner.totals.different += 1;
-        if inner.examples.len() < MAX_EXAMPLES {
+        if inner.examples.len() < self.max_examples {
             inner.examples.push(text);
         }
     }
@@ -93,6 +86,29 @@ impl Report {
 }
 
 impl Totals {
+    /// Counts a page that does not differ.
+    fn count(&mut self, verdict: Verdict) {
+        let special = match verdict {
+            Verdict::Unlogged => {
+                self.unlogged += 1;
+                return;
+            }
+            Verdict::LostInWal => Some(&mut self.lost_maps),
+            Verdict::OlderHint => Some(&mut self.older_hints),
+            Verdict::NewerHint => Some(&mut self.newer_hints),
+            Verdict::UnloggedTime => Some(&mut self.unlogged_times),
+            _ => None,
+        };
+        special.into_iter().for_each(|count| *count += 1);
+        self.equal += 1;
+    }
+
+    /// Says so if not all differences were named.
+    pub(super) fn left_out(&self, named: usize) -> Option<String> {
+        let left_out = self.different.saturating_sub(named as u64);
+        (left_out > 0).then(|| format!("and {left_out} more that differ: --max-differences N names so many"))
+    }
+
     fn compared(&self) -> u64 {
         self.equal + self.different
     }
@@ -100,21 +116,23 @@ impl Totals {
     pub(super) fn to_json(self, lsn: Lsn, differences: &[String]) -> serde_json::Value {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
-            "unlogged": self.unlogged, "lost_maps": self.lost_maps,
-            "older_hints": self.older_hints, "differences": differences,
+            "unlogged": self.unlogged, "lost_maps": self.lost_maps, "older_hints": self.older_hints,
+            "newer_hints": self.newer_hints, "unlogged_times": self.unlogged_times, "differences": differences,
         })
     }
 
     pub(super) fn summary(self, lsn: Lsn) -> String {
         format!(
             "verified as of LSN {lsn}: {} pages compared, {} equal, {} different \
-             ({} maps of databases made by WAL lack bits that were not logged; {} have the LSN of an older hint; \
-             {} of free space maps passed over)",
+             ({} maps of databases made by WAL lack what was not logged; {} have the LSN of an older hint, {} that \
+             of one without image; {} have commit times that were not logged; {} of free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,
             self.lost_maps,
             self.older_hints,
+            self.newer_hints,
+            self.unlogged_times,
             self.unlogged
         )
     }

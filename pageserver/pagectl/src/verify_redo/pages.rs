@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use postgres_formats::dbase::DatabaseDir;
-use postgres_formats::page::{PAGE_HEADER_SIZE, PageBytes, PageMut, PageRef};
+use postgres_formats::page::{PageBytes, PageRef};
 use postgres_formats::record::RelFile;
 use redo::mask::PageKind;
 use redo::vm;
 
 use super::files::DataFiles;
-use super::report::FinalCounts;
+use super::final_counts::FinalCounts;
 use crate::verify::compare::{Verdict, relation_page};
-use crate::verify::hint_race::is_newer_by_lsn_only;
+use crate::verify::hints::differs_by_lsn_only;
+use crate::verify::lost_map::Map;
 
 pub(super) const MAIN: u8 = 0;
 pub(super) const VM: u8 = 2;
@@ -27,7 +28,7 @@ struct Fork {
     base_end: u32,
     /// Map pages that an image has emptied.
     emptied: HashSet<u32>,
-    /// LSNs of a page's last changes while these are images of hints, any of which the server's page may have.
+    /// LSNs any of which the server's page may have: that of its last change that was no hint, and of hints since.
     hints: HashMap<u32, Vec<u64>>,
 }
 
@@ -82,21 +83,21 @@ impl Pages {
         self.fork(rel, fork).pages.insert(blkno, page);
     }
 
-    /// Notes whether an image has left a map page without any bit. `CREATE DATABASE` logs maps so, whatever is on them.
+    /// Notes whether an image has left a map empty. `CREATE DATABASE` logs maps so, whatever is on them.
     pub(super) fn note_image(&mut self, rel: RelFile, fork: u8, blkno: u32, page: &PageBytes) {
-        if fork == VM && page.iter().skip(PAGE_HEADER_SIZE).all(|byte| *byte == 0) {
+        if Map::of(fork, page).is_some_and(|map| map.is_empty(page)) {
             self.fork(rel, fork).emptied.insert(blkno);
         }
     }
 
-    /// Notes whether the record that ends at `lsn`, which has changed the page, is an image of a hint.
-    pub(super) fn note_hint(&mut self, rel: RelFile, fork: u8, blkno: u32, lsn: u64, is_hint: bool) {
-        let hints = &mut self.fork(rel, fork).hints;
-        if is_hint {
-            hints.entry(blkno).or_default().push(lsn);
-        } else {
-            hints.remove(&blkno);
-        }
+    /// Notes that the record that ends at `lsn` told of a hint on the page, which had the LSN `before`.
+    pub(super) fn note_hint(&mut self, rel: RelFile, fork: u8, blkno: u32, lsn: u64, before: u64) {
+        self.fork(rel, fork).hints.entry(blkno).or_insert_with(|| vec![before]).push(lsn);
+    }
+
+    /// Notes that a record has changed the page, which was no hint.
+    pub(super) fn note_change(&mut self, rel: RelFile, fork: u8, blkno: u32) {
+        self.fork(rel, fork).hints.remove(&blkno);
     }
 
     /// A fork was cut to this number of blocks.
@@ -162,31 +163,23 @@ impl Pages {
                     continue;
                 };
                 let kind = PageKind::guess(*fork, &theirs);
-                let lost = entry.emptied.contains(blkno);
-                let raced = || {
-                    let hints = entry.hints.get(blkno).map_or(&[][..], |hints| hints);
-                    hints.contains(&PageRef::new(&theirs).lsn()) && is_newer_by_lsn_only(*fork, ours, &theirs)
+                let lost = || {
+                    let map = Map::of(*fork, &theirs).filter(|_| entry.emptied.contains(blkno));
+                    map.is_some_and(|map| map.lacks_content_only(ours, &theirs))
+                };
+                let hinted = || {
+                    let lsns = entry.hints.get(blkno).map_or(&[][..], |lsns| lsns);
+                    lsns.contains(&PageRef::new(&theirs).lsn()) && differs_by_lsn_only(*fork, ours, &theirs)
                 };
                 match relation_page(*fork, Some(&ours[..]), &theirs) {
                     _ if *fork == FSM => counts.unlogged += 1,
                     Verdict::Equal => counts.equal(format!("{kind:?}")),
-                    Verdict::Different(_) if lost && lacks_bits_only(ours, &theirs) => counts.equal("LostMap".into()),
-                    Verdict::Different(_) if raced() => counts.equal("OlderHint".into()),
+                    Verdict::Different(_) if lost() => counts.equal("LostMap".into()),
+                    Verdict::Different(_) if hinted() => counts.equal("OtherHint".into()),
                     verdict => counts.different(format!("relation {rel:?} fork {fork} block {blkno}: {verdict:?}")),
                 }
             }
         }
         Ok(counts)
     }
-}
-
-/// Whether map page `ours` is that of the server but for bits that it lacks.
-fn lacks_bits_only(ours: &PageBytes, theirs: &PageBytes) -> bool {
-    let (mut ours, mut theirs) = (*ours, *theirs);
-    let is_subset = ours.iter().zip(&theirs).skip(PAGE_HEADER_SIZE).all(|(o, t)| o & !t == 0);
-    for page in [&mut ours, &mut theirs] {
-        PageMut::new(page).set_lsn(0);
-        PageMut::new(page).set_checksum(0);
-    }
-    is_subset && ours.iter().zip(&theirs).take(PAGE_HEADER_SIZE).all(|(o, t)| o == t)
 }

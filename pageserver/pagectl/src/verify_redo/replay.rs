@@ -6,7 +6,7 @@ use postgres_formats::control_file::ControlFile;
 use postgres_formats::dbase::{self, DatabaseDir, DbaseRecord};
 use postgres_formats::heap::implicit_vm_clears;
 use postgres_formats::image::restore_image;
-use postgres_formats::page::{PageBytes, PageMut};
+use postgres_formats::page::{PageBytes, PageMut, PageRef};
 use postgres_formats::record::{BlockRef, DecodedRecord, decode, reduce_to_block};
 use postgres_formats::rmgr::{RmgrId, record_name};
 use postgres_formats::smgr::{self, SmgrRecord, TRUNCATE_HEAP, TRUNCATE_VM};
@@ -176,7 +176,9 @@ impl Replay {
         match block.image {
             Some(image) if image.apply => {
                 self.counts_of(record).images += 1;
-                self.pages.note_image(block.rel, block.fork, block.blkno, &page);
+                if record.header.is_images() {
+                    self.pages.note_image(block.rel, block.fork, block.blkno, &page);
+                }
             }
             Some(image) => {
                 let mut expected = Box::new([0; 8192]);
@@ -189,9 +191,11 @@ impl Replay {
             }
             None => {}
         }
-        let is_xlog = record.header.rmgr() == RmgrId::XLOG;
-        let is_hint = is_xlog && record.header.info & 0xF0 == xlog::op::FPI_FOR_HINT;
-        self.pages.note_hint(block.rel, block.fork, block.blkno, end_lsn, is_hint);
+        if record.header.is_hint() {
+            self.pages.note_hint(block.rel, block.fork, block.blkno, end_lsn, PageRef::new(&before).lsn());
+        } else {
+            self.pages.note_change(block.rel, block.fork, block.blkno);
+        }
         self.pages.put(block.rel, block.fork, block.blkno, page);
         Ok(())
     }

@@ -1,54 +1,13 @@
 //! What the verification found, for people and programs.
 
-use std::collections::BTreeMap;
-
 use postgres_formats::version::PgVersion;
 use serde_json::{Map, Value, json};
 use utils::lsn::Lsn;
 
 use super::counts::{Counts, CountsByRecord};
+use super::final_counts::FinalCounts;
 use super::replay::Replay;
 use crate::output;
-
-/// Differences that are described; all are counted.
-const DESCRIBED: usize = 40;
-
-/// Comparison of pages with the files of the stopped server.
-#[derive(Debug, Default)]
-pub(super) struct FinalCounts {
-    /// Equal pages by kind.
-    equal: BTreeMap<String, u64>,
-    different: u64,
-    problems: Vec<String>,
-    /// Pages of relations that were dropped, or of SLRUs that were truncated.
-    pub(super) absent: u64,
-    /// Pages of free space maps, which the WAL does not determine.
-    pub(super) unlogged: u64,
-}
-
-impl FinalCounts {
-    pub(super) fn equal(&mut self, kind: String) {
-        *self.equal.entry(kind).or_default() += 1;
-    }
-
-    pub(super) fn different(&mut self, problem: String) {
-        self.different += 1;
-        if self.problems.len() < DESCRIBED {
-            self.problems.push(problem);
-        }
-    }
-
-    fn compared(&self) -> u64 {
-        self.equal.values().sum::<u64>() + self.different
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "compared": self.compared(), "different": self.different, "absent": self.absent,
-            "unlogged": self.unlogged, "equal": self.equal,
-        })
-    }
-}
 
 /// All final comparisons.
 #[derive(Debug)]
@@ -109,6 +68,10 @@ impl Report {
             output::line(format_args!("pages of files, equal by kind: {:?}, {:?}", relations.equal, slru.equal));
         }
         self.problems.iter().for_each(output::line);
+        let left_out = (self.differences() + self.total.errors).saturating_sub(self.problems.len() as u64);
+        if left_out > 0 {
+            output::line(format_args!("and {left_out} more differences and errors"));
+        }
     }
 
     pub(super) fn to_json(&self) -> Value {

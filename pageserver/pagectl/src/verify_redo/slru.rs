@@ -14,7 +14,8 @@ use postgres_formats::{clog, commit_ts};
 use redo::slru::{self, XactStatus};
 
 use super::files::DataFiles;
-use super::report::FinalCounts;
+use super::final_counts::FinalCounts;
+use crate::verify::compare::{Verdict, slru_page};
 
 /// All SLRU pages that a record has changed.
 pub(super) struct SlruPages {
@@ -124,9 +125,10 @@ impl SlruPages {
                 counts.absent += 1;
                 continue;
             };
-            match ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs) {
-                None => counts.equal(format!("{kind:?}")),
-                Some(at) => counts.different(format!("{kind:?} page {number} differs from byte {at} on")),
+            match slru_page(*kind == SlruKind::CommitTs, Some(&ours[..]), &theirs) {
+                Verdict::Equal => counts.equal(format!("{kind:?}")),
+                Verdict::UnloggedTime => counts.equal("UnloggedTime".into()),
+                verdict => counts.different(format!("{kind:?} page {number}: {verdict:?}")),
             }
         }
         Ok(counts)

@@ -20,7 +20,7 @@ impl WorkdirLock {
     pub(crate) fn take(workdir: &Utf8Path) -> anyhow::Result<Self> {
         let path = workdir.join(PID_FILE);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path.as_std_path(), flags, Mode::from_bits_truncate(0o644))
+        let fd = rustix::fs::open(path.as_std_path(), flags, Mode::from_raw_mode(0o600))
             .with_context(|| format!("cannot open {path}"))?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

@@ -1,5 +1,5 @@
 //! `pageserver`: stores the history of Postgres clusters, and serves pages as of any LSN.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod init;
@@ -21,8 +21,18 @@ use args::{Args, Command, Place};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// What the allocator reads at its start: freed memory goes back to the system within about a second, also while nobody
+/// asks for any. Otherwise what was needed for a moment stays, once for each core.
+// SAFETY: the allocator declares this name as a pointer to a string that ends in NUL, which is what a reference to an
+// array of bytes is, and only reads it.
+#[allow(unsafe_code)]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static ALLOCATOR_OPTIONS: &[u8; 43] = b"background_thread:true,dirty_decay_ms:1000\0";
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    // All that is written is for this user alone, also what libraries write.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     match run(args) {
         Ok(code) => code,
         Err(error) => {

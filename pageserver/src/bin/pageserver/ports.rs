@@ -28,8 +28,10 @@ pub(crate) async fn listen(settings: &Settings, port: Port) -> anyhow::Result<Tc
     let found = tokio::net::lookup_host(addr).await.with_context(|| format!("{key}: cannot resolve {addr:?}"))?;
     let found: Vec<SocketAddr> = found.collect();
     for addr in &found {
-        if let Err(reason) = settings.check_exposure(port, *addr) {
-            bail!(reason);
+        match settings.check_exposure(port, *addr) {
+            Ok(None) => {}
+            Ok(Some(danger)) => tracing::warn!("{danger}"),
+            Err(reason) => bail!(reason),
         }
     }
     TcpListener::bind(found.as_slice()).await.with_context(|| format!("{key}: cannot listen on {addr}"))

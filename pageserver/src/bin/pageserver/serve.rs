@@ -86,8 +86,13 @@ async fn start(
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
     page_cache::init(settings.page_cache_size.get());
     let mut conf = settings.engine_conf(workdir.to_owned());
+    // The working directory itself may be anything. By default objects are in it, too.
+    for ours in [conf.tenants_path(), workdir.join("objects")] {
+        virtual_file::fs::close_dir(&ours).await?;
+    }
     conf.virtual_file_io_engine = Some(engine);
     conf.remote_storage = open_store(settings, workdir).await?;
+    conf.server = settings.identity(workdir).await.context("cannot tell who this server is")?;
     block_cache::configure(&conf);
     // One for the whole process, which lives as long as it does.
     let conf = Box::leak(Box::new(conf));

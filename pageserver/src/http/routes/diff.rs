@@ -8,9 +8,10 @@ use utils::lsn::Lsn;
 use utoipa::{IntoParams, ToSchema};
 
 use super::lsn::lsn_to_read;
+use crate::http::app::{App, new_ctx};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TimelinePath};
-use crate::http::{App, new_ctx};
+use crate::http::ids::{LsnText, TimelineText};
 use crate::pgdata::TimelineStore;
 use crate::pgdata::difference::{RelationDifference, difference};
 use crate::tenant::timeline::Timeline;
@@ -20,13 +21,13 @@ use crate::tenant::timeline::Timeline;
 #[into_params(parameter_in = Query)]
 pub(crate) struct DiffArgs {
     /// As of when; the last record if not given.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<LsnText>)]
     lsn: Option<Lsn>,
     /// The other timeline, of the same tenant.
-    #[param(value_type = String)]
+    #[param(value_type = TimelineText)]
     other: TimelineId,
     /// The other one as of when; its last record if not given.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<LsnText>)]
     other_lsn: Option<Lsn>,
 }
 
@@ -47,13 +48,13 @@ pub(crate) struct DiffRelation {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DiffAnswer {
     /// As of when.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     lsn: Lsn,
     /// The other one as of when.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     other_lsn: Lsn,
     /// Up to here they are the same.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     common_lsn: Lsn,
     /// What differs.
     relations: Vec<DiffRelation>,

@@ -5,10 +5,11 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use crate::http::app::App;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, TimelinePath};
 use crate::http::models::{HistoricLayer, InMemoryLayer, LayersAnswer};
-use crate::http::{App, svg};
+use crate::http::svg;
 use crate::tenant::timeline::{LayerInfo, LayerKind};
 
 fn kind(layer: &LayerInfo) -> &'static str {

@@ -9,10 +9,12 @@ use utils::lsn::Lsn;
 use utoipa::IntoParams;
 
 use crate::errors::{ErrorKind, StorageError};
+use crate::http::app::{App, new_ctx};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TimelinePath};
+use crate::http::ids::LsnText;
 use crate::http::models::{LeaseAnswer, LsnBody, LsnByTimestampAnswer};
-use crate::http::{App, moment, new_ctx};
+use crate::http::moment;
 use crate::pgdata::TimelineStore;
 use crate::pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
 use crate::tenant::timeline::Timeline;
@@ -46,7 +48,7 @@ fn not_readable(error: StorageError) -> ApiError {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MomentArgs {
-    /// RFC 3339; a `+` must be written as `%2B`.
+    /// RFC 3339, or how long ago by the server's clock, such as `10 minutes ago`; a `+` must be written as `%2B`.
     timestamp: String,
     /// Whether to lease the LSN that is found.
     #[serde(default)]
@@ -82,7 +84,7 @@ pub(crate) async fn get_lsn_by_timestamp(
 #[into_params(parameter_in = Query)]
 pub(crate) struct LsnArgs {
     /// Such as 0/16B3748.
-    #[param(value_type = String)]
+    #[param(value_type = LsnText)]
     lsn: Lsn,
 }
 

@@ -2,18 +2,20 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
 
 use crate::disk_budget::{DiskBudget, Measured};
+use crate::http::app::{App, NODE_ID};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::models::{DiskStatus, StatusAnswer};
-use crate::http::{App, NODE_ID, page_for_people, scrape};
-use crate::metrics;
+use crate::http::scrape;
+use crate::metrics::Exposition;
 
 /// Whether the server is alive.
-#[utoipa::path(get, path = "/v1/status", tag = "server", security(()), responses((status = 200, body = StatusAnswer)))]
+#[utoipa::path(get, path = "/v1/status", tag = "server", responses((status = 200, body = StatusAnswer)))]
 pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
     let is_fenced = |id: &TenantShardId| app.manager.remote_of(*id).is_some_and(|remote| remote.fenced().is_some());
     let fenced_tenants = app.manager.tenants().into_iter().filter(is_fenced).collect();
@@ -27,13 +29,15 @@ fn disk_status(budget: &DiskBudget) -> Option<DiskStatus> {
     Some(DiskStatus { intake, room, resident, not_uploaded, in_memory, free: disk_free })
 }
 
-/// Figures for Prometheus, in the OpenMetrics text format.
-#[utoipa::path(get, path = "/metrics", tag = "server", security(()),
-    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-pub(crate) async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
-    let text = scrape::text(&app.manager)
+/// Figures for Prometheus: in its own text format, or in OpenMetrics if the header Accept asks for that.
+#[utoipa::path(get, path = "/metrics", tag = "server",
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))))]
+pub(crate) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let accept: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let wanted = Exposition::accepted(&accept.join(","));
+    let text = scrape::text(&app.manager, &app.sources, wanted)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {error}")))?;
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    Ok(([(header::CONTENT_TYPE, wanted.content_type()), (header::VARY, "Accept")], text).into_response())
 }
 
 /// Reads the public keys that tokens may be signed with again. On error those in use stay.
@@ -49,22 +53,22 @@ pub(crate) async fn reload_auth_validation_keys(State(app): State<App>) -> Resul
 }
 
 /// This interface, for machines.
-#[utoipa::path(get, path = "/v1/openapi.json", tag = "server", security(()),
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "server",
     responses((status = 200, body = Object)))]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
 }
 
 /// This interface, for machines that look for it here. (JSON is YAML.)
-#[utoipa::path(get, path = "/swagger.yml", tag = "server", security(()),
+#[utoipa::path(get, path = "/swagger.yml", tag = "server",
     responses((status = 200, body = Object, content_type = "application/yaml")))]
 pub(crate) async fn swagger(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "application/yaml")], app.document.clone()).into_response()
 }
 
 /// This interface, for people.
-#[utoipa::path(get, path = "/v1/doc", tag = "server", security(()),
+#[utoipa::path(get, path = "/v1/doc", tag = "server",
     responses((status = 200, body = String, content_type = "text/html")))]
-pub(crate) async fn doc() -> Html<String> {
-    Html(page_for_people::html(&crate::http::document()))
+pub(crate) async fn doc(State(app): State<App>) -> Html<Bytes> {
+    Html(app.page.clone())
 }

@@ -12,9 +12,10 @@ use utils::lsn::Lsn;
 use utoipa::IntoParams;
 
 use super::lsn::lsn_to_read;
-use crate::http::App;
+use crate::http::app::App;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TimelinePath};
+use crate::http::ids::{KeyText, LsnText};
 use crate::http::models::KeySpaceAnswer;
 use crate::pgdata::TimelineStore;
 use crate::pgdata::keys::ExistingKeys;
@@ -25,7 +26,7 @@ use crate::pgdata::listing::Listing;
 #[into_params(parameter_in = Query)]
 pub(crate) struct AtLsnArgs {
     /// Such as 0/16B3748; the last record's if not given.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<LsnText>)]
     at_lsn: Option<Lsn>,
 }
 
@@ -55,9 +56,10 @@ pub(crate) async fn keyspace(
 #[into_params(parameter_in = Query)]
 pub(crate) struct KeyArgs {
     /// 36 hexadecimal digits.
+    #[param(value_type = KeyText)]
     key: String,
     /// Such as 0/16B3748; the last record's if not given.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<LsnText>)]
     lsn: Option<Lsn>,
 }
 

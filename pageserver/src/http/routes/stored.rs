@@ -11,10 +11,11 @@ use utils::id::TimelineId;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::errors::ErrorKind;
+use crate::http::app::{App, new_ctx, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TenantPath};
+use crate::http::ids::{TenantShardText, TimelineText};
 use crate::http::scrubs::{GRACE, ScrubAnswer};
-use crate::http::{App, new_ctx, to_the_end};
 use crate::tenant::layer_map::Layer;
 use crate::tenant::scrub::Options;
 
@@ -23,10 +24,10 @@ use crate::tenant::scrub::Options;
 #[into_params(parameter_in = Path)]
 pub(crate) struct LayerPath {
     /// The tenant, 32 hexadecimal digits.
-    #[param(value_type = String)]
+    #[param(value_type = TenantShardText)]
     tenant_shard_id: TenantShardId,
     /// The timeline, 32 hexadecimal digits.
-    #[param(value_type = String)]
+    #[param(value_type = TimelineText)]
     timeline_id: TimelineId,
     /// The layer's file name, as the list of layers has it.
     layer_file_name: String,

@@ -6,12 +6,13 @@ use axum::http::StatusCode;
 use pageserver_api::shard::TenantShardId;
 
 use crate::errors::ErrorKind;
+use crate::http::app::{App, NODE_ID, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath};
 use crate::http::models::{
     DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn,
 };
-use crate::http::{App, NODE_ID, to_the_end};
+use crate::tenant::manager::TenantManager;
 
 fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     let timelines = app.manager.timelines(id)?;
@@ -20,10 +21,20 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     ids.sort();
     let remote = app.manager.remote_of(id);
     let fenced = remote.as_ref().and_then(|remote| remote.fenced());
+    let unattached = app.manager.unattached(id);
     let infos: Vec<_> = timelines.iter().map(|timeline| timeline.info()).collect();
     Ok(TenantInfo {
         id,
-        state: Slug { slug: if fenced.is_some() { "Fenced" } else { "Active" } },
+        state: Slug {
+            slug: if unattached.is_some() {
+                "Broken"
+            } else if fenced.is_some() {
+                "Fenced"
+            } else {
+                "Active"
+            },
+        },
+        reason: unattached,
         generation: remote.map(|remote| remote.generation()),
         fenced,
         resident_bytes: infos.iter().map(|info| info.resident_bytes).sum(),
@@ -58,15 +69,20 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
         for timeline in app.manager.timelines(id).unwrap_or_default() {
             left_slots.extend(app.sources.stop(id, timeline.timeline_id()).await);
         }
-        app.manager.delete_tenant(id).await?;
+        if let Err(error) = app.manager.delete_tenant(id).await {
+            // It is still there, and goes on.
+            app.sources.follow(id).await;
+            return Err(error.into());
+        }
         tracing::info!(tenant = %id, ?left_slots, "tenant deleted");
         Ok(DeleteAnswer { left_slots })
     });
     answer.await.map(Json)
 }
 
-/// Says how a tenant is to be here. AttachedSingle takes it over from whoever has it, and makes it, without timelines,
-/// if it is nowhere yet; Detached lets go of it once all is in object storage, so that another server may attach it.
+/// Says how a tenant is to be here. AttachedSingle takes it over from whoever has it, also where its generations were
+/// damaged, and makes it, without timelines, if it is nowhere yet; Detached lets go of it once all is in object
+/// storage, so that another server may attach it.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/location_config", tag = "tenants", params(TenantPath),
     request_body = LocationConfig,
     responses((status = 200, body = LocationAnswer), (status = 400, body = ErrorBody)))]
@@ -87,9 +103,9 @@ pub(crate) async fn location_config(
             let manager = app.manager.clone();
             let sources = app.sources.clone();
             to_the_end("attaching of a tenant", async move {
-                let is_new = !manager.tenants().contains(&id);
-                manager.attach_tenant(id).await?;
-                if is_new {
+                let known = manager.tenants().contains(&id).then(|| generation(&manager, id));
+                manager.take_tenant_over(id).await?;
+                if known != Some(generation(&manager, id)) {
                     sources.follow(id).await;
                 }
                 Ok(())
@@ -108,6 +124,10 @@ pub(crate) async fn location_config(
     }
     let shards = vec![ShardLocation { shard_id: id, node_id: NODE_ID }];
     Ok(Json(LocationAnswer { shards, stripe_size: None }))
+}
+
+fn generation(manager: &TenantManager, id: TenantShardId) -> Option<u32> {
+    manager.remote_of(id).map(|remote| remote.generation())
 }
 
 /// The servers that sent its WAL keep it until the tenant is attached again.

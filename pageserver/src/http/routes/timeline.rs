@@ -1,21 +1,23 @@
 //! Timelines: listing, branching, deletion, making durable; and attaching a cluster, which makes the first one.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use crate::auth::Permission;
+use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath, TimelinePath};
 use crate::http::models::{
     AttachAnswer, AttachBody, BrokenTimeline, DeleteAnswer, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
-use crate::http::{App, moment, to_the_end};
+use crate::http::moment;
 use crate::pgdata::timestamps::LsnByTimestamp;
 use crate::tenant::manager::{ManageError, NewBranch};
-use crate::tenant::timeline::Timeline;
+use crate::tenant::timeline::{Timeline, Told};
 use crate::walreceiver::stored::{name_of, of_new_branch};
 
 use super::lsn::find_moment;
@@ -30,7 +32,7 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
     Ok(TimelineInfo {
         tenant_id,
         timeline_id,
-        name: name_of(timeline).await?,
+        name: name_of(timeline).unwrap_or_default(),
         ancestor_timeline_id: info.ancestor_timeline_id,
         ancestor_lsn: info.ancestor_lsn,
         last_record_lsn: info.last_record_lsn,
@@ -129,10 +131,10 @@ pub(crate) async fn create(
     let timeline = to_the_end("making of a branch", async move {
         let _naming = named.naming.lock(tenant).await;
         let told = match &wanted.name {
-            Some(name) => Some(told_of_name(&named, tenant, &new, name).await?),
+            Some(name) => Some(told_of_name(&named, tenant, &new, name)?),
             None => None,
         };
-        let (timeline, created) = named.manager.branch_with(tenant, new, told.as_deref()).await?;
+        let (timeline, created) = named.manager.branch_with(tenant, new, told).await?;
         let at = timeline.origin().import_lsn;
         tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
         Ok(timeline)
@@ -142,7 +144,7 @@ pub(crate) async fn create(
 }
 
 /// What the directory of a new branch says of its name, which must be free.
-async fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -> Result<Vec<u8>, ApiError> {
+fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -> Result<Told, ApiError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if !first || name.len() > NAME_MAX || !name.bytes().all(plain) || name.parse::<TimelineId>().is_ok() {
@@ -153,7 +155,7 @@ async fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &
     }
     for timeline in app.manager.timelines(tenant)? {
         let id = timeline.timeline_id();
-        if id != new.timeline_id && name_of(&timeline).await?.as_deref() == Some(name) {
+        if id != new.timeline_id && name_of(&timeline).unwrap_or_default().as_deref() == Some(name) {
             return Err(ManageError::Conflict(format!("the branch {name} exists already: it is timeline {id}")).into());
         }
     }
@@ -176,13 +178,23 @@ async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiErr
     }
 }
 
-/// Removes a timeline with all that is stored of it. One that is being attached is given up.
+/// Removes a timeline with all that is stored of it. One that is being attached is given up. With one that is no branch
+/// the cluster is gone: that takes a token that may delete the tenant.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
     params(TimelinePath),
     responses((status = 200, body = DeleteAnswer), (status = 404, body = ErrorBody),
         (status = 412, body = ErrorBody, description = "Other timelines branch off it")))]
-pub(crate) async fn delete(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<DeleteAnswer>, ApiError> {
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Extension(permission): Extension<Permission>,
+    At(path): At<TimelinePath>,
+) -> Result<Json<DeleteAnswer>, ApiError> {
     let TimelinePath { tenant_shard_id: tenant, timeline_id } = path;
+    match app.manager.get(tenant, timeline_id) {
+        Ok(timeline) if timeline.info().ancestor_timeline_id.is_some() => {}
+        Err(ManageError::NotFound(_)) if !app.sources.is_attaching(tenant, timeline_id) => {}
+        _ => permission.check_tenant_admin(tenant.tenant_id)?,
+    }
     let answer = to_the_end("deletion of a timeline", async move {
         let attaching = app.sources.is_attaching(tenant, timeline_id);
         let mut left_slots = Vec::new();
@@ -191,7 +203,12 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TimelinePath>) -
         }
         match app.manager.delete_timeline(tenant, timeline_id).await {
             Err(ManageError::NotFound(_)) if attaching => {}
-            other => other?,
+            Err(error) => {
+                // It is still there, and goes on.
+                app.sources.follow(tenant).await;
+                return Err(error.into());
+            }
+            Ok(()) => {}
         }
         tracing::info!(%tenant, timeline = %timeline_id, ?left_slots, "timeline deleted");
         Ok(DeleteAnswer { left_slots })

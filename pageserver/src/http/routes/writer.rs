@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use utils::lsn::Lsn;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TimelinePath};
-use crate::http::{App, to_the_end};
+use crate::http::ids::LsnText;
 use crate::walreceiver::{NewWriter, Writer};
 
 /// A compute that wants to write a timeline.
@@ -24,7 +25,7 @@ pub(crate) struct WriterBody {
     /// The replication slot to use there; made if it is missing.
     slot: String,
     /// What it writes begins here: where the timeline ends now.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     start_lsn: Lsn,
     /// Take the place of another compute, whose host is lost. What that has not sent is lost, too.
     #[serde(default)]
@@ -39,10 +40,10 @@ pub(crate) struct WriterAnswer {
     /// Its name.
     name: String,
     /// Its WAL is taken from here on.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     start_lsn: Lsn,
     /// The timeline ends here now.
-    #[schema(value_type = String)]
+    #[schema(value_type = LsnText)]
     last_record_lsn: Lsn,
 }
 

@@ -2,7 +2,8 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver_api::reltag::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, RelTag, SlruKind};
-use postgres_formats::twophase;
+use postgres_formats::conf_file::{AUTO_CONF, CONF};
+use postgres_formats::{replorigin, twophase};
 
 use crate::datadir::parse_relation_file;
 
@@ -39,13 +40,14 @@ impl Place {
     pub(super) fn of(path: &Utf8Path) -> Self {
         let parts: Vec<&str> = path.as_str().split('/').collect();
         match *parts.as_slice() {
-            ["PG_VERSION" | "backup_label"] | ["global", "pg_control"] => Self::Small,
+            ["PG_VERSION" | "backup_label" | CONF | AUTO_CONF] | ["global", "pg_control"] => Self::Small,
             ["global", name] => Self::in_database(GLOBAL_TABLESPACE, "0", name),
             ["base", db, name] => Self::in_database(DEFAULT_TABLESPACE, db, name),
             ["pg_tblspc", spc, _, db, name] => {
                 spc.parse().map_or(Self::Ignored, |oid| Self::in_database(oid, db, name))
             }
-            [twophase::DIRECTORY, _] | ["pg_logical", "replorigin_checkpoint"] => Self::Small,
+            [twophase::DIRECTORY, _] => Self::Small,
+            _ if path == replorigin::CHECKPOINT_FILE => Self::Small,
             _ if path.parent().is_some_and(is_slru) => Self::Slru,
             _ => Self::Ignored,
         }
@@ -97,7 +99,10 @@ mod tests {
             ("pg_logical/mappings/x", Place::Ignored),
             ("pg_wal/000000010000000000000001", Place::Ignored),
             ("log/postgresql.log", Place::Ignored),
-            ("postgresql.conf", Place::Ignored),
+            ("postgresql.conf", Place::Small),
+            ("postgresql.auto.conf", Place::Small),
+            ("pg_hba.conf", Place::Ignored),
+            ("conf.d/postgresql.conf", Place::Ignored),
         ] {
             assert_eq!(Place::of(path.into()), place, "{path}");
         }

@@ -21,6 +21,32 @@ fn record(rmgr: RmgrId, info: u8, xid: u32, block: &[u8], payload: &[u8], main: 
     out
 }
 
+/// The record in a session that replicates from `origin`.
+pub(super) fn from_origin(origin: u16, record: &[u8]) -> Vec<u8> {
+    let [low, high] = origin.to_le_bytes();
+    let mut out = [&record[..24], &[253, low, high], &record[24..]].concat();
+    let len = out.len() as u32;
+    out[..4].copy_from_slice(&len.to_le_bytes());
+    let crc = record_crc(&out).unwrap();
+    out[20..24].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// The end of a transaction that ended at `lsn` at its origin.
+pub(super) fn replicated(info: u8, xid: u32, origin: u16, lsn: u64) -> Vec<u8> {
+    let main = [&[0; 8][..], &words(&[0x20]), &lsn.to_le_bytes(), &[0; 8]].concat();
+    from_origin(origin, &record(RmgrId::XACT, info | 0x80, xid, &[], &[], &main))
+}
+
+pub(super) fn set_origin(origin: u16, lsn: u64, force: bool) -> Vec<u8> {
+    let main = [&lsn.to_le_bytes()[..], &origin.to_le_bytes(), &[force.into(), 0, 0, 0, 0, 0]].concat();
+    main_record(RmgrId::REPLORIGIN, 0x00, &main)
+}
+
+pub(super) fn drop_origin(origin: u16) -> Vec<u8> {
+    main_record(RmgrId::REPLORIGIN, 0x10, &origin.to_le_bytes())
+}
+
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -92,11 +118,12 @@ pub(super) fn abort(xid: u32, subxacts: &[u32]) -> Vec<u8> {
     end(0x20, xid, subxacts, &[], None)
 }
 
-pub(super) fn prepare(xid: u32) -> Vec<u8> {
+pub(super) fn prepare(xid: u32, origin_lsn: u64) -> Vec<u8> {
     let mut state = vec![0; 72];
     state[..4].copy_from_slice(&0x57F9_4534u32.to_le_bytes());
     state[8..12].copy_from_slice(&xid.to_le_bytes());
     state[54..56].copy_from_slice(&4u16.to_le_bytes());
+    state[56..64].copy_from_slice(&origin_lsn.to_le_bytes());
     state.extend_from_slice(b"gid\0\0\0\0\0");
     let len = state.len() as u32 + 4;
     state[4..8].copy_from_slice(&len.to_le_bytes());

@@ -9,7 +9,7 @@ use pageserver_api::shard::TenantShardId;
 use super::load::DETACHED_NAME;
 use super::{ManageError, Tenant, TenantManager, bucket, flush_or_warn, no_tenant};
 use crate::errors::StorageError;
-use crate::tenant::remote::{Purpose, TenantRemote};
+use crate::tenant::remote::TenantRemote;
 use crate::tenant::timeline::Timeline;
 use crate::virtual_file::fs;
 
@@ -30,7 +30,7 @@ impl TenantManager {
     }
 
     pub(super) async fn attach_tenant_locked(&self, id: TenantShardId) -> Result<(), ManageError> {
-        if self.inner.tenants.read().contains_key(&id) {
+        if self.inner.tenants.read().get(&id).is_some_and(|tenant| tenant.unattached.is_none()) {
             return Ok(());
         }
         let conf = self.inner.conf;
@@ -39,12 +39,15 @@ impl TenantManager {
             self.inner.tenants.write().entry(id).or_default();
             return Ok(());
         };
-        let (tenant, broken) = bucket::attach(self.inner.conf, storage, id, Purpose::Create).await?;
+        let (tenant, broken) = bucket::take(self.inner.conf, storage, id).await?;
         let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
         let marker = self.inner.conf.tenant_path(&id).join(DETACHED_NAME);
         fs::unlink(&marker).await?;
         fs::fsync_dir(&self.inner.conf.tenant_path(&id)).await?;
-        self.inner.broken.write().extend(broken);
+        let mut all_broken = self.inner.broken.write();
+        all_broken.retain(|(tenant, _), _| *tenant != id);
+        all_broken.extend(broken);
+        drop(all_broken);
         self.adopt(id, tenant);
         Ok(())
     }
@@ -127,6 +130,7 @@ impl TenantManager {
     pub async fn detach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         let timelines = self.timelines(id)?;
+        self.check_attached(id)?;
         let Some(remote) = self.remote_of(id) else {
             let reason = format!(
                 "tenant {id} is in no bucket: nothing of it is kept elsewhere. To remove it for good, delete it"

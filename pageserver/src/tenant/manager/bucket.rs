@@ -11,14 +11,13 @@ use tokio::sync::Semaphore;
 use utils::id::TimelineId;
 
 use super::load::{local_tenants, note_broken};
+use super::truth::locate;
 use super::{Broken, Tenant, Timelines};
 use crate::config::{AttachOnStart, PageServerConf};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
-use crate::tenant::remote::{
-    Decision, IndexPart, Purpose, Taken, TenantRemote, decide, newest_index_part, remove_tenant, remove_timeline,
-};
-use crate::tenant::timeline::{MANIFEST_NAME, Manifest, Opening, Timeline, has_manifest};
+use crate::tenant::remote::{Holder, IndexPart, Own, Purpose, Taken, TenantRemote, remove_tenant, remove_timeline};
+use crate::tenant::timeline::{MANIFEST_NAME, Opening, Timeline, has_manifest};
 use crate::virtual_file::fs;
 
 /// Tenants that are attached at once.
@@ -31,11 +30,20 @@ const PARALLEL_REMOVALS: usize = 4;
 /// After attempts to remove them that failed.
 const REMOVAL_PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(60)];
+/// Tenants of another server that are named.
+const FOREIGN_TOLD: usize = 10;
 /// Between attempts at start.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// A tenant that was attached; `None` if it was deleted, or another server was faster.
 pub(super) type Attached = (Option<Tenant>, Broken);
+
+/// What came of a start's attempt to attach a tenant.
+enum Loaded {
+    Attached(Attached),
+    /// It is another server's.
+    Foreign(Holder),
+}
 
 /// Attaches all tenants that a start attaches.
 ///
@@ -49,24 +57,54 @@ pub(super) async fn load(
     let (attached, detached) = local_tenants(conf).await?;
     let mut ids: BTreeSet<TenantShardId> = attached.into_iter().collect();
     let names = retry(conf, deadline, || list_tenants(storage.clone())).await?;
-    if conf.attach_on_start == AttachOnStart::All {
+    if conf.attach_on_start != AttachOnStart::Local {
         ids.extend(names.iter().filter_map(|name| name.parse::<TenantShardId>().ok()));
     }
     ids.retain(|id| !detached.contains(id));
     let attaching: Vec<_> = ids.into_iter().map(|id| load_one(conf, storage.clone(), id, deadline)).collect();
     let mut attaching = futures_util::stream::iter(attaching).buffer_unordered(PARALLEL_TENANTS);
-    let (mut found, mut failed) = (Vec::new(), None);
-    while let Some((id, attached)) = attaching.next().await {
-        match attached {
-            Ok(attached) => found.push((id, attached)),
+    let (mut found, mut foreign, mut failed) = (Vec::new(), BTreeMap::<Holder, Vec<TenantShardId>>::new(), None);
+    while let Some((id, loaded)) = attaching.next().await {
+        match loaded {
+            Ok(Loaded::Attached(attached)) => found.push((id, attached)),
+            Ok(Loaded::Foreign(holder)) => foreign.entry(holder).or_default().push(id),
             Err(error) => failed = Some(error),
         }
     }
-    let Some(error) = failed else { return Ok(found) };
+    let Some(error) = failed else {
+        tell_foreign(conf, storage, &foreign, found.is_empty());
+        return Ok(found);
+    };
     for timeline in found.into_iter().filter_map(|(_, (tenant, _))| tenant).flat_map(|tenant| tenant.timelines) {
         timeline.1.shutdown().await;
     }
     Err(error)
+}
+
+/// Says what was not attached, and how to take it.
+fn tell_foreign(
+    conf: &PageServerConf,
+    storage: &RemoteStorage,
+    foreign: &BTreeMap<Holder, Vec<TenantShardId>>,
+    has_none: bool,
+) {
+    for (Holder { server, host }, ids) in foreign {
+        let first: Vec<String> = ids.iter().take(FOREIGN_TOLD).map(ToString::to_string).collect();
+        let more = if ids.len() > first.len() { ", ..." } else { "" };
+        let told = format!(
+            "{} tenants in {} are not attached, since server {server} (on {host}) was their last owner, and this is \
+             {}: {}{more}. If this server takes its place, because its disk or its machine is lost, start this one \
+             with server_id = {server:?}. To take single ones over, set them AttachedSingle (docs/operations.md)",
+            ids.len(),
+            storage.url(),
+            conf.server.id,
+            first.join(", ")
+        );
+        match has_none {
+            true => tracing::warn!("{told}"),
+            false => tracing::info!("{told}"),
+        }
+    }
 }
 
 async fn list_tenants(storage: RemoteStorage) -> Result<Vec<String>, StorageError> {
@@ -112,20 +150,22 @@ async fn load_one(
     storage: RemoteStorage,
     id: TenantShardId,
     deadline: Instant,
-) -> (TenantShardId, Result<Attached, StorageError>) {
-    let attached = retry(conf, deadline, || attach(conf, storage.clone(), id, Purpose::Attach)).await;
-    let broken = match attached {
+) -> (TenantShardId, Result<Loaded, StorageError>) {
+    let purpose = if conf.attach_on_start == AttachOnStart::Own { Purpose::GoOn } else { Purpose::Attach };
+    let attached = retry(conf, deadline, || attach(conf, storage.clone(), id, purpose)).await;
+    let (broken, reason) = match attached {
         Err(error) if error.kind() == ErrorKind::Fenced => {
             tracing::error!(tenant = %id, "not attached: {error}");
-            return (id, Ok((None, Broken::default())));
+            return (id, Ok(Loaded::Attached((None, Broken::default()))));
         }
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Gone) => {
             tracing::error!(tenant = %id, "tenant cannot be attached: {error}");
-            all_broken(conf, id, &error).await
+            (all_broken(conf, id, &error).await, error.to_string())
         }
         other => return (id, other),
     };
-    (id, broken.map(|broken| (Some(Tenant::default()), broken)))
+    let tenant = Tenant { unattached: Some(reason), ..Tenant::default() };
+    (id, broken.map(|broken| Loaded::Attached((Some(tenant), broken))))
 }
 
 async fn all_broken(conf: &PageServerConf, id: TenantShardId, error: &StorageError) -> Result<Broken, StorageError> {
@@ -136,28 +176,57 @@ async fn all_broken(conf: &PageServerConf, id: TenantShardId, error: &StorageErr
     Ok(broken)
 }
 
-/// Takes a tenant over, and opens its timelines. One that cannot be opened does not keep the others from serving.
-pub(super) async fn attach(
+/// Takes a tenant over from whoever has it, also where it was deleted, and opens its timelines.
+pub(super) async fn take(
+    conf: &'static PageServerConf,
+    storage: RemoteStorage,
+    id: TenantShardId,
+) -> Result<Attached, StorageError> {
+    match attach(conf, storage, id, Purpose::Create).await? {
+        Loaded::Attached(attached) => Ok(attached),
+        Loaded::Foreign(Holder { server, .. }) => {
+            Err(StorageError::Internal(format!("tenant {id} is server {server}'s, although it was to be taken")))
+        }
+    }
+}
+
+/// Attaches a tenant, and opens its timelines. One that cannot be opened does not keep the others from serving.
+async fn attach(
     conf: &'static PageServerConf,
     storage: RemoteStorage,
     id: TenantShardId,
     purpose: Purpose,
-) -> Result<Attached, StorageError> {
-    let (taken, remote) = TenantRemote::take(storage, id, purpose).await?;
-    if taken == Taken::Deleted {
-        finish_deletion(conf, &remote).await?;
-        return Ok((None, Broken::default()));
+) -> Result<Loaded, StorageError> {
+    let (taken, remote) = TenantRemote::take(storage, id, purpose, &conf.server).await?;
+    match taken {
+        Taken::Mine => {}
+        Taken::Foreign(holder) => return Ok(Loaded::Foreign(holder)),
+        Taken::Deleted => {
+            finish_deletion(conf, &remote).await?;
+            return Ok(Loaded::Attached((None, Broken::default())));
+        }
     }
     tracing::info!(tenant = %id, generation = remote.generation(), "tenant attached");
     let mut names: BTreeSet<TimelineId> = local_timelines(conf, id).await?.into_iter().collect();
     let listed = remote.storage().list_dirs(RequestClass::Control, &RemotePath::timelines(&id)).await?;
     names.extend(listed.iter().filter_map(|name| name.parse::<TimelineId>().ok()));
     let mut broken = Broken::default();
-    let waiting = locate_all(conf, &remote, names, &Timelines::new(), &mut broken).await?;
-    // Another one may have taken it over meanwhile, and removed what it has written anew.
-    remote.check().await?;
+    let waiting = match locate_all(conf, &remote, names, Own::Impossible, &Timelines::new(), &mut broken).await {
+        Err(damaged @ StorageError::DamagedChain { .. }) => {
+            remote.refuse().await?;
+            return Err(damaged);
+        }
+        waiting => waiting?,
+    };
+    // Another one may have taken it over meanwhile, and removed what it has written anew. Where nothing is opened,
+    // nothing
+    // may be missing.
+    if !waiting.is_empty() {
+        remote.check().await?;
+    }
     let timelines = open_in_order(conf, id, waiting, &Timelines::new(), &mut broken).await;
-    Ok((Some(Tenant { timelines, remote: Some(remote) }), broken))
+    let tenant = Tenant { timelines, remote: Some(remote), unattached: None };
+    Ok(Loaded::Attached((Some(tenant), broken)))
 }
 
 /// Decides what all of `names` are, and their ancestors: a list that is behind may lack these. `open` are there.
@@ -165,19 +234,23 @@ async fn locate_all(
     conf: &'static PageServerConf,
     remote: &Arc<TenantRemote>,
     mut names: BTreeSet<TimelineId>,
+    own: Own,
     open: &Timelines,
     broken: &mut Broken,
 ) -> Result<BTreeMap<TimelineId, Opening>, StorageError> {
     let (mut seen, mut waiting) = (BTreeSet::new(), BTreeMap::<TimelineId, Opening>::new());
     while !names.is_empty() {
         seen.extend(names.iter().copied());
-        let looking: Vec<_> = names.into_iter().map(|timeline| locate(conf, Arc::clone(remote), timeline)).collect();
+        let looking: Vec<_> =
+            names.into_iter().map(|timeline| locate(conf, Arc::clone(remote), timeline, own)).collect();
         let mut looking = futures_util::stream::iter(looking).buffer_unordered(PARALLEL_TIMELINES);
         while let Some((timeline, located)) = looking.next().await {
             match located {
                 Ok(Some(opening)) => drop(waiting.insert(timeline, opening)),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Retry => return Err(error),
+                // Of the tenant as a whole.
+                Err(error @ (StorageError::DamagedChain { .. } | StorageError::Fenced { .. })) => return Err(error),
                 Err(error) => note_broken(broken, remote.tenant_shard_id(), timeline, error.to_string()),
             }
         }
@@ -194,7 +267,7 @@ pub(super) async fn look_again(
     remote: &Arc<TenantRemote>,
     open: &Timelines,
 ) -> Result<(Timelines, Broken), StorageError> {
-    let (id, mut broken) = (remote.tenant_shard_id(), Broken::default());
+    let id = remote.tenant_shard_id();
     let listed = remote.storage().list_dirs(RequestClass::Control, &RemotePath::timelines(&id)).await?;
     // What has a directory was looked at, or is being made.
     let known: BTreeSet<TimelineId> = local_timelines(conf, id).await?.into_iter().collect();
@@ -208,67 +281,42 @@ pub(super) async fn look_again(
         }
     }
     if names.is_empty() {
-        return Ok((Timelines::new(), broken));
+        return Ok((Timelines::new(), Broken::new()));
     }
-    let waiting = locate_all(conf, remote, names, open, &mut broken).await?;
+    open_more(conf, remote, names, Own::Ignored, open).await
+}
+
+/// Opens timelines of an attached tenant that are not open yet.
+pub(super) async fn open_more(
+    conf: &'static PageServerConf,
+    remote: &Arc<TenantRemote>,
+    names: BTreeSet<TimelineId>,
+    own: Own,
+    open: &Timelines,
+) -> Result<(Timelines, Broken), StorageError> {
+    let mut broken = Broken::default();
+    let waiting = locate_all(conf, remote, names, own, open, &mut broken).await?;
     remote.check().await?;
-    let mut all = open_in_order(conf, id, waiting, open, &mut broken).await;
+    let mut all = open_in_order(conf, remote.tenant_shard_id(), waiting, open, &mut broken).await;
     all.retain(|timeline, _| !open.contains_key(timeline));
     Ok((all, broken))
 }
 
-/// Decides what a timeline is; `None` if there is none.
-async fn locate(
-    conf: &'static PageServerConf,
-    remote: Arc<TenantRemote>,
+/// Goes on with the deletion of a timeline.
+pub(super) async fn remove_deleted(
+    remote: &Arc<TenantRemote>,
     id: TimelineId,
-) -> (TimelineId, Result<Option<Opening>, StorageError>) {
-    (id, locate_inner(conf, remote, id).await)
-}
-
-async fn locate_inner(
-    conf: &'static PageServerConf,
-    remote: Arc<TenantRemote>,
-    id: TimelineId,
-) -> Result<Option<Opening>, StorageError> {
-    let tenant = remote.tenant_shard_id();
-    let dir = conf.timeline_path(&tenant, &id);
-    let found = newest_index_part(&remote, id).await?;
-    let local = match has_manifest(&dir).await? {
-        true => Some(Manifest::load(&dir, tenant, id).await),
-        false => None,
-    };
-    let index = found.as_ref().map(|found| &found.manifest);
-    let local = match (local, index) {
-        (Some(Err(error)), Some(index)) if error.kind() == ErrorKind::Corrupt && !index.deleted => {
-            tracing::warn!(timeline = %id, "{error}: what the bucket has is taken instead");
-            None
-        }
-        (Some(local), _) => Some(local?),
-        (None, _) => {
-            fs::remove_tree(&dir).await?;
-            None
-        }
-    };
-    let opening = |manifest, from_bucket, found: Option<IndexPart>| {
-        let found = found.filter(|found| !found.manifest.deleted);
-        Ok(Some(Opening { manifest, from_bucket, found, remote: Arc::clone(&remote) }))
-    };
-    match decide(local, index, remote.storage().url()) {
-        Decision::Nothing => Ok(None),
-        Decision::Local(manifest) => opening(manifest, false, found),
-        Decision::Bucket(manifest) => opening(manifest, true, found),
-        Decision::Refused(reason) => Err(StorageError::Invalid(reason)),
-        Decision::Deleted => {
-            tracing::info!(tenant = %tenant, timeline = %id, "going on with its deletion");
-            remove_local(&dir).await?;
-            if let Some(IndexPart { manifest, modified, .. }) = found {
-                // Beside everything else: marks stay for a day, and whoever has many branches shall not wait for them.
-                drop(env::spawn::task("removal of a timeline", remove_left(remote, id, manifest.generation, modified)));
-            }
-            Ok(None)
-        }
+    dir: &Utf8PathBuf,
+    found: Option<IndexPart>,
+) -> Result<(), StorageError> {
+    tracing::info!(tenant = %remote.tenant_shard_id(), timeline = %id, "going on with its deletion");
+    remove_local(dir).await?;
+    if let Some(IndexPart { manifest, modified, .. }) = found {
+        // Beside everything else: marks stay for a day, and whoever has many branches shall not wait for them.
+        let removal = remove_left(Arc::clone(remote), id, manifest.generation, modified);
+        drop(env::spawn::task("removal of a timeline", removal));
     }
+    Ok(())
 }
 
 /// Removes what is left of a deleted timeline; a few at a time, and again if the store does not answer.

@@ -46,6 +46,8 @@ impl TenantManager {
         if !self.inner.tenants.read().contains_key(&id) {
             return Ok(());
         }
+        // What the bucket has of it would stay.
+        self.check_attached(id)?;
         let remote = self.remote_of(id);
         if let Some(remote) = &remote {
             remote.bury().await?;

@@ -1,6 +1,6 @@
 //! Which of two is the truth about a timeline: what the disk has, or what the bucket says. Pure.
 
-use crate::tenant::timeline::manifest::Manifest;
+use crate::tenant::timeline::manifest::{Manifest, Told};
 
 /// What to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,11 @@ fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
     }
     let ahead = local.disk_consistent_lsn >= index.disk_consistent_lsn;
     if (never_uploaded || nobody_since) && ahead {
-        Decision::Local(Manifest { in_bucket: true, ..local })
+        // An earlier version had what is told about a timeline in a file of its own, which may be gone, or damaged.
+        let is_sound = local.wal_source.as_ref().is_some_and(Told::is_sound);
+        let there = index.wal_source.as_ref().filter(|_| !is_sound);
+        let wal_source = there.or(local.wal_source.as_ref()).cloned();
+        Decision::Local(Manifest { in_bucket: true, wal_source, ..local })
     } else {
         Decision::Bucket(index.clone())
     }

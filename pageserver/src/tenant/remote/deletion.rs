@@ -7,8 +7,7 @@ use utils::lsn::Lsn;
 
 use super::{TenantRemote, generation};
 use crate::errors::StorageError;
-use crate::remote_storage::{INDEX_PART_PREFIX, RemotePath, RequestClass};
-use crate::tenant::storage_layer::LayerName;
+use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::timeline::manifest::{Manifest, Origin};
 
 /// A list may be behind; index parts of so many generations are removed whether it names them or not.
@@ -103,7 +102,7 @@ impl TenantRemote {
     /// [`StorageError::Fenced`] if it is another server's by now.
     pub(crate) async fn bury(&self) -> Result<(), StorageError> {
         let next = generation::after(self.generation)?;
-        match generation::end(&self.storage, self.tenant, next).await? {
+        match generation::end(&self.storage, self.tenant, next, &self.server).await? {
             true => Ok(()),
             false => Err(self.fence(next)),
         }
@@ -131,10 +130,5 @@ pub(crate) async fn remove_tenant(
 /// Whether the object was written by this generation or an earlier one. A new tenant or timeline of the same name has
 /// later ones.
 fn is_of(path: &RemotePath, last: u32) -> bool {
-    let name = path.file_name();
-    let generation = match name.strip_prefix(INDEX_PART_PREFIX) {
-        Some(digits) => generation::parse(digits),
-        None => LayerName::parse_file_name(name).ok().map(|(_, generation)| generation),
-    };
-    generation.is_none_or(|generation| generation <= last)
+    generation::trace(path.file_name()).is_none_or(|generation| generation <= last)
 }

@@ -63,13 +63,8 @@ pub(crate) fn layer_names(manifest: &Manifest) -> HashSet<String> {
 
 /// Whether two manifests say the same of the timeline, whoever wrote them.
 pub(super) fn same_contents(one: &Manifest, other: &Manifest) -> bool {
-    let neutral = |manifest: &Manifest| Manifest {
-        generation: 0,
-        in_bucket: false,
-        wal_source: None,
-        layers: Vec::new(),
-        ..manifest.clone()
-    };
+    let neutral =
+        |manifest: &Manifest| Manifest { generation: 0, in_bucket: false, layers: Vec::new(), ..manifest.clone() };
     let sorted = |manifest: &Manifest| {
         let mut names: Vec<String> = names(manifest).collect();
         names.sort();

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
 use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -24,14 +23,15 @@ use super::{IndexPart, TenantRemote, plan};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::layer_map::Layer;
-use crate::tenant::timeline::manifest::{Manifest, WAL_SOURCE_NAME};
-use crate::virtual_file::fs;
+use crate::tenant::timeline::manifest::Manifest;
 
 /// Layers that are uploaded at once; the bucket's own budget may allow fewer.
 const PARALLEL: usize = 8;
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// How long somebody waits for what is published once more.
+const AGAIN: Duration = Duration::from_secs(60);
 /// How long a task that is to end still waits for an index part on its way. If it gave that write up, whoever writes
 /// the next one, a deletion's mark above all, had to wait much longer for it.
 const LAST_WRITE: Duration = Duration::from_secs(2);
@@ -67,15 +67,18 @@ pub(crate) struct Uploader {
 struct Shared {
     remote: Arc<TenantRemote>,
     timeline: TimelineId,
-    dir: Utf8PathBuf,
     wanted: watch::Sender<Option<Arc<Wanted>>>,
     /// What every later owner will see.
     consistent: watch::Sender<Option<Lsn>>,
     in_bucket: AtomicBool,
     status: Mutex<UploadStatus>,
     uploaded: Mutex<HashSet<String>>,
-    /// An index part is on its way.
+    /// An index part, or an origin, is on its way.
     is_replacing: AtomicBool,
+    /// What was published is damaged or gone: it is to be published again.
+    is_lost: AtomicBool,
+    /// Counts index parts that were written and are seen by all later owners.
+    published: watch::Sender<u64>,
     cancel: CancellationToken,
     /// Nothing more is uploaded.
     ended: CancellationToken,
@@ -90,36 +93,40 @@ struct Published {
     unconfirmed: Option<Manifest>,
     /// What nobody needs.
     garbage: Vec<RemotePath>,
+    /// The timeline's origin is written down.
+    has_origin: bool,
+    /// What is there is damaged or gone.
+    is_lost: bool,
 }
 
 impl Uploader {
-    /// Starts with what the bucket has of the timeline in `dir`.
-    pub(crate) fn start(
-        remote: Arc<TenantRemote>,
-        timeline: TimelineId,
-        dir: Utf8PathBuf,
-        found: Option<IndexPart>,
-    ) -> Self {
+    /// Starts with what the bucket has of the timeline.
+    pub(crate) fn start(remote: Arc<TenantRemote>, timeline: TimelineId, found: Option<IndexPart>) -> Self {
         let mut published = Published::default();
         let mut uploaded = HashSet::new();
-        if let Some(IndexPart { manifest, older, .. }) = found {
+        let in_bucket = AtomicBool::new(found.is_some());
+        if let Some(IndexPart { manifest, older, has_origin, .. }) = found {
             uploaded = plan::names(&manifest).collect();
-            let older = older.into_iter().chain([manifest.generation]);
+            // One of our own is what a scrub has written anew.
+            let is_own = manifest.generation == remote.generation;
+            let older = older.into_iter().chain((!is_own).then_some(manifest.generation));
             published.garbage = older.map(|generation| remote.index_part_path(timeline, generation)).collect();
-            published.manifest = Some(manifest);
+            published.has_origin = has_origin;
+            (published.manifest, published.unconfirmed) =
+                if is_own { (None, Some(manifest)) } else { (Some(manifest), None) };
         }
-        let known = published.manifest.as_ref();
         let shared = Arc::new(Shared {
             timeline,
-            dir,
             wanted: watch::Sender::new(None),
             // Not even what was found is safe yet: an owner in between that is fenced by now may still write an older
             // index part, of a later generation than that. Only one of our own generation comes after all of these.
             consistent: watch::Sender::new(None),
-            in_bucket: AtomicBool::new(known.is_some()),
+            in_bucket,
             status: Mutex::default(),
             uploaded: Mutex::new(uploaded),
             is_replacing: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            published: watch::Sender::new(0),
             cancel: CancellationToken::new(),
             ended: CancellationToken::new(),
             remote,
@@ -140,6 +147,19 @@ impl Uploader {
         self.shared.uploaded.lock().extend(there);
         self.shared.note_waiting(&wanted);
         self.shared.wanted.send_replace(Some(Arc::new(wanted)));
+    }
+
+    /// What was published is damaged or gone: publishes it once more. False if that takes too long.
+    pub(crate) async fn publish_again(&self) -> bool {
+        let mut published = self.shared.published.subscribe();
+        self.shared.is_lost.store(true, Ordering::Release);
+        // The same is new once more.
+        self.shared.wanted.send_modify(|_| {});
+        let again = tokio::select! {
+            again = tokio::time::timeout(AGAIN, published.changed()) => again,
+            () = self.shared.ended.cancelled() => return false,
+        };
+        matches!(again, Ok(Ok(())))
     }
 
     /// Everything up to this LSN is safe in the bucket.
@@ -255,35 +275,37 @@ async fn next(wanted: &mut watch::Receiver<Option<Arc<Wanted>>>) -> Arc<Wanted> 
 async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wanted) -> Result<(), StorageError> {
     let remote = &shared.remote;
     remote.check_known()?;
+    if shared.is_lost.swap(false, Ordering::AcqRel) {
+        published.unconfirmed = None;
+        published.is_lost = true;
+    }
     let manifest = &wanted.manifest;
-    let wal_source = wal_source(shared).await?;
     // One of an earlier generation is written anew: then nothing that its owner may still do to it matters.
     if let Some(before) = &published.manifest
         && before.generation == remote.generation
+        && !published.is_lost
         && plan::same_contents(before, manifest)
-        && before.wal_source == wal_source
     {
-        return Ok(());
+        return published.write_origin(shared).await;
     }
     upload(shared, wanted).await?;
-    let next = Manifest { generation: remote.generation, in_bucket: true, wal_source, ..manifest.clone() };
+    let next = Manifest { generation: remote.generation, in_bucket: true, ..manifest.clone() };
     plan::check(&next, published.manifest.as_ref(), &shared.uploaded.lock(), remote.generation)
         .map_err(|unfit| StorageError::Internal(format!("index part of timeline {}: {unfit}", shared.timeline)))?;
     if published.unconfirmed.as_ref() != Some(&next) {
         let path = remote.index_part_path(shared.timeline, remote.generation);
         let bytes = next.encode()?.into();
         published.unconfirmed = None;
-        shared.is_replacing.store(true, Ordering::Release);
-        let put = remote.storage.put(RequestClass::Control, &path, bytes).await;
-        shared.is_replacing.store(false, Ordering::Release);
-        put?;
+        shared.replace(&path, bytes).await?;
         published.unconfirmed = Some(next);
     }
     remote.check().await?;
     if let Some(next) = published.unconfirmed.take() {
         published.confirmed(shared, next);
+        shared.published.send_modify(|count| *count += 1);
     }
     shared.accept(wanted);
+    published.write_origin(shared).await?;
     published.collect_garbage(shared).await
 }
 
@@ -311,15 +333,6 @@ fn file_name(layer: &Layer) -> &str {
     layer.path().file_name().unwrap_or_default()
 }
 
-/// Where the timeline's WAL comes from, as its directory has it.
-async fn wal_source(shared: &Shared) -> Result<Option<String>, StorageError> {
-    match fs::read_file(&shared.dir.join(WAL_SOURCE_NAME)).await {
-        Ok(bytes) => Ok(String::from_utf8(bytes).ok()),
-        Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 impl Published {
     /// All later owners will see `next`.
     fn confirmed(&mut self, shared: &Shared, next: Manifest) {
@@ -329,6 +342,17 @@ impl Published {
             self.garbage.extend(unnamed.iter().map(|name| remote.layer_path(shared.timeline, name)));
         }
         self.manifest = Some(next);
+        self.is_lost = false;
+    }
+
+    /// Writes down what the timeline is for ever, once. That is never there before an index part was: where it is found
+    /// without one, that was lost, and can be written anew from this and the layers.
+    async fn write_origin(&mut self, shared: &Shared) -> Result<(), StorageError> {
+        let Some(manifest) = self.manifest.as_ref().filter(|_| !self.has_origin) else { return Ok(()) };
+        let path = RemotePath::origin(&shared.remote.tenant, &shared.timeline, shared.remote.generation);
+        shared.replace(&path, manifest.without_history().encode()?.into()).await?;
+        self.has_origin = true;
+        Ok(())
     }
 
     /// Removes what nobody needs. The generation was looked at just now. What cannot be removed is tried again after
@@ -347,6 +371,14 @@ impl Published {
 }
 
 impl Shared {
+    /// Writes an object that a task that is to end does not give up.
+    async fn replace(&self, path: &RemotePath, bytes: bytes::Bytes) -> Result<(), StorageError> {
+        self.is_replacing.store(true, Ordering::Release);
+        let put = self.remote.storage.put(RequestClass::Control, path, bytes).await;
+        self.is_replacing.store(false, Ordering::Release);
+        put
+    }
+
     /// The bucket has `wanted`, for good.
     fn accept(&self, wanted: &Wanted) {
         for layer in &wanted.layers {

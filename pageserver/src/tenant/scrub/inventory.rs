@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::remote_storage::INDEX_PART_PREFIX;
+use crate::tenant::remote::parse_generation;
 use crate::tenant::storage_layer::LayerName;
 
 /// An object or a file that is there.
@@ -11,6 +12,8 @@ pub(super) struct There {
     pub(super) size: u64,
     /// Seconds since it was written; `None` if not known.
     pub(super) age: Option<u64>,
+    /// When it was written, in seconds since 1970; 0 if not known.
+    pub(super) modified: i64,
 }
 
 /// By what orphans in the bucket are told from what somebody still needs.
@@ -36,7 +39,7 @@ pub(super) fn orphans(
     let old_enough = |it: &There| it.age.is_some_and(|age| age >= newest.grace);
     let is_orphan = |name: &str| {
         if let Some(digits) = name.strip_prefix(INDEX_PART_PREFIX) {
-            let generation = generation_of(digits)?;
+            let generation = parse_generation(digits)?;
             let replaced = newest.index_part.is_some_and(|counts| generation < counts);
             return replaced.then_some("a newer index part has replaced it");
         }
@@ -54,12 +57,6 @@ pub(super) fn orphans(
         .collect()
 }
 
-/// A generation as names have it.
-pub(super) fn generation_of(digits: &str) -> Option<u32> {
-    let well_formed = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    well_formed.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +69,7 @@ mod tests {
 
     #[test]
     fn orphans_are_old_unnamed_and_of_nobody_newer() {
-        let old = There { size: 1, age: Some(100) };
+        let old = There { size: 1, age: Some(100), modified: 1 };
         let there = BTreeMap::from([
             (layer(1, 1), old),
             (layer(2, 1), old),

@@ -9,6 +9,7 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use super::bucket::{Bucket, Objects};
+use super::index::Check;
 use super::inventory::{self, Newest};
 use super::local::{self, Local};
 use super::report::{Finding, Kind, Lost, Place, Progress, Report};
@@ -64,9 +65,8 @@ pub(super) async fn scrub_timeline(
         None => Objects::default(),
     };
     let local = local::look(subject, timeline, open, &objects, options, report).await?;
-    if let (Some(bucket), Some(manifest), true) = (bucket, &local.manifest, options.repair_bucket) {
-        let wal_source = local::wal_source(&local).await?;
-        bucket.repair_index_part(&mut objects, manifest, wal_source, report).await?;
+    if let Some(bucket) = bucket {
+        Check { bucket, timeline, open, local: &local, options }.run(&mut objects, report).await?;
     }
     let parts = parts(subject, bucket, timeline, open, &objects, &local);
     let named: BTreeSet<String> = parts.iter().map(|part| part.name.clone()).collect();
@@ -282,7 +282,7 @@ impl OneTimeline<'_> {
 
     /// Objects that nobody names any more.
     async fn check_orphans(&mut self, objects: &Objects, named: &BTreeSet<String>) -> Result<(), StorageError> {
-        let Some(bucket) = self.bucket else { return Ok(()) };
+        let Some(bucket) = self.bucket.filter(|_| !objects.is_older) else { return Ok(()) };
         let grace = self.options.grace.as_secs();
         let deleted = objects.index.as_ref().is_some_and(|(_, index)| index.deleted);
         let newest = Newest { generation: bucket.generation, index_part: self.index, deleted, grace };

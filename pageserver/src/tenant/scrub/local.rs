@@ -11,7 +11,7 @@ use super::{Options, Subject};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName, PARTIAL_SUFFIX};
-use crate::tenant::timeline::{DirLock, MANIFEST_NAME, Manifest, Timeline, WAL_SOURCE_NAME};
+use crate::tenant::timeline::{DirLock, MANIFEST_NAME, Manifest, Timeline};
 use crate::tenant::warm::{self, HotList};
 use crate::virtual_file::fs::{self, TEMP_SUFFIX};
 
@@ -23,6 +23,24 @@ pub(super) struct Local {
     pub(super) manifest: Option<Manifest>,
     /// Keeps others from it, unless this process has it open.
     _lock: Option<DirLock>,
+}
+
+/// The last generation that wrote a manifest on this disk, of timelines that the bucket has.
+pub(super) async fn last_generation(
+    subject: &Subject,
+    timelines: &BTreeSet<TimelineId>,
+) -> Result<Option<u32>, StorageError> {
+    let mut last = None;
+    for timeline in timelines {
+        let dir = subject.conf.timeline_path(&subject.tenant, timeline);
+        match Manifest::load(&dir, subject.tenant, *timeline).await {
+            Ok(manifest) => last = last.max(Some(manifest.generation).filter(|_| manifest.in_bucket)),
+            // That is found out later.
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Corrupt) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(last)
 }
 
 /// Looks at a timeline's directory. One that is not there is empty.
@@ -83,7 +101,7 @@ async fn check_manifest(
         }
         // What is after this comes from Postgres again: it was not told that it is safe.
         (None, Some((_, index))) if !index.deleted => {
-            let manifest = Manifest { in_bucket: true, wal_source: None, ..index.clone() };
+            let manifest = Manifest { in_bucket: true, ..index.clone() };
             manifest.store(dir).await?;
             Some(manifest)
         }
@@ -92,15 +110,6 @@ async fn check_manifest(
     found.fixed = repaired.is_some();
     report.add(found);
     Ok(repaired)
-}
-
-/// Where the timeline's WAL comes from, as its directory has it.
-pub(super) async fn wal_source(local: &Local) -> Result<Option<String>, StorageError> {
-    if !local.names.contains(WAL_SOURCE_NAME) {
-        return Ok(None);
-    }
-    let bytes = fs::read_file(&local.dir.join(WAL_SOURCE_NAME)).await?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Files of ours that nothing names. Only where nobody is at work: what is being written has no name yet.

@@ -16,12 +16,13 @@ use pageserver_api::key::{CompactKey, Key};
 use utils::lsn::Lsn;
 
 use super::block_source::{BlockSource, Extent};
-use super::remote_file::RemoteFile;
+use super::remote_file::{RemoteFile, RemoteObject};
 use super::visit::compact_bounds;
 use super::{LayerIdentity, PersistentLayerDesc};
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::page_cache::{self, CachedFile};
+use crate::remote_storage::RequestClass;
 use crate::virtual_file::{OpenMode, VirtualFile};
 
 /// The tail of a file in the bucket is fetched as a whole up to this size; of a longer one first the end only.
@@ -60,6 +61,36 @@ async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, Stora
 /// What tells the file at `path` from any other.
 pub(crate) async fn read_identity(path: &Utf8Path) -> Result<LayerIdentity, StorageError> {
     Ok(LayerFile::open(path).await?.identity())
+}
+
+/// What tells the object from any other, as its header and footer say, if it is the layer `desc`.
+pub(crate) async fn read_remote_identity(
+    object: &RemoteObject,
+    desc: &PersistentLayerDesc,
+) -> Result<LayerIdentity, StorageError> {
+    let (size, name) = (BLOCK_SIZE as u64, object.storage.name_of(&object.path));
+    let corrupt =
+        |block: u64, reason: String| StorageError::Corrupt { path: name.clone().into(), offset: block * size, reason };
+    let last = (desc.file_size / size).checked_sub(1).filter(|last| *last > 0);
+    let last = last.ok_or_else(|| corrupt(0, format!("{} bytes are no layer", desc.file_size)))?;
+    let block = |number: u64| {
+        let range = number * size..(number + 1) * size;
+        object.storage.get_range(RequestClass::Scrub, &object.path, range)
+    };
+    let (header, footer) = (block(0).await?, block(last).await?);
+    let header = Header::decode(&header).map_err(|error| corrupt(0, error.0))?;
+    let footer = Footer::decode(&footer, last).map_err(|error| corrupt(last, error.0))?;
+    check_layout(&header, &footer, last).map_err(|error| corrupt(last, error.0))?;
+    if desc_of(&header, desc.file_size) != *desc {
+        return Err(corrupt(0, "it is another layer, as its header says".to_owned()));
+    }
+    Ok(LayerIdentity { file_id: header.file_id.0, tail_offset: footer.index_block * size })
+}
+
+fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
+    let Header { kind, tenant_shard_id, timeline_id, key_range, lsn_range, .. } = header.clone();
+    let is_delta = kind == LayerKind::Delta;
+    PersistentLayerDesc { tenant_shard_id, timeline_id, key_range, lsn_range, is_delta, file_size }
 }
 
 impl LayerFile {
@@ -146,9 +177,7 @@ impl LayerFile {
     }
 
     pub(super) fn desc(&self) -> PersistentLayerDesc {
-        let Header { kind, tenant_shard_id, timeline_id, key_range, lsn_range, .. } = self.header.clone();
-        let is_delta = kind == LayerKind::Delta;
-        PersistentLayerDesc { tenant_shard_id, timeline_id, key_range, lsn_range, is_delta, file_size: self.file_size }
+        desc_of(&self.header, self.file_size)
     }
 
     pub(super) fn identity(&self) -> LayerIdentity {

@@ -20,12 +20,16 @@ pub struct KeyHistory {
     pub records: Vec<(Lsn, WalRecord)>,
     /// Whether the cache has what is to be rebuilt.
     pub(crate) cached: bool,
+    /// Older versions are needed, up to this LSN, but were left out: together they would take too much memory.
+    pub(crate) rest: Option<Lsn>,
+    /// Bytes of the records, as they are stored.
+    pub(crate) bytes: u64,
 }
 
 impl KeyHistory {
-    /// Whether no older version is needed.
+    /// Whether no older version is needed, or none is wanted.
     pub fn is_complete(&self) -> bool {
-        self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
+        self.rest.is_some() || self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
     }
 
     /// The LSN of the newest version found.
@@ -54,6 +58,8 @@ pub struct ReconstructState {
     pub(crate) layers_visited: u32,
     /// Where rebuilt pages may be found.
     cache: Option<CachedTimeline>,
+    /// Bytes of records that are gathered of one key at most, if there is a limit.
+    limit: Option<u64>,
 }
 
 impl ReconstructState {
@@ -62,9 +68,31 @@ impl ReconstructState {
         Self::default()
     }
 
-    /// Nothing found yet; rebuilt pages of a timeline are looked up in the cache.
-    pub(crate) fn with_cache(cache: Option<CachedTimeline>) -> Self {
-        Self { cache, ..Self::default() }
+    /// Nothing found yet; rebuilt pages of a timeline are looked up in the cache, and no more than `limit` bytes of
+    /// records are gathered of one key, unless its newest record alone is larger.
+    pub(crate) fn with_cache(cache: Option<CachedTimeline>, limit: u64) -> Self {
+        Self { cache, limit: Some(limit), ..Self::default() }
+    }
+
+    /// How many of the next older versions of `key`, of so many bytes each, are within the limit.
+    pub(crate) fn admit(&mut self, key: Key, lens: impl Iterator<Item = u32>) -> usize {
+        let Some(limit) = self.limit else { return usize::MAX };
+        let history = self.keys.entry(key).or_default();
+        let mut admitted = 0;
+        for len in lens {
+            let bytes = history.bytes + u64::from(len);
+            if bytes > limit && (admitted > 0 || !history.records.is_empty()) {
+                break;
+            }
+            history.bytes = bytes;
+            admitted += 1;
+        }
+        admitted
+    }
+
+    /// The versions of `key` from the one at `lsn` down are left out.
+    pub(crate) fn leave_rest(&mut self, key: Key, lsn: Lsn) {
+        self.keys.entry(key).or_default().rest = Some(lsn);
     }
 
     /// The value of `key` with all its versions up to the one at `lsn`, if it is in the cache.
@@ -91,6 +119,7 @@ impl ReconstructState {
         for range in keyspace.ranges() {
             for (_, history) in self.keys.range_mut(range.clone()) {
                 history.records.retain(|(lsn, _)| *lsn >= end);
+                history.rest = history.rest.filter(|rest| *rest >= end);
                 if history.image.as_ref().is_some_and(|(lsn, _)| *lsn < end) {
                     history.image = None;
                     history.cached = false;

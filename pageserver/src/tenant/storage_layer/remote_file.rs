@@ -17,11 +17,11 @@ use parking_lot::Mutex;
 
 use super::block_source::Run;
 use super::{LayerIdentity, PersistentLayerDesc};
-use crate::block_cache;
+use crate::block_cache::{self, Lease, READS};
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
-use flight::{Flight, Flights, Landing, Parts, Purpose};
+use flight::{Flight, Flights, Landing, Parts, Purpose, bytes_of};
 use partial::Partial;
 use streams::Streams;
 
@@ -35,8 +35,9 @@ const REQUEST_COST: u64 = GAP_BLOCKS_MAX;
 const WORTHLESS_REQUESTS: u64 = 4;
 /// A layer that is worth fetching as a whole is read in pieces of so many blocks until it is here: 1 MiB.
 const PIECE_BLOCKS: u64 = 256;
-/// Blocks of one request at most.
+/// Blocks of one request at most, if there is as much memory, and how many may be more than there is.
 const REQUEST_BLOCKS_MAX: u64 = 4096;
+const REQUEST_BLOCKS_MIN: u64 = 64;
 /// No device wants larger units than so many blocks.
 const UNIT_BLOCKS_MAX: usize = 16;
 
@@ -127,13 +128,44 @@ impl RemoteFile {
         METRICS.block_cache_accesses.inc_by(wanted.iter().map(|range| range.end - range.start).sum());
         let (mut joined, rest) = self.flights.join(&missing);
         let rest = self.on_disk(rest, &mut runs).await;
-        let requests = self.fetch(&rest, &mut runs, &mut joined);
-        for (flight, part) in joined {
-            let bytes = flight.bytes().await?;
-            runs.push(Run::shared(part.start, flight.part(bytes, &part)));
-        }
+        // A request that has ended since is in memory by now.
+        let (found, rest) = self.in_memory(&rest);
+        runs.extend(found);
+        let planned = coalesce(merged([&rest[..], &self.around(&rest)].concat()), request_max());
+        let requests = match READS.try_take(planned.iter().map(bytes_of).sum()) {
+            Some(memory) => {
+                let requests = self.fetch(&rest, &planned, memory, &mut joined);
+                for (flight, part) in joined {
+                    let bytes = flight.bytes().await?;
+                    runs.push(Run::shared(part.start, flight.part(bytes, &part)));
+                }
+                requests
+            }
+            None => self.gather_by_and_by(rest, joined, &mut runs).await?,
+        };
         runs.sort_unstable_by_key(Run::first);
         Ok((runs, requests))
+    }
+
+    /// Adds to `runs` what `joined` brings, and blocks `rest` by requests in turn, as there is memory. Who waits for
+    /// memory must not hold any, so what comes is copied. Returns the number of requests.
+    async fn gather_by_and_by(
+        self: &Arc<Self>,
+        rest: Vec<Range<u64>>,
+        joined: Parts,
+        runs: &mut Vec<Run>,
+    ) -> Result<u64, StorageError> {
+        copy_parts(joined, runs).await?;
+        let mut requests = 0;
+        for planned in coalesce(rest.clone(), request_max()) {
+            let memory = READS.take(bytes_of(&planned)).await;
+            let (found, wanted) = self.in_memory(&common(&rest, &planned));
+            runs.extend(found);
+            let mut joined = Parts::new();
+            requests += self.fetch(&wanted, &[planned], memory, &mut joined);
+            copy_parts(joined, runs).await?;
+        }
+        Ok(requests)
     }
 
     /// Reads blocks, so that they are cached, and returns the last one as it is.
@@ -178,17 +210,16 @@ impl RemoteFile {
         rest
     }
 
-    /// Has the wanted blocks fetched, unless somebody else has begun to meanwhile. Returns the number of new requests.
-    fn fetch(self: &Arc<Self>, wanted: &[Range<u64>], runs: &mut Vec<Run>, joined: &mut Parts) -> u64 {
-        if wanted.is_empty() {
-            return 0;
-        }
-        // A request that has ended since is in memory by now.
-        let (found, wanted) = self.in_memory(wanted);
-        runs.extend(found);
-        let around = self.around(&wanted);
-        let plan = |rest: Vec<Range<u64>>| coalesce(merged([rest, around].concat()));
-        let (flights, new) = self.flights.join_or_add(&wanted, Purpose::Read, plan);
+    /// Has the wanted blocks fetched as planned, unless somebody else has begun to meanwhile. Returns the number of new
+    /// requests.
+    fn fetch(
+        self: &Arc<Self>,
+        wanted: &[Range<u64>],
+        planned: &[Range<u64>],
+        memory: Lease,
+        joined: &mut Parts,
+    ) -> u64 {
+        let (flights, new) = self.flights.join_or_add(wanted, Purpose::Read, planned, memory);
         joined.extend(flights);
         let requests = new.len() as u64;
         new.into_iter().for_each(|flight| self.depart(flight));
@@ -230,20 +261,19 @@ impl RemoteFile {
 
     /// Has those of the blocks fetched that are not here, as far as there is memory. Gives where that ends.
     fn fetch_ahead(self: &Arc<Self>, stream: u64, blocks: Range<u64>) -> u64 {
-        let (start, mut end) = (blocks.start, blocks.end);
+        let (start, end) = (blocks.start, blocks.end);
         let mut absent = Vec::new();
         blocks.filter(|block| !self.partial.has(*block)).for_each(|block| add_block(&mut absent, block));
-        let (_, mut absent) = self.flights.join(&absent);
-        let count = absent.iter().map(|range| range.end - range.start).sum();
-        let room = flight::room_ahead(count);
-        if room < count {
-            let all = std::mem::take(&mut absent).into_iter().flatten();
-            all.take(room as usize).for_each(|block| add_block(&mut absent, block));
-            end = absent.last().map_or(start, |last| last.end);
-        }
-        let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(stream), coalesce);
+        let (_, absent) = self.flights.join(&absent);
+        let mut planned = coalesce(absent.clone(), REQUEST_BLOCKS_MAX);
+        let wanted = planned.iter().map(bytes_of).sum();
+        let Some(memory) = flight::memory_ahead(wanted) else { return start };
+        let all = memory.bytes() >= wanted;
+        cut(&mut planned, memory.bytes() / BLOCK_SIZE as u64);
+        let end = if all { end } else { planned.last().map_or(start, |last| last.end) };
+        let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(stream), &planned, memory);
         for flight in new {
-            METRICS.read_ahead_bytes.inc_by(flight.len());
+            METRICS.read_ahead_bytes.inc_by(bytes_of(&flight.blocks));
             flight::note_ahead(self, &flight);
             self.depart(flight);
         }
@@ -254,17 +284,20 @@ impl RemoteFile {
     fn depart(self: &Arc<Self>, flight: Arc<Flight>) {
         let landing = Landing { file: Arc::clone(self), flight };
         env::spawn::task("blocks of a layer", async move {
-            let (file, flight) = (Arc::clone(&landing.file), Arc::clone(&landing.flight));
-            let result = file.get_checked(flight.purpose.class(), flight.blocks.clone()).await;
-            let bytes = result.as_ref().ok().cloned();
-            if let Some(bytes) = bytes.as_ref().filter(|_| flight.purpose == Purpose::Read) {
-                for (block, bytes) in blocks_of(flight.blocks.start, bytes) {
+            let file = Arc::clone(&landing.file);
+            let Flight { blocks, purpose, .. } = &*landing.flight;
+            let result = file.get_checked(purpose.class(), blocks.clone()).await;
+            let bytes = result.as_ref().ok();
+            if let Some(bytes) = bytes.filter(|_| *purpose == Purpose::Read) {
+                for (block, bytes) in blocks_of(blocks.start, bytes) {
                     block_cache::insert(file.file_id.0, block, &bytes);
                 }
             }
+            let offered = bytes.filter(|_| *purpose != Purpose::Whole);
+            let offered = offered.and_then(|bytes| file.partial.offer(blocks.start, bytes));
             landing.land(result);
-            if let Some(bytes) = bytes.filter(|_| flight.purpose != Purpose::Whole) {
-                file.partial.offer(flight.blocks.start, &bytes).await;
+            if let Some(offered) = offered {
+                file.partial.keep(offered).await;
             }
         });
     }
@@ -309,21 +342,50 @@ impl RemoteFile {
     }
 }
 
-/// Puts requests together where little lies between, and cuts those that are too long.
-fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// Blocks of one request that somebody waits for at most.
+fn request_max() -> u64 {
+    (READS.size() / BLOCK_SIZE as u64).clamp(REQUEST_BLOCKS_MIN, REQUEST_BLOCKS_MAX)
+}
+
+/// Adds to `runs` copies of what `parts` bring, and keeps nothing else.
+async fn copy_parts(parts: Parts, runs: &mut Vec<Run>) -> Result<(), StorageError> {
+    for (flight, part) in parts {
+        let bytes = flight.part(flight.bytes().await?, &part);
+        runs.push(Run::shared(part.start, Bytes::copy_from_slice(&bytes)));
+    }
+    Ok(())
+}
+
+/// Puts requests together where little lies between, and cuts those that are longer than `longest` blocks.
+fn coalesce(ranges: Vec<Range<u64>>, longest: u64) -> Vec<Range<u64>> {
     let mut requests: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match requests.last_mut() {
-            Some(last) if range.start <= last.end + GAP_BLOCKS_MAX && range.end - last.start <= REQUEST_BLOCKS_MAX => {
+            Some(last) if range.start <= last.end + GAP_BLOCKS_MAX && range.end - last.start <= longest => {
                 last.end = range.end;
             }
             _ => {
-                let cuts = range.clone().step_by(REQUEST_BLOCKS_MAX as usize);
-                requests.extend(cuts.map(|start| start..range.end.min(start + REQUEST_BLOCKS_MAX)));
+                let cuts = range.clone().step_by(longest as usize);
+                requests.extend(cuts.map(|start| start..range.end.min(start + longest)));
             }
         }
     }
     requests
+}
+
+/// Leaves the first so many blocks of `ranges`.
+fn cut(ranges: &mut Vec<Range<u64>>, mut blocks: u64) {
+    ranges.retain_mut(|range| {
+        range.end = range.end.min(range.start + blocks);
+        blocks -= range.end - range.start;
+        !range.is_empty()
+    });
+}
+
+/// The parts of `ranges` that lie in `within`.
+fn common(ranges: &[Range<u64>], within: &Range<u64>) -> Vec<Range<u64>> {
+    let part = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
+    ranges.iter().map(part).filter(|range| !range.is_empty()).collect()
 }
 
 /// The same blocks in ascending ranges that do not touch.
@@ -382,10 +444,17 @@ mod tests {
 
     #[test]
     fn requests_are_put_together_and_cut() {
-        assert_eq!(coalesce(vec![1..3, 10..12, 60..61]), [1..12, 60..61]);
-        assert_eq!(coalesce(vec![0..10_000, 20_000..20_001]), [0..4096, 4096..8192, 8192..10_000, 20_000..20_001]);
-        assert_eq!(coalesce(vec![0..4090, 4095..4100]), [0..4090, 4095..4100]);
-        assert_eq!(coalesce(Vec::new()), []);
+        assert_eq!(coalesce(vec![1..3, 10..12, 60..61], 4096), [1..12, 60..61]);
+        assert_eq!(
+            coalesce(vec![0..10_000, 20_000..20_001], 4096),
+            [0..4096, 4096..8192, 8192..10_000, 20_000..20_001]
+        );
+        assert_eq!(coalesce(vec![0..4090, 4095..4100], 4096), [0..4090, 4095..4100]);
+        assert_eq!(coalesce(Vec::new(), 4096), []);
+        let mut ranges = vec![3..5, 9..20, 30..31];
+        assert_eq!(common(&ranges, &(4..10)), [4..5, 9..10]);
+        cut(&mut ranges, 6);
+        assert_eq!(ranges, [3..5, 9..13]);
     }
 
     #[test]

@@ -90,7 +90,9 @@ pub(super) async fn read_versions(
     mut wanted: Vec<KeyVersions>,
     state: &mut ReconstructState,
 ) -> Result<(), StorageError> {
-    let bases: Vec<_> = wanted.iter_mut().filter_map(|key| cached_base(key, state)).collect();
+    let mut bases: Vec<_> = wanted.iter_mut().filter_map(|key| cached_base(key, state)).collect();
+    let rests: Vec<_> = wanted.iter_mut().filter_map(|key| cut(key, state)).collect();
+    bases.retain(|(key, ..)| rests.iter().all(|(cut, _)| cut != key));
     let mut rest = wanted.as_slice();
     while !rest.is_empty() {
         let (round, later) = rest.split_at(round_len(rest));
@@ -100,7 +102,18 @@ pub(super) async fn read_versions(
     for (key, lsn, value) in bases {
         state.push_cached(key, lsn, value);
     }
+    for (key, lsn) in rests {
+        state.leave_rest(key, lsn);
+    }
     Ok(())
+}
+
+/// Leaves out what is too much at once: the key, and the newest version that is left out.
+fn cut(wanted: &mut KeyVersions, state: &mut ReconstructState) -> Option<(Key, Lsn)> {
+    let admitted = state.admit(wanted.key, wanted.versions.iter().map(|version| version.len));
+    let lsn = wanted.versions.get(admitted)?.lsn;
+    wanted.versions.truncate(admitted);
+    Some((wanted.key, lsn))
 }
 
 /// The newest state of a key that is cached: only the versions after it are still wanted.

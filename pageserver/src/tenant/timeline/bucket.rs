@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use utils::lsn::Lsn;
 
-use super::manifest::{LayerEntry, Manifest};
+use super::manifest::{LayerEntry, Manifest, Told};
 use super::state::{RecordLsn, TimelineState};
 use crate::errors::StorageError;
 use crate::tenant::layer_map::LayerMap;
@@ -19,7 +19,7 @@ pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: Rec
         generation: state.generation,
         in_bucket: state.is_in_bucket(),
         deleted: false,
-        wal_source: None,
+        wal_source: state.told.read().clone(),
         origin: state.origin,
         wal_log_hints_changes: state.redo.read().wal_log_hints_changes(),
         disk_consistent_lsn: consistent.last,
@@ -45,12 +45,15 @@ pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
     }
 }
 
-/// The file that says where WAL comes from has changed: the bucket gets it, too.
-pub(super) async fn submit_again(state: &TimelineState) -> Result<(), StorageError> {
+/// Something else is told about the timeline from now on: first its manifest has it, then the bucket gets it.
+pub(super) async fn tell(state: &TimelineState, told: Told) -> Result<(), StorageError> {
     let _guard = state.enter()?;
     let _flusher = state.flusher.lock().await;
     let layers = state.layers();
-    submit(state, manifest_of(state, &layers.map, state.disk_consistent()), &layers.map);
+    let manifest = Manifest { wal_source: Some(told), ..manifest_of(state, &layers.map, state.disk_consistent()) };
+    store(state, &manifest).await?;
+    state.told.write().clone_from(&manifest.wal_source);
+    submit(state, manifest, &layers.map);
     Ok(())
 }
 
@@ -79,9 +82,10 @@ pub(super) async fn bury(state: &TimelineState) -> Result<(), StorageError> {
     remote::bury_timeline(uploader.remote(), manifest).await
 }
 
-/// Once the bucket has the timeline, its manifest says so: found without its objects it is not taken for a new one.
+/// Once the bucket has the timeline, its manifest says so, under our generation: found without its objects it is not
+/// taken for a new one, and if its index part is lost, it is known that nobody else has written one since.
 pub(super) async fn note_when_in_bucket(state: Arc<TimelineState>) {
-    let Some(uploader) = state.uploader.as_ref().filter(|_| !state.manifest_in_bucket()) else { return };
+    let Some(uploader) = state.uploader.as_ref().filter(|_| !state.manifest_is_own()) else { return };
     let mut consistent = uploader.watch_consistent();
     tokio::select! {
         reached = consistent.wait_for(Option::is_some) => if reached.is_err() { return },
@@ -96,7 +100,7 @@ pub(super) async fn note_when_in_bucket(state: Arc<TimelineState>) {
 
 /// Says so now, if it is so and was not said.
 pub(super) async fn note_in_bucket(state: &TimelineState) -> Result<(), StorageError> {
-    if state.manifest_in_bucket() || !state.is_in_bucket() {
+    if state.manifest_is_own() || !state.is_in_bucket() {
         return Ok(());
     }
     let _guard = state.enter()?;

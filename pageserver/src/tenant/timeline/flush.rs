@@ -77,6 +77,7 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
         layers.open = None;
         layers.frozen.push(Frozen { layer, end });
     });
+    (writer.has_news, writer.put_off) = (false, None);
     writer.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
 }
 

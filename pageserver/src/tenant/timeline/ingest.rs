@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pageserver_api::key::CHECKPOINT_KEY;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
@@ -12,6 +13,11 @@ use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::tenant::storage_layer::{self, InMemoryLayer};
+
+/// An idle server's WAL that is kept for a layer which stays open, in bytes.
+const IDLE_DISTANCE_MAX: u64 = 16 << 20;
+/// An idle server's layer is frozen at this age.
+const IDLE_AGE_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// When the open layer is frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +85,18 @@ pub(super) async fn put_batch(
             "a value at LSN {first} comes after the history up to {last} is final"
         )));
     }
-    if roll_reason(state, &writer, batch.buffer_size() as u64).is_some() {
+    if roll_reason(state, &mut writer, batch.buffer_size() as u64).is_some() {
         flush::roll(state, &mut writer).await?;
     }
     let layer = open_layer(state, &writer, ctx).await?;
     let (max_lsn, values) = (batch.max_lsn(), batch.metadata().len());
+    let has_news = batch.metadata().iter().any(|meta| meta.key != CHECKPOINT_KEY.to_compact());
     state.size_changes.note(batch.metadata());
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
     // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
     // between, as the writer is locked.
     writer.max_lsn = writer.max_lsn.max(max_lsn);
+    writer.has_news |= has_news;
     METRICS.wal_ingest_values_committed.inc_by(values as u64);
     Ok(())
 }
@@ -101,7 +109,7 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     // Whoever holds it takes in values, and rolls by itself.
     let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {
-        if roll_reason(state, &writer, 0).is_some() {
+        if roll_reason(state, &mut writer, 0).is_some() {
             return flush::roll(state, &mut writer).await;
         }
         drop(writer);
@@ -111,20 +119,34 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     flush::resume(state).await
 }
 
+/// Whether a layer that is due by its age alone may stay open for as long once more: it has nothing but counters, which
+/// a server writes that does nothing, no commit waits for it, and little WAL is kept for it.
+fn may_put_off(has_news: bool, lsn_distance: u64, age: Duration) -> bool {
+    !has_news && lsn_distance < IDLE_DISTANCE_MAX && age < IDLE_AGE_MAX
+}
+
 /// Why the open layer should be rolled now; never between the values and the end of a record.
-fn roll_reason(state: &TimelineState, writer: &Writer, incoming: u64) -> Option<RollReason> {
+fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Option<RollReason> {
     let last = state.record_lsn().last;
     let open = state.layers().open.clone().filter(|_| writer.max_lsn <= last)?;
     let policy = RollPolicy {
         checkpoint_distance: state.conf.checkpoint_distance,
         checkpoint_timeout: state.conf.checkpoint_timeout,
     };
+    let now = env::clock::now();
     let stats = OpenLayerStats {
         size: open.size(),
         lsn_distance: last.checked_sub(open.start_lsn()).unwrap_or(0),
-        age: env::clock::now().saturating_duration_since(open.created()),
+        age: now.saturating_duration_since(writer.put_off.unwrap_or(open.created())),
     };
-    should_roll(policy, stats, incoming)
+    let reason = should_roll(policy, stats, incoming)?;
+    let age = now.saturating_duration_since(open.created());
+    if reason == RollReason::Age && may_put_off(writer.has_news, stats.lsn_distance, age) {
+        // What comes now waits no longer than if the layer had been rolled.
+        writer.put_off = Some(now);
+        return None;
+    }
+    Some(reason)
 }
 
 async fn open_layer(
@@ -160,5 +182,13 @@ mod tests {
         assert_eq!(roll(50, 1, 10, 0), Some(RollReason::Age));
         assert_eq!(roll(50, 0, 10, 0), None);
         assert_eq!(roll(1, 0, 0, u64::MAX), Some(RollReason::Size));
+    }
+
+    #[test]
+    fn what_an_idle_server_writes_is_put_off_for_hours_and_some_wal() {
+        let (little, hour) = (IDLE_DISTANCE_MAX - 1, Duration::from_secs(3600));
+        assert!(may_put_off(false, little, hour));
+        assert!(!may_put_off(true, 0, Duration::ZERO), "somebody may wait for it");
+        assert!(!may_put_off(false, IDLE_DISTANCE_MAX, hour) && !may_put_off(false, little, IDLE_AGE_MAX));
     }
 }

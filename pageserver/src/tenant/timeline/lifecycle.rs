@@ -12,7 +12,7 @@ use utils::lsn::Lsn;
 
 use super::Timeline;
 use super::dir_lock::DirLock;
-use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin, WAL_SOURCE_NAME};
+use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin, Told};
 use super::state::{Branching, Layers, RecordLsn, Start, TimelineState};
 use super::{bucket, recovery};
 use crate::config::PageServerConf;
@@ -34,6 +34,8 @@ pub(crate) struct Imported {
     pub(crate) layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
     /// Those that are in the bucket alone, under the names that they will have.
     pub(crate) cold: HashMap<Utf8PathBuf, LayerIdentity>,
+    /// What is told about the timeline from outside: it never comes without.
+    pub(crate) told: Option<Told>,
 }
 
 /// A timeline that is to be made from imported layers.
@@ -94,7 +96,7 @@ impl Timeline {
         remote: Option<Arc<TenantRemote>>,
         _ctx: &RequestContext,
     ) -> Result<Timeline, StorageError> {
-        Self::create_in(conf, new, Imported { layers, cold: HashMap::new() }, remote).await
+        Self::create_in(conf, new, Imported { layers, cold: HashMap::new(), told: None }, remote).await
     }
 
     /// As [`Timeline::create_with`], of layers some of which may be in the bucket alone.
@@ -111,11 +113,12 @@ impl Timeline {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
         check_import(&imported.layers, &new)?;
+        let told = imported.told.clone();
         let generation = remote.as_ref().map_or(0, |remote| remote.generation());
         let map = place_all(&dir, imported, remote.as_deref()).await?;
         let consistent = RecordLsn { last: origin.import_lsn, prev: prev_record_lsn };
         let mut manifest = new_manifest(tenant_shard_id, timeline_id, origin, consistent);
-        manifest.generation = generation;
+        (manifest.generation, manifest.wal_source) = (generation, told);
         manifest.layers = map.iter().map(|layer| LayerEntry::of(layer)).collect();
         let all_here = map.iter().all(|layer| layer.is_local());
         if all_here {
@@ -135,12 +138,12 @@ impl Timeline {
         self.branch_with(timeline_id, lsn, None).await
     }
 
-    /// As [`Timeline::branch`], with what is told about it from outside, as its directory is to have it.
+    /// As [`Timeline::branch`], with what is told about it from outside.
     pub(crate) async fn branch_with(
         &self,
         timeline_id: TimelineId,
         lsn: Lsn,
-        told: Option<&[u8]>,
+        told: Option<Told>,
     ) -> Result<Timeline, StorageError> {
         let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::CreateBranch));
         let (conf, record) = (self.state.conf, self.record_lsn());
@@ -158,14 +161,11 @@ impl Timeline {
         if recovery::has_manifest(&dir).await? {
             return Err(StorageError::Invalid(format!("timeline {timeline_id} exists already: {dir}")));
         }
-        if let Some(told) = told {
-            fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), told).await?;
-        }
         let ancestor = Ancestor { timeline_id: self.state.timeline_id, lsn };
         let origin = Origin { import_lsn: lsn, ancestor: Some(ancestor), ..self.state.origin };
         let prev = if lsn == record.last { record.prev } else { Lsn::INVALID };
         let mut manifest = new_manifest(tenant_shard_id, timeline_id, origin, RecordLsn { last: lsn, prev });
-        manifest.generation = self.state.generation;
+        (manifest.generation, manifest.wal_source) = (self.state.generation, told);
         manifest.store(&dir).await?;
         let remote = self.state.uploader.as_ref().map(|uploader| (Arc::clone(uploader.remote()), None));
         let branching = Branching { state: Arc::clone(&self.state), lsn };
@@ -301,10 +301,7 @@ pub(super) fn assemble(
     remote: Option<(Arc<TenantRemote>, Option<IndexPart>)>,
 ) -> Timeline {
     let Manifest { tenant_shard_id, timeline_id, origin, generation, in_bucket, .. } = manifest;
-    let uploader = remote.map(|(remote, found)| {
-        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
-        Uploader::start(remote, timeline_id, dir, found)
-    });
+    let uploader = remote.map(|(remote, found)| Uploader::start(remote, timeline_id, found));
     let disk_consistent = RecordLsn { last: manifest.disk_consistent_lsn, prev: manifest.prev_record_lsn };
     let limit = L0FlushConfig::Direct { max_concurrency: conf.l0_flush_max_concurrency };
     let l0_flush = L0FlushGlobalState::new(limit);
@@ -320,6 +317,7 @@ pub(super) fn assemble(
         l0_flush,
         generation,
         in_bucket,
+        told: manifest.wal_source.clone(),
         uploader,
     };
     let timeline = Timeline { state: Arc::new(TimelineState::new(start)) };

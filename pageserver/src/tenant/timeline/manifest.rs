@@ -15,7 +15,7 @@ use utils::bin_ser::BeSer;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use crate::errors::StorageError;
+use crate::errors::{ErrorKind, StorageError};
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
 use crate::virtual_file::fs;
@@ -23,13 +23,34 @@ use crate::virtual_file::fs;
 /// The manifest's name in its timeline's directory.
 pub const MANIFEST_NAME: &str = "manifest";
 
-/// Where a timeline's WAL comes from; `crate::walreceiver` reads and writes it.
+/// Up to version 3 of the format a file of this name had what is told about the timeline from outside.
 pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
 
 const MAGIC: [u8; 8] = *b"PGSMANIF";
-const FORMAT_VERSION: u32 = 3;
+const FORMAT_VERSION: u32 = 4;
+/// The oldest version that can be read.
+const OLDEST_VERSION: u32 = 3;
 const HEADER_LEN: usize = 12;
 const CRC_LEN: usize = 4;
+
+/// What is told about a timeline from outside; `crate::walreceiver` reads and writes it. It may hold a password, so it
+/// is never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Told(pub String);
+
+impl Told {
+    /// Whether it is what was written, as far as can be seen: an earlier version kept it without a checksum.
+    pub(crate) fn is_sound(&self) -> bool {
+        serde_json::from_str::<serde::de::IgnoredAny>(&self.0).is_ok()
+    }
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Told").finish_non_exhaustive()
+    }
+}
 
 /// What a timeline is, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,8 +130,8 @@ pub struct Manifest {
     pub in_bucket: bool,
     /// In the bucket: the timeline is being deleted, and nothing of it may be used any more.
     pub deleted: bool,
-    /// In the bucket: where WAL comes from, as the timeline's directory has it in `wal_source`.
-    pub wal_source: Option<String>,
+    /// What is told about the timeline from outside: its name, and where its WAL comes from.
+    pub wal_source: Option<Told>,
     /// What never changes.
     pub origin: Origin,
     /// Ends of the records that changed `wal_log_hints`, oldest first, and what it became.
@@ -166,6 +187,18 @@ impl Manifest {
         dir.join(MANIFEST_NAME)
     }
 
+    /// The same timeline when nothing had happened to it yet: what it is for ever.
+    pub(crate) fn without_history(&self) -> Self {
+        Self {
+            wal_source: None,
+            wal_log_hints_changes: Vec::new(),
+            disk_consistent_lsn: self.origin.import_lsn,
+            prev_record_lsn: Lsn::INVALID,
+            layers: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// The file's bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StorageError> {
         let mut out = Vec::new();
@@ -195,7 +228,8 @@ impl Manifest {
         if computed != *crc {
             return Err(corrupt(covered.len(), format!("checksum is {crc:02x?}, contents give {computed:02x?}")));
         }
-        if version != FORMAT_VERSION.to_be_bytes() {
+        let number = version.try_into().map_or(0, u32::from_be_bytes);
+        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number) {
             return Err(StorageError::Invalid(format!("{path}: manifest of unknown format version {version:02x?}")));
         }
         let manifest = Self::des(body).map_err(|error| corrupt(HEADER_LEN, error.to_string()))?;
@@ -205,14 +239,18 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest in directory `dir`, which must be that of the given timeline.
+    /// Reads the manifest in directory `dir`, which must be that of the given timeline. What an earlier version had in
+    /// a file of its own is in it, too.
     pub async fn load(
         dir: &Utf8Path,
         tenant_shard_id: TenantShardId,
         timeline_id: TimelineId,
     ) -> Result<Self, StorageError> {
         let path = Self::path(dir);
-        let manifest = Self::decode(&path, &fs::read_file(&path).await?)?;
+        let mut manifest = Self::decode(&path, &fs::read_file(&path).await?)?;
+        if manifest.wal_source.is_none() {
+            manifest.wal_source = told_apart(dir).await?;
+        }
         if (manifest.tenant_shard_id, manifest.timeline_id) != (tenant_shard_id, timeline_id) {
             let reason = format!("belongs to tenant {}, timeline {}", manifest.tenant_shard_id, manifest.timeline_id);
             return Err(StorageError::Corrupt { path, offset: HEADER_LEN as u64, reason });
@@ -220,10 +258,30 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Replaces the manifest in directory `dir`. The layers it names must be durable.
+    /// Replaces the manifest in directory `dir`. The layers it names must be durable. Only the owner may read it.
     pub async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
-        fs::write_file_durably(&Self::path(dir), &self.encode()?).await
+        fs::write_secret_durably(&Self::path(dir), &self.encode()?).await
     }
+}
+
+/// What an earlier version has left in a file of its own, if there is one.
+async fn told_apart(dir: &Utf8Path) -> Result<Option<Told>, StorageError> {
+    match fs::read_file(&dir.join(WAL_SOURCE_NAME)).await {
+        // What makes no sense is told when it is used.
+        Ok(bytes) => Ok(Some(Told(String::from_utf8_lossy(&bytes).into_owned()))),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has what an earlier version left in a file of its own in the manifest alone. `manifest` is that of the directory.
+pub(crate) async fn take_in_told(dir: &Utf8Path, manifest: &Manifest) -> Result<(), StorageError> {
+    if told_apart(dir).await?.is_some() {
+        manifest.store(dir).await?;
+        fs::unlink(&dir.join(WAL_SOURCE_NAME)).await?;
+        fs::fsync_dir(dir).await?;
+    }
+    Ok(())
 }
 
 /// A version as its major number, a `u32`.

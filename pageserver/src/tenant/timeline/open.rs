@@ -9,7 +9,7 @@ use utils::id::TimelineId;
 use super::Timeline;
 use super::dir_lock::DirLock;
 use super::lifecycle::assemble;
-use super::manifest::{Manifest, WAL_SOURCE_NAME};
+use super::manifest::{self, Manifest};
 use super::recovery::{self, InBucket};
 use super::state::Branching;
 use crate::config::PageServerConf;
@@ -70,6 +70,7 @@ impl Timeline {
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         let lock = DirLock::take(&dir)?;
         let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
+        manifest::take_in_told(&dir, &manifest).await?;
         let branching = branching_of(&dir, &manifest, ancestor)?;
         let storage = conf.remote_storage.clone().filter(|_| manifest.in_bucket);
         let bucket = storage.map(|storage| InBucket { storage, layers: None });
@@ -91,23 +92,16 @@ impl Timeline {
             fs::create_dir_durably(&dir, &conf.workdir).await?;
         }
         let lock = DirLock::take(&dir)?;
-        let manifest = if from_bucket { settle(&dir, manifest).await? } else { manifest };
+        if from_bucket {
+            // The manifest of the directory is the index part from now on.
+            Manifest { in_bucket: true, ..manifest.clone() }.store(&dir).await?;
+        }
+        manifest::take_in_told(&dir, &manifest).await?;
         let layers = found.as_ref().map(|found| layer_names(&found.manifest));
         let bucket = InBucket { storage: remote.storage().clone(), layers: Some(layers.unwrap_or_default()) };
         let map = recovery::recover(&dir, &manifest, Some(&bucket)).await?;
         Ok(assemble(conf, manifest, map, lock, branching, Some((remote, found))))
     }
-}
-
-/// Makes an index part the manifest of the directory, and gives it as it is there.
-async fn settle(dir: &Utf8Path, index: Manifest) -> Result<Manifest, StorageError> {
-    if let Some(source) = &index.wal_source {
-        // It may hold a password. The manifest does not have it.
-        fs::write_secret_durably(&dir.join(WAL_SOURCE_NAME), source.as_bytes()).await?;
-    }
-    let manifest = Manifest { in_bucket: true, wal_source: None, ..index };
-    manifest.store(dir).await?;
-    Ok(manifest)
 }
 
 /// Where the timeline of `manifest` branches off `ancestor`.

@@ -1,6 +1,8 @@
 //! Reads: walk the layers from new to old until every key is complete, then rebuild the pages.
 
+mod collect;
 mod fringe;
+mod pieces;
 mod prepare;
 
 use std::collections::BTreeMap;
@@ -8,18 +10,15 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 
 use super::rebuild::{rebuild, rebuild_all};
-use super::state::{Layers, TimelineState};
+use super::state::TimelineState;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
-use crate::metrics::METRICS;
-use crate::page_cache::CachedTimeline;
-use crate::task_mgr::TaskKind;
-use crate::tenant::storage_layer::ReconstructState;
-use fringe::{Fringe, Visit};
-use prepare::prepare;
+use crate::tenant::storage_layer::KeyHistory;
+use collect::{cache_for, collect, collect_key};
 
 pub(super) async fn get(
     state: &TimelineState,
@@ -27,21 +26,32 @@ pub(super) async fn get(
     lsn: Lsn,
     ctx: &RequestContext,
 ) -> Result<Bytes, StorageError> {
-    let found = collect(state, KeySpace::single(key..key.next()), lsn, ctx).await?;
-    let history = found.into_histories().remove(&key).unwrap_or_default();
+    let history = collect_key(state, key, lsn, ctx).await?;
     let newest = history.newest().filter(|_| !history.cached);
-    let value = rebuild(key, lsn, history, &state.redo_settings())?;
+    let value = match history.rest {
+        None => rebuild(key, lsn, history, &state.redo_settings())?,
+        Some(rest) => {
+            // It is a piece itself.
+            drop(history);
+            pieces::get(state, key, lsn, rest, ctx).await?
+        }
+    };
     if let (Some(cache), Some(newest)) = (cache_for(state, lsn, ctx), newest) {
         cache.insert(&key, newest, value.clone());
     }
     Ok(value)
 }
 
-/// Only the requests of computes come again soon: what scans the whole key space would drive out what they need. What
-/// is above the last record may not be all of its LSN yet.
-fn cache_for(state: &TimelineState, lsn: Lsn, ctx: &RequestContext) -> Option<CachedTimeline> {
-    let is_final = lsn <= state.record_lsn().last;
-    (is_final && ctx.task_kind() == TaskKind::PageRequestHandler).then_some(state.cached)
+/// The newest version at or below `lsn` as it is stored, with its LSN; `None` if there is none.
+pub(super) async fn newest_version(
+    state: &TimelineState,
+    key: Key,
+    lsn: Lsn,
+    ctx: &RequestContext,
+) -> Result<Option<(Lsn, Value)>, StorageError> {
+    let KeyHistory { image, records, .. } = collect_key(state, key, lsn, ctx).await?;
+    let record = records.into_iter().next().map(|(at, record)| (at, Value::WalRecord(record)));
+    Ok(record.or(image.map(|(at, image)| (at, Value::Image(image)))))
 }
 
 pub(super) async fn get_vectored(
@@ -53,11 +63,11 @@ pub(super) async fn get_vectored(
     let found = collect(state, keyspace.clone(), lsn, ctx).await?;
     let histories = found.into_histories();
     let Some(cache) = cache_for(state, lsn, ctx) else {
-        return rebuild_all(histories, lsn, state.redo_settings()).await;
+        return rebuild_each(state, histories, lsn, ctx).await;
     };
     let fresh = histories.iter().filter(|(_, history)| !history.cached);
     let fresh: Vec<_> = fresh.filter_map(|(key, history)| Some((*key, history.newest()?))).collect();
-    let rebuilt = rebuild_all(histories, lsn, state.redo_settings()).await?;
+    let rebuilt = rebuild_each(state, histories, lsn, ctx).await?;
     for (key, newest) in fresh {
         if let Some(Ok(value)) = rebuilt.get(&key) {
             cache.insert(&key, newest, value.clone());
@@ -66,68 +76,18 @@ pub(super) async fn get_vectored(
     Ok(rebuilt)
 }
 
-/// Gathers what is needed of every key of `wanted` to rebuild it as of `lsn`: from the timeline's own layers, then from
-/// those of its ancestors, each as of where the younger one branches off.
-async fn collect(
+/// Rebuilds all of `histories`; those that were gathered in part, one after the other, piece by piece.
+async fn rebuild_each(
     state: &TimelineState,
-    wanted: KeySpace,
+    mut histories: BTreeMap<Key, KeyHistory>,
     lsn: Lsn,
     ctx: &RequestContext,
-) -> Result<ReconstructState, StorageError> {
-    let mut found = ReconstructState::with_cache(cache_for(state, lsn, ctx));
-    let (mut state, mut wanted, mut lsn) = (state, wanted, lsn);
-    loop {
-        let _guard = state.enter()?;
-        let rest = collect_own(&state.layers(), wanted, lsn, &mut found, ctx).await?;
-        let Some(ancestor) = state.ancestor.as_ref().filter(|_| !rest.is_empty()) else {
-            METRICS.layers_per_read_global.observe(f64::from(found.layers_visited));
-            return Ok(found);
-        };
-        (state, wanted, lsn) = (&ancestor.state, rest, lsn.min(ancestor.lsn));
-        // After a crash the ancestor's last WAL comes again.
-        if state.record_lsn().last < lsn {
-            state.wait_for_lsn_timeout(lsn, state.conf.wait_lsn_timeout).await?;
-        }
+) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
+    let long = histories.extract_if(.., |_, history| history.rest.is_some());
+    let long: Vec<_> = long.filter_map(|(key, history)| Some((key, history.rest?))).collect();
+    let mut rebuilt = rebuild_all(histories, lsn, state.redo_settings()).await?;
+    for (key, rest) in long {
+        rebuilt.insert(key, pieces::get(state, key, lsn, rest, ctx).await);
     }
-}
-
-/// Gathers what one timeline's own layers have. Returns the keys of which older versions may be needed that none of its
-/// layers covers.
-async fn collect_own(
-    layers: &Layers,
-    mut wanted: KeySpace,
-    lsn: Lsn,
-    found: &mut ReconstructState,
-    ctx: &RequestContext,
-) -> Result<KeySpace, StorageError> {
-    let mut end = Lsn(lsn.0.saturating_add(u64::from(!fault::planted(fault::Bug::ReadEndsEarly))));
-    let frozen = layers.frozen.iter().rev().map(|frozen| &frozen.layer);
-    for layer in layers.open.iter().chain(frozen).filter(|layer| layer.start_lsn() <= lsn) {
-        if wanted.is_empty() {
-            return Ok(wanted);
-        }
-        found.layers_visited += 1;
-        layer.get_values_reconstruct_data(&wanted, layer.start_lsn()..end, found, ctx).await?;
-        wanted.subtract(&found.completed());
-        end = layer.start_lsn();
-    }
-    let mut fringe = Fringe::default();
-    fringe.extend(layers, &wanted, end);
-    let mut is_prepared = false;
-    while let Some(visit) = fringe.pop() {
-        if !is_prepared && !visit.layer.is_local() {
-            prepare(layers, &fringe, &visit, found, ctx).await;
-            is_prepared = true;
-        }
-        let Visit { layer, lsns, keys } = visit;
-        let mut keys = keys.build();
-        found.layers_visited += 1;
-        layer.collect(&keys, lsns.clone(), found, ctx).await?;
-        // Below an image layer is nothing: a key that it covers but does not have did not exist then.
-        if layer.desc().is_delta {
-            keys.subtract(&found.completed());
-            fringe.extend(layers, &keys, lsns.start);
-        }
-    }
-    Ok(fringe.into_rest())
+    Ok(rebuilt)
 }

@@ -15,7 +15,7 @@ use utils::lsn::Lsn;
 use utils::sync::gate::{Gate, GateGuard};
 
 use super::dir_lock::DirLock;
-use super::manifest::Origin;
+use super::manifest::{Origin, Told};
 use super::redo_settings::RedoSettings;
 use super::size_changes::SizeChanges;
 use crate::config::PageServerConf;
@@ -60,6 +60,10 @@ pub(crate) struct Writer {
     pub(crate) next_start: Lsn,
     /// The largest LSN put so far: a layer must not be frozen below it.
     pub(crate) max_lsn: Lsn,
+    /// The open layer has more than what an idle server writes.
+    pub(crate) has_news: bool,
+    /// When the freeze of the open layer was put off last, as nobody waits for what it has.
+    pub(crate) put_off: Option<Instant>,
 }
 
 /// How far the flush of the oldest frozen layer got before an error.
@@ -88,6 +92,8 @@ pub(crate) struct TimelineState {
     pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
     /// What redo depends on.
     pub(crate) redo: RwLock<RedoSettings>,
+    /// What is told about it from outside, as its manifest has it.
+    pub(crate) told: RwLock<Option<Told>>,
     pub(crate) l0_flush: L0FlushGlobalState,
     /// When relations changed their sizes.
     pub(crate) size_changes: SizeChanges,
@@ -101,6 +107,8 @@ pub(crate) struct TimelineState {
     pub(crate) uploader: Option<Uploader>,
     /// The manifest says that the bucket has the timeline.
     manifest_in_bucket: AtomicBool,
+    /// It says so under our own generation.
+    manifest_is_own: AtomicBool,
     pub(crate) gate: Gate,
     pub(crate) cancel: CancellationToken,
     layers: RwLock<Arc<Layers>>,
@@ -135,13 +143,14 @@ pub(crate) struct Start {
     pub(crate) generation: u32,
     /// As the manifest has it.
     pub(crate) in_bucket: bool,
+    pub(crate) told: Option<Told>,
     pub(crate) uploader: Option<Uploader>,
 }
 
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
         let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
-        let Start { lock, l0_flush, generation, in_bucket, uploader, .. } = start;
+        let Start { lock, l0_flush, generation, in_bucket, told, uploader, .. } = start;
         let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
         // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
@@ -155,13 +164,15 @@ impl TimelineState {
             cached: page_cache::register_timeline(),
             leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
+            told: RwLock::new(told),
             l0_flush,
             size_changes: SizeChanges::new(disk_consistent.last),
-            writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID }),
+            writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
             flusher: Mutex::new(None),
             generation: generation.max(owned),
             uploader,
             manifest_in_bucket: AtomicBool::new(in_bucket),
+            manifest_is_own: AtomicBool::new(in_bucket && generation == owned),
             gate: Gate::default(),
             cancel: CancellationToken::new(),
             layers: RwLock::new(Arc::new(Layers { open: None, frozen: Vec::new(), map })),
@@ -278,8 +289,15 @@ impl TimelineState {
         self.manifest_in_bucket.load(Ordering::Acquire)
     }
 
+    /// The manifest says so under our own generation: nobody has written the timeline since.
+    pub(crate) fn manifest_is_own(&self) -> bool {
+        self.manifest_is_own.load(Ordering::Acquire)
+    }
+
+    /// A manifest of ours says so from now on.
     pub(crate) fn set_manifest_in_bucket(&self) {
         self.manifest_in_bucket.store(true, Ordering::Release);
+        self.manifest_is_own.store(true, Ordering::Release);
     }
 
     /// Begins a piece of work that shutdown waits for.

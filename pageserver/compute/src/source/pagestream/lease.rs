@@ -16,6 +16,7 @@ pub(super) async fn keep(source: Weak<Inner>) {
     let mut last_error = String::new();
     loop {
         let Some(inner) = source.upgrade() else { return };
+        let mut moved = inner.server.subscribe();
         let pause = match renew(&inner).await {
             Ok(left) => {
                 last_error.clear();
@@ -30,14 +31,15 @@ pub(super) async fn keep(source: Weak<Inner>) {
             }
         };
         drop(inner);
-        tokio::time::sleep(pause).await;
+        // It fails at once when the source is gone.
+        let _ = tokio::time::timeout(pause, moved.changed()).await;
     }
 }
 
 /// How long the lease lasts from now on.
 async fn renew(inner: &Inner) -> Result<Duration, String> {
     let at = &inner.at;
-    let leased = inner.server.lease_lsn(TenantShardId::unsharded(at.tenant), at.timeline, at.lsn).await;
+    let leased = inner.server().lease_lsn(TenantShardId::unsharded(at.tenant), at.timeline, at.lsn).await;
     match leased {
         Ok(Some(until)) => Ok(until.duration_since(env::clock::system_now()).unwrap_or_default()),
         Ok(None) => Err("the page server refuses it: the LSN can no longer be read".to_owned()),

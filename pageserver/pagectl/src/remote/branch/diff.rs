@@ -4,9 +4,9 @@ use anyhow::bail;
 use serde_json::Value;
 use utils::lsn::Lsn;
 
-use super::lsn_at;
 use crate::output;
-use crate::remote::Remote;
+use crate::remote::connection::Remote;
+use crate::remote::moment::lsn_at;
 use crate::remote::table::{table, text};
 
 /// Compares two branches, or two moments of one.

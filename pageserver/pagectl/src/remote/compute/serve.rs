@@ -18,12 +18,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::control::Registry;
+use super::set::{self, SetArgs};
+use super::show;
 use super::start::{HostArgs, Wanted, start};
-use super::{show, stopped};
-use crate::cli::Common;
+use super::stop::stopped;
+use crate::args::Common;
 use crate::output;
-use crate::remote::Remote;
 use crate::remote::client::Client;
+use crate::remote::connection::Remote;
 
 /// For a compute to stop.
 const STOP: Duration = Duration::from_secs(120);
@@ -84,7 +86,7 @@ pub(super) fn run(remote: &Remote<'_>, computes: Computes, args: ServeArgs) -> a
 fn router(served: Arc<Served>) -> Router {
     Router::new()
         .route("/v1/compute", get(list).post(make))
-        .route("/v1/compute/{name}", get(one).delete(destroy))
+        .route("/v1/compute/{name}", get(one).patch(change).delete(destroy))
         .route("/v1/compute/{name}/start", post(again))
         .route("/v1/compute/{name}/stop", post(stop))
         .route("/v1/compute/{name}/logs", get(logs))
@@ -120,22 +122,33 @@ async fn work(served: Arc<Served>, work: impl FnOnce(&Served) -> anyhow::Result<
 }
 
 async fn list(State(served): State<Arc<Served>>) -> Answer {
-    work(served, |served| Ok(json!({ "computes": show::all(&served.computes)? }))).await
+    work(served, |served| Ok(json!({ "computes": show::all(&served.remote(), &served.computes)? }))).await
 }
 
 async fn one(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Answer {
-    let all = show::all(&served.computes).map_err(|error| refused(StatusCode::CONFLICT, error))?;
-    let found = all.into_iter().find(|one| one["name"] == *name);
-    found.map(Json).ok_or_else(|| refused(StatusCode::NOT_FOUND, format_args!("there is no compute {name}")))
+    let missing = refused(StatusCode::NOT_FOUND, format_args!("there is no compute {name}"));
+    let Json(all) = work(served, |served| Ok(Value::Array(show::all(&served.remote(), &served.computes)?))).await?;
+    let found = all.as_array().and_then(|all| all.iter().find(|one| one["name"] == *name));
+    found.cloned().map(Json).ok_or(missing)
 }
 
-fn body(body: Result<Json<Wanted>, JsonRejection>) -> Result<Wanted, Refused> {
+fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refused> {
     body.map(|Json(wanted)| wanted).map_err(|rejection| refused(StatusCode::BAD_REQUEST, rejection.body_text()))
 }
 
 async fn make(State(served): State<Arc<Served>>, wanted: Result<Json<Wanted>, JsonRejection>) -> Answer {
     let wanted = body(wanted)?;
     work(served, move |served| start(&served.remote(), &served.computes, &wanted, &served.host)).await
+}
+
+/// Tells one something else.
+async fn change(
+    State(served): State<Arc<Served>>,
+    Path(name): Path<String>,
+    args: Result<Json<SetArgs>, JsonRejection>,
+) -> Answer {
+    let args = body(args)?;
+    work(served, move |served| set::set(&served.remote(), &served.computes, &name, &args)).await
 }
 
 /// Starts one that was stopped.
@@ -172,7 +185,7 @@ async fn destroy(
     Query(Force { force }): Query<Force>,
 ) -> Answer {
     work(served, move |served| {
-        lifecycle::destroy(&served.computes.layout(&name)?, force, &Registry(&served.remote()))?;
+        lifecycle::destroy(&served.computes.layout(&name)?, force, &Registry::of(&served.remote()))?;
         Ok(json!({ "name": name }))
     })
     .await

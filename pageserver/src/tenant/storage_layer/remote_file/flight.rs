@@ -12,7 +12,7 @@ use tokio::sync::SetOnce;
 
 use super::RemoteFile;
 use super::streams::WINDOW_BLOCKS_MIN;
-use crate::block_cache;
+use crate::block_cache::{self, AHEAD, Lease};
 use crate::errors::StorageError;
 use crate::remote_storage::RequestClass;
 
@@ -44,6 +44,8 @@ impl Purpose {
 pub(super) struct Flight {
     pub(super) blocks: Range<u64>,
     pub(super) purpose: Purpose,
+    /// Memory for the blocks, until they have landed.
+    lease: Mutex<Option<Lease>>,
     landed: SetOnce<Result<Bytes, StorageError>>,
     /// When the sequence that it was made for was read last.
     touched: Mutex<Instant>,
@@ -65,8 +67,9 @@ pub(super) struct Landing {
 }
 
 impl Flight {
-    fn new(blocks: Range<u64>, purpose: Purpose) -> Self {
-        Self { blocks, purpose, landed: SetOnce::new(), touched: Mutex::new(env::clock::now()) }
+    fn new(blocks: Range<u64>, purpose: Purpose, memory: &mut Lease) -> Self {
+        let lease = Mutex::new(Some(memory.split(bytes_of(&blocks))));
+        Self { blocks, purpose, lease, landed: SetOnce::new(), touched: Mutex::new(env::clock::now()) }
     }
 
     /// The blocks, once they are there.
@@ -79,11 +82,11 @@ impl Flight {
         let at = |block: u64| (block - self.blocks.start) as usize * BLOCK_SIZE;
         bytes.slice(at(part.start)..at(part.end))
     }
+}
 
-    /// Bytes of the blocks.
-    pub(super) fn len(&self) -> u64 {
-        (self.blocks.end - self.blocks.start) * BLOCK_SIZE as u64
-    }
+/// Bytes of so many blocks.
+pub(super) fn bytes_of(blocks: &Range<u64>) -> u64 {
+    (blocks.end - blocks.start) * BLOCK_SIZE as u64
 }
 
 impl Flights {
@@ -115,18 +118,20 @@ impl Flights {
         (joined, rest)
     }
 
-    /// As [`Flights::join`], and adds requests for the rest, as `plan` puts them together. Returns all that bring
-    /// something, and those that are new, which must be made.
+    /// As [`Flights::join`], and adds those of the requests `planned`, for which there is `memory`, that bring some of
+    /// the rest. Returns all that bring something, and those that are new, which must be made.
     pub(super) fn join_or_add(
         &self,
         wanted: &[Range<u64>],
         purpose: Purpose,
-        plan: impl FnOnce(Vec<Range<u64>>) -> Vec<Range<u64>>,
+        planned: &[Range<u64>],
+        mut memory: Lease,
     ) -> (Parts, Vec<Arc<Flight>>) {
         let mut list = self.list.lock();
         let (mut joined, rest) = Self::split(&list, wanted);
-        let planned = plan(rest.clone());
-        let new: Vec<Arc<Flight>> = planned.into_iter().map(|blocks| Arc::new(Flight::new(blocks, purpose))).collect();
+        let brings = |blocks: &&Range<u64>| rest.iter().any(|some| some.start < blocks.end && blocks.start < some.end);
+        let needed = planned.iter().filter(brings).cloned();
+        let new: Vec<_> = needed.map(|blocks| Arc::new(Flight::new(blocks, purpose, &mut memory))).collect();
         joined.extend(Self::split(&new, &rest).0);
         list.extend(new.iter().cloned());
         (joined, new)
@@ -157,7 +162,11 @@ impl Landing {
 
     fn end(&self, result: Result<Bytes, StorageError>) {
         let is_kept = result.is_ok() && matches!(self.flight.purpose, Purpose::Ahead(_));
-        let _ = self.flight.landed.set(result);
+        let lease = self.flight.lease.lock().take();
+        let _ = self.flight.landed.set(result.map(|bytes| match lease {
+            Some(lease) => lease.hold(bytes),
+            None => bytes,
+        }));
         if !is_kept {
             self.file.flights.remove(&self.flight);
         }
@@ -172,11 +181,10 @@ impl Drop for Landing {
     }
 }
 
-/// What is fetched ahead, of all files: as much as memory is set aside for it.
+/// What is fetched ahead, of all files.
 static WINDOWS: Mutex<Vec<Window>> = Mutex::new(Vec::new());
 
 struct Window {
-    bytes: u64,
     file: Weak<RemoteFile>,
     flight: Weak<Flight>,
 }
@@ -197,32 +205,31 @@ impl Window {
 
 /// Most blocks to fetch ahead at once: one sequence may have as many again before it.
 pub(super) fn window_max() -> u64 {
-    block_cache::read_ahead_max().min(block_cache::ahead_max() / 2) / BLOCK_SIZE as u64
+    block_cache::read_ahead_max().min(AHEAD.size() / 2) / BLOCK_SIZE as u64
 }
 
-/// For how many of so many blocks, to be fetched ahead, there is memory: if not for all, for what is worth a request
-/// of its own, or for none.
-pub(super) fn room_ahead(wanted: u64) -> u64 {
+/// Memory for so many bytes that are to be fetched ahead: if not for all, for what is worth a request of its own, or
+/// for none.
+pub(super) fn memory_ahead(wanted: u64) -> Option<Lease> {
     let now = env::clock::now();
     let mut windows = WINDOWS.lock();
     windows.retain(|window| window.flight.strong_count() > 0);
     loop {
-        let total = windows.iter().map(|window| window.bytes).sum();
-        let room = block_cache::ahead_max().saturating_sub(total) / BLOCK_SIZE as u64;
-        if room >= wanted {
-            return wanted;
+        if let Some(lease) = AHEAD.try_take(wanted) {
+            return Some(lease);
         }
         let Some(idle) = windows.iter().position(|window| window.is_idle(now)) else {
-            return if room >= WINDOW_BLOCKS_MIN { room } else { 0 };
+            let some = AHEAD.try_take_some(wanted);
+            return Some(some).filter(|some| some.bytes() >= WINDOW_BLOCKS_MIN * BLOCK_SIZE as u64);
         };
         windows.remove(idle).give_up();
     }
 }
 
-/// Counts what is fetched ahead.
+/// Notes what is fetched ahead.
 pub(super) fn note_ahead(file: &Arc<RemoteFile>, flight: &Arc<Flight>) {
-    let (file, flight, bytes) = (Arc::downgrade(file), Arc::downgrade(flight), flight.len());
-    WINDOWS.lock().push(Window { bytes, file, flight });
+    let (file, flight) = (Arc::downgrade(file), Arc::downgrade(flight));
+    WINDOWS.lock().push(Window { file, flight });
 }
 
 /// The same error for one more who waited.

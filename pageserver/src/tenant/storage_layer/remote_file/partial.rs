@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use camino::Utf8PathBuf;
 use layer_format::block::BLOCK_SIZE;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
-use crate::block_cache;
+use crate::block_cache::{self, BACKGROUND, Lease};
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
-/// Blocks that wait to be written at most; what comes on top of that is not cached.
-const WAITING_BLOCKS_MAX: usize = 8192;
-static WAITING: Semaphore = Semaphore::const_new(WAITING_BLOCKS_MAX);
+/// Blocks that are written at once.
+pub(super) const WRITE_BLOCKS: u64 = 64;
 /// Reads under way at most.
 const READS_IN_FLIGHT_MAX: usize = 64;
 
@@ -32,6 +31,13 @@ pub(super) struct Partial {
     present: Present,
     /// The file is not ours any more: nothing more is written.
     is_left: AtomicBool,
+}
+
+/// Blocks on their way to the file.
+pub(super) struct Offered {
+    first: u64,
+    bytes: Bytes,
+    _memory: Lease,
 }
 
 /// One bit for each block.
@@ -167,14 +173,19 @@ impl Partial {
         parts
     }
 
-    /// Writes blocks if there is room and the disk keeps up. That they could not be written matters to nobody.
-    pub(super) async fn offer(&self, first: u64, bytes: &[u8]) {
-        let blocks = (bytes.len() / BLOCK_SIZE) as u64;
-        if self.is_left() || !block_cache::disk_has_room(blocks * SIZE) {
-            return;
+    /// Blocks that are to be written, if there is room and the disk keeps up.
+    pub(super) fn offer(&self, first: u64, bytes: &Bytes) -> Option<Offered> {
+        let size = bytes.len() as u64;
+        if self.is_left() || !block_cache::disk_has_room(size) {
+            return None;
         }
-        let Ok(_turn) = WAITING.try_acquire_many(blocks as u32) else { return };
-        if let Err(error) = self.store(first, bytes).await {
+        let memory = BACKGROUND.try_take(size)?;
+        Some(Offered { first, bytes: bytes.clone(), _memory: memory })
+    }
+
+    /// Writes what was offered. That it could not be written matters to nobody.
+    pub(super) async fn keep(&self, offered: Offered) {
+        if let Err(error) = self.store(offered.first, &offered.bytes).await {
             tracing::debug!("{}: not cached here: {error}", self.path);
         }
     }
@@ -186,11 +197,15 @@ impl Partial {
         let unit = file.align();
         let skipped = (first * SIZE).next_multiple_of(unit) - first * SIZE;
         let Some(own) = bytes.get(skipped as usize..).filter(|own| !own.is_empty()) else { return Ok(()) };
-        let padded = own.len().next_multiple_of(unit as usize);
-        let mut buf = AlignedBuf::with_capacity(padded);
-        buf.extend_from_slice(own);
-        buf.extend_with_zeros(padded - own.len());
-        file.write_at(first * SIZE + skipped, buf).await?;
+        let mut at = first * SIZE + skipped;
+        for piece in own.chunks((WRITE_BLOCKS * SIZE) as usize) {
+            let padded = piece.len().next_multiple_of(unit as usize);
+            let mut buf = AlignedBuf::with_capacity(padded);
+            buf.extend_from_slice(piece);
+            buf.extend_with_zeros(padded - piece.len());
+            file.write_at(at, buf).await?;
+            at += piece.len() as u64;
+        }
         let first = first + skipped / SIZE;
         let new = (first..first + own.len() as u64 / SIZE).filter(|block| self.present.set(*block)).count();
         block_cache::add_disk_used(new as u64 * SIZE);

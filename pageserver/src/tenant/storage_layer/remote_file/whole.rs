@@ -7,14 +7,17 @@ use std::sync::atomic::Ordering;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use layer_format::block::BLOCK_SIZE;
 
-use super::flight::Purpose;
+use super::flight::{Purpose, bytes_of};
+use super::partial::WRITE_BLOCKS;
 use super::{RemoteFile, coalesce};
+use crate::block_cache::BACKGROUND;
 use crate::errors::StorageError;
 use crate::remote_storage::RequestClass;
 
-/// Blocks of one request.
-const CHUNK_BLOCKS: u64 = 1024;
-/// Requests under way.
+/// Blocks of one request at most.
+const CHUNK_BLOCKS_MAX: u64 = 1024;
+const CHUNK_BLOCKS_MIN: u64 = 64;
+/// Requests under way, if there is memory for them.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 impl RemoteFile {
@@ -30,14 +33,16 @@ impl RemoteFile {
     }
 
     fn chunks(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let blocks = self.blocks;
-        (0..blocks).step_by(CHUNK_BLOCKS as usize).map(move |first| first..blocks.min(first + CHUNK_BLOCKS))
+        let (blocks, chunk) = (self.blocks, chunk_blocks());
+        (0..blocks).step_by(chunk as usize).map(move |first| first..blocks.min(first + chunk))
     }
 
     async fn complete_chunk(self: &Arc<Self>, chunk: Range<u64>) -> Result<(), StorageError> {
         if self.partial.is_left() {
             return Err(StorageError::Shutdown);
         }
+        // For what is read here or fetched, and what is written at once.
+        let mut memory = BACKGROUND.take(chunk_bytes(&chunk)).await;
         let there = self.partial.load(std::slice::from_ref(&chunk), |block, bytes| self.check(block, bytes)).await;
         let mut missing = Vec::new();
         let mut next = chunk.start;
@@ -51,7 +56,9 @@ impl RemoteFile {
             // Which blocks behind the header have no checksum shows only together with it.
             first.start = 0;
         }
-        let (joined, new) = self.flights.join_or_add(&missing, Purpose::Whole, coalesce);
+        let planned = coalesce(missing.clone(), CHUNK_BLOCKS_MAX);
+        let lease = memory.split(planned.iter().map(bytes_of).sum());
+        let (joined, new) = self.flights.join_or_add(&missing, Purpose::Whole, &planned, lease);
         new.into_iter().for_each(|flight| self.depart(flight));
         for (flight, part) in joined {
             let bytes = flight.bytes().await?;
@@ -64,8 +71,21 @@ impl RemoteFile {
 
     /// Checks every block of the object. Gives how many there are.
     pub(crate) async fn verify_all(&self) -> Result<u64, StorageError> {
-        let chunks = stream::iter(self.chunks()).map(|chunk| self.get_checked(RequestClass::Scrub, chunk));
-        chunks.buffer_unordered(CHUNKS_IN_FLIGHT).try_for_each(|_| async { Ok(()) }).await?;
+        let chunks = stream::iter(self.chunks()).map(|chunk| async {
+            let _memory = BACKGROUND.take(bytes_of(&chunk)).await;
+            self.get_checked(RequestClass::Scrub, chunk).await.map(drop)
+        });
+        chunks.buffer_unordered(CHUNKS_IN_FLIGHT).try_for_each(|()| async { Ok(()) }).await?;
         Ok(self.blocks)
     }
+}
+
+/// Two requests and what is written at once fit into the memory for them.
+fn chunk_blocks() -> u64 {
+    (BACKGROUND.size() / BLOCK_SIZE as u64 / 2).saturating_sub(WRITE_BLOCKS).clamp(CHUNK_BLOCKS_MIN, CHUNK_BLOCKS_MAX)
+}
+
+/// Memory that completing a chunk takes.
+fn chunk_bytes(chunk: &Range<u64>) -> u64 {
+    bytes_of(chunk) + WRITE_BLOCKS * BLOCK_SIZE as u64
 }

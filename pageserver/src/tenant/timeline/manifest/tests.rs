@@ -29,7 +29,7 @@ fn sample() -> Manifest {
         generation: 3,
         in_bucket: true,
         deleted: false,
-        wal_source: Some("x=y".to_owned()),
+        wal_source: Some(Told("x=y".to_owned())),
         wal_log_hints_changes: vec![(Lsn(0x1F0), true)],
         origin: Origin {
             pg_version: PgVersion::V15,
@@ -54,7 +54,7 @@ fn path() -> &'static Utf8Path {
 #[test]
 fn golden_bytes() {
     let expected = concat!(
-        "5047534d414e494600000003",
+        "5047534d414e494600000004",
         "111111111111111111111111111111110000",
         "22222222222222222222222222222222",
         "000000030100010000000000000003783d79",
@@ -70,7 +70,7 @@ fn golden_bytes() {
         "01000000000000000000000000000000000000ffffffffffffffffffffffffffffffffffff",
         "00000000000001010000000000000201000000010000000000003000",
         "00000000000000770000000000002000",
-        "0d62b71c",
+        "e1e59177",
     );
     let hex: String = sample().encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, expected);

@@ -3,6 +3,7 @@
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::SlruKind;
+use postgres_formats::record::peek;
 use redo::slru::{self, XactStatus};
 use redo::vm;
 
@@ -16,9 +17,11 @@ const VM_FORK: u8 = 2;
 /// not there are all clear, so that more can be cleared; SLRU pages are always made by a record of their own.
 pub(super) fn needs_page(record: &WalRecord) -> bool {
     match record {
-        WalRecord::Postgres { .. } | WalRecord::ClearVisibilityMap { .. } | WalRecord::TruncateVisibilityMap { .. } => {
-            false
+        // One without image changes nothing, and would leave the page zero.
+        WalRecord::Postgres { will_init, record, .. } => {
+            !will_init && peek(record).is_some_and(|header| header.is_hint())
         }
+        WalRecord::ClearVisibilityMap { .. } | WalRecord::TruncateVisibilityMap { .. } => false,
         WalRecord::ClogSetCommitted { .. }
         | WalRecord::ClogSetAborted { .. }
         | WalRecord::MultiXactOffset { .. }

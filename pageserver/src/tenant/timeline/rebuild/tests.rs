@@ -12,7 +12,7 @@ const REDO: RedoContext = RedoContext { version: PgVersion::V15, data_checksums:
 
 fn history(image: Option<Vec<u8>>, records: Vec<WalRecord>) -> KeyHistory {
     let records = records.into_iter().enumerate().map(|(at, record)| (Lsn(20 + at as u64), record)).rev().collect();
-    KeyHistory { image: image.map(|image| (Lsn(10), Bytes::from(image))), records, cached: false }
+    KeyHistory { image: image.map(|image| (Lsn(10), Bytes::from(image))), records, ..KeyHistory::default() }
 }
 
 fn vm_key(block: u32) -> Key {

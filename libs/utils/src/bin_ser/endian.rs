@@ -1,0 +1,15 @@
+//! The order of a number's bytes.
+
+/// An order of bytes.
+pub(crate) trait Endian {
+    /// Whether the most significant comes first.
+    const BIG: bool;
+}
+pub(crate) struct Big;
+pub(crate) struct Little;
+impl Endian for Big {
+    const BIG: bool = true;
+}
+impl Endian for Little {
+    const BIG: bool = false;
+}

@@ -1,0 +1,34 @@
+//! Telling a compute something else, whether it runs or not.
+
+use super::config::ComputeConfig;
+use super::options::Changes;
+use super::server::State;
+use super::{Control, LifecycleError, Result, start};
+use crate::layout::Layout;
+
+/// What became of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// It runs, and some of them take effect at its next start only.
+    pub needs_restart: bool,
+}
+
+/// Makes changes that hold from now on. Another page server, and how that reaches the compute, are effective at once.
+pub fn set(layout: &Layout, changes: Changes, control: &impl Control) -> Result<Changed> {
+    let before = ComputeConfig::load(layout)?;
+    let mut compute = before.clone();
+    compute.change(changes)?;
+    if compute == before {
+        return Ok(Changed { needs_restart: false });
+    }
+    let runs = matches!(State::of(&compute, layout), State::Running(_));
+    if runs && !compute.read_only && compute.options.connstr != before.options.connstr {
+        let reached_by = start::reached_by(&compute, layout);
+        control.register(&compute, compute.boot_lsn, &reached_by, false).map_err(LifecycleError::Control)?;
+    }
+    compute.store(layout)?;
+    compute.store_origin(layout)?;
+    let mut at_next_start = compute.options.clone();
+    at_next_start.connstr = before.options.connstr.clone();
+    Ok(Changed { needs_restart: runs && at_next_start != before.options })
+}

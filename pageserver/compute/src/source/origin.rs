@@ -1,0 +1,100 @@
+//! The file `origin.json`: where the blocks of a compute come from.
+//!
+//! It belongs to the user of Postgres, who needs no more of `compute.json` than this, and could gain by changing more.
+//! A file system that runs looks whether it changes: so a compute moves from one page server to another.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use pageserver_client::PageServer;
+use serde::{Deserialize, Serialize};
+
+use super::pagestream::{PagestreamSource, TimelineAt};
+use crate::layout::Layout;
+use crate::private::Trust;
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Where blocks come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Page service, as libpq takes it.
+    pub page_service: String,
+    /// Token for it.
+    pub token: Option<String>,
+    /// Which timeline, as of when.
+    pub at: TimelineAt,
+}
+
+impl Origin {
+    /// That of the compute at `layout`.
+    pub fn of(layout: &Layout) -> io::Result<Self> {
+        Self::load(&layout.origin(), Trust::me())
+    }
+
+    pub(crate) fn load(path: &Path, trust: Trust) -> io::Result<Self> {
+        // The parser's own words may hold parts of a token.
+        serde_json::from_slice(&trust.read(path)?).map_err(|error| {
+            let text = format!("{}, line {}: this is no origin of a compute", path.display(), error.line());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+
+    /// Makes this that in the file `path`, durably.
+    pub(crate) fn store(&self, path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        Trust::me().replace(path, &bytes, give)
+    }
+
+    /// The blocks. Must be called in a runtime.
+    pub fn source(self) -> io::Result<PagestreamSource> {
+        Ok(PagestreamSource::new(self.server()?, self.at))
+    }
+
+    fn server(&self) -> io::Result<PageServer> {
+        let server = PageServer::new(&self.page_service, self.token.as_deref());
+        server.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
+    }
+}
+
+/// Has `source`, that of the compute at `layout`, ask where its file says, whenever that changes. Runs for ever.
+pub async fn keep_up(layout: Layout, source: PagestreamSource) {
+    let path = layout.origin();
+    // It is replaced as a whole.
+    let which = || std::fs::symlink_metadata(&path).map(|found| (found.ino(), found.mtime(), found.mtime_nsec())).ok();
+    let (mut seen, mut known) = (which(), Origin::of(&layout).ok());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = which();
+        if now == seen || now.is_none() {
+            continue;
+        }
+        seen = now;
+        match changed(&layout, known.as_ref()) {
+            Ok(None) => {}
+            Ok(Some((origin, server))) => {
+                tracing::info!("blocks come from another address of the page service");
+                source.move_to(server);
+                known = Some(origin);
+            }
+            Err(error) => tracing::error!("{}: {error}: blocks come from where they did", path.display()),
+        }
+    }
+}
+
+/// What the file says, if that is another page server than is `known`.
+fn changed(layout: &Layout, known: Option<&Origin>) -> io::Result<Option<(Origin, PageServer)>> {
+    let origin = Origin::of(layout)?;
+    if known == Some(&origin) {
+        return Ok(None);
+    }
+    if known.is_some_and(|known| known.at != origin.at) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it names another timeline or LSN than before"));
+    }
+    let server = origin.server()?;
+    Ok(Some((origin, server)))
+}

@@ -1,0 +1,110 @@
+//! What commits on a server wait for, if it takes us for a synchronous standby: told where it is less, or more, than
+//! whoever has set it may think.
+
+use std::time::Duration;
+
+use pq_proto::client::ClientError;
+use pq_proto::replication::ReplicationClient;
+
+/// What to be wary of in the server's settings. `application_name` is what we are called there, `until_written` how
+/// long what has arrived may wait for being written out.
+pub(super) async fn warning(
+    client: &mut ReplicationClient,
+    application_name: &str,
+    until_written: Duration,
+) -> Result<Option<String>, ClientError> {
+    let standbys = client.show("synchronous_standby_names").await?;
+    if !names_us(&standbys, application_name) {
+        return Ok(None);
+    }
+    let level = client.show("synchronous_commit").await?;
+    Ok(danger(&level, until_written).map(|danger| {
+        format!(
+            "the server waits for this one at each commit (synchronous_standby_names = {standbys:?}, \
+             synchronous_commit \
+             = {level}): {danger}"
+        )
+    }))
+}
+
+fn danger(level: &str, until_written: Duration) -> Option<String> {
+    match level {
+        "remote_write" | "remote_apply" => Some(
+            "such a commit survives the loss of the server or of the pageserver, but not of both together, nor that of \
+             the server once another pageserver has taken the tenant over: it waits until its WAL is in memory \
+             here, not \
+             until it is stored"
+                .to_owned(),
+        ),
+        "on" => Some(format!(
+            "each commit waits until its WAL is in object storage, or on disk here without any: up to \
+             checkpoint_timeout \
+             ({}) and an upload. Lower checkpoint_timeout here, or use remote_write, and mind then what that is worth",
+            humantime::format_duration(until_written)
+        )),
+        _ => None,
+    }
+}
+
+/// Whether a standby of this name is among `synchronous_standby_names`: `a, b`, `FIRST 1 (a, "b")`, `ANY 1 (*)`.
+fn names_us(standbys: &str, application_name: &str) -> bool {
+    let list = match (standbys.find('('), standbys.rfind(')')) {
+        (Some(begin), Some(end)) if begin < end => standbys.get(begin + 1..end).unwrap_or_default(),
+        _ => standbys,
+    };
+    let mut names = split_names(list).into_iter();
+    names.any(|name| name == "*" || name.eq_ignore_ascii_case(application_name))
+}
+
+/// Names between commas; in quotes anything goes, and two quotes are one.
+fn split_names(list: &str) -> Vec<String> {
+    let (mut names, mut name, mut quoted) = (Vec::new(), String::new(), false);
+    let mut chars = list.chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' if quoted && chars.peek() == Some(&'"') => name.extend(chars.next()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => names.push(std::mem::take(&mut name)),
+            _ if !quoted && char.is_whitespace() => {}
+            _ => name.push(char),
+        }
+    }
+    names.push(name);
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_found_among_the_standbys() {
+        for ours in [
+            "pageserver",
+            "PageServer",
+            "*",
+            "a, pageserver",
+            "FIRST 1 (pageserver)",
+            "ANY 2 (a, \"pageserver\", b)",
+            "2 (a, *)",
+            "first 1(pageserver)",
+        ] {
+            assert!(names_us(ours, "pageserver"), "{ours}");
+        }
+        for others in ["", " ", "a", "FIRST 1 (a, b)", "pageserver2", "\"a,pageserver\"", "\"pageserver (1)\", b", ")("]
+        {
+            assert!(!names_us(others, "pageserver"), "{others}");
+        }
+        assert!(names_us("\"my \"\"standby\"\"\"", "my \"standby\""));
+    }
+
+    #[test]
+    fn each_level_is_told_what_it_is_worth() {
+        let ten = Duration::from_secs(600);
+        assert!(danger("remote_write", ten).unwrap().contains("not of both together"));
+        assert!(danger("remote_apply", ten).unwrap().contains("not of both together"));
+        let on = danger("on", ten).unwrap();
+        assert!(on.contains("object storage") && on.contains("(10m)"), "{on}");
+        assert_eq!((danger("local", ten), danger("off", ten)), (None, None));
+    }
+}

@@ -1,0 +1,132 @@
+//! Who may ask for what: what each operation needs, and what a caller's token gives.
+
+use axum::extract::RawPathParams;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::http::{HeaderMap, Method, header};
+use pageserver_api::shard::TenantShardId;
+use tokio::sync::watch;
+use utils::id::TenantId;
+
+use super::app::App;
+use super::error::ApiError;
+use crate::auth::{AuthError, Grant};
+use crate::metrics::METRICS;
+
+/// These answer without a token.
+const OPEN: [&str; 5] = ["/v1/status", "/v1/doc", "/v1/openapi.json", "/swagger.yml", "/metrics"];
+/// These would be the end of a tenant, here at least.
+const TENANT_ADMIN: [(Method, &str); 2] =
+    [(Method::DELETE, "/v1/tenant/{tenant_shard_id}"), (Method::PUT, "/v1/tenant/{tenant_shard_id}/location_config")];
+/// The part of a path that names a tenant.
+const TENANT: &str = "tenant_shard_id";
+
+/// What a caller must be allowed for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Everybody may.
+    Nothing,
+    /// What concerns the path's tenant.
+    Tenant,
+    /// What could be its end.
+    TenantAdmin,
+    /// Everything.
+    All,
+}
+
+impl Needs {
+    /// What concerns a tenant is open to its own tokens, all else only to those for everything.
+    pub(crate) fn of(method: &Method, path: &str) -> Self {
+        if OPEN.contains(&path) {
+            Needs::Nothing
+        } else if TENANT_ADMIN.iter().any(|one| one == &(method.clone(), path)) {
+            Needs::TenantAdmin
+        } else if path.split('/').any(|part| part.strip_prefix('{').and_then(|it| it.strip_suffix('}')) == Some(TENANT))
+        {
+            Needs::Tenant
+        } else {
+            Needs::All
+        }
+    }
+
+    /// The scopes of which a token must have one.
+    pub(crate) fn scopes(self) -> &'static [&'static str] {
+        match self {
+            Needs::Nothing => &[],
+            Needs::Tenant => &["tenant", "tenant_admin", "pageserverapi"],
+            Needs::TenantAdmin => &["tenant_admin", "pageserverapi"],
+            Needs::All => &["pageserverapi"],
+        }
+    }
+}
+
+/// On whose behalf a connection speaks: who has asked by it last and was let in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller(watch::Sender<Option<Grant>>);
+
+impl Caller {
+    /// Whoever asks now.
+    pub(crate) fn is(&self, grant: Grant) {
+        self.0.send_replace(Some(grant));
+    }
+
+    /// Ends when that caller's token is good no more.
+    pub(crate) async fn ended(&self) {
+        let mut callers = self.0.subscribe();
+        loop {
+            let grant = callers.borrow_and_update().clone();
+            let ended = async {
+                match &grant {
+                    Some(grant) => grant.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended => return,
+                // Never an error: the sender is here.
+                _ = callers.changed() => {}
+            }
+        }
+    }
+}
+
+/// What the caller may do, if that is enough; `None` if nobody needs to ask.
+pub(crate) fn permitted(
+    app: &App,
+    needed: Needs,
+    headers: &HeaderMap,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
+) -> Result<Option<Grant>, ApiError> {
+    if needed == Needs::Nothing {
+        return Ok(None);
+    }
+    let parameters = parameters.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
+    let refused = |error: AuthError| {
+        METRICS.auth_refused.inc();
+        ApiError::from(error)
+    };
+    let grant = app.auth.check(bearer(headers).map_err(refused)?).map_err(refused)?;
+    let tenant = || -> Result<TenantId, ApiError> {
+        let found = parameters.iter().find(|(name, _)| *name == TENANT).map_or("", |(_, value)| value);
+        let tenant: TenantShardId = found.parse().map_err(|error| ApiError::bad_request(format!("{error}")))?;
+        Ok(tenant.tenant_id)
+    };
+    let permission = grant.permission();
+    let allowed = match needed {
+        Needs::Nothing => Ok(()),
+        Needs::Tenant => permission.check_tenant(tenant()?),
+        Needs::TenantAdmin => permission.check_tenant_admin(tenant()?),
+        Needs::All => permission.check_all(),
+    };
+    allowed.map_err(refused)?;
+    Ok(Some(grant))
+}
+
+/// The token of the header `Authorization`, if there is one.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, AuthError> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return if headers.contains_key(header::AUTHORIZATION) { Err(AuthError::Invalid) } else { Ok(None) };
+    };
+    let (scheme, token) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(AuthError::Invalid)?;
+    if scheme.eq_ignore_ascii_case("bearer") { Ok(Some(token.trim())) } else { Err(AuthError::Invalid) }
+}

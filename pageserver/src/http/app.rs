@@ -1,0 +1,62 @@
+//! What handlers of requests have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use pageserver_api::shard::TenantShardId;
+use utils::sync::keyed_lock::KeyedLock;
+
+use super::error::ApiError;
+use super::known_args::KnownArgs;
+use super::scrubs::Scrubs;
+use super::sources::Sources;
+use crate::auth::{Auth, KeyRing};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::task_mgr::TaskKind;
+use crate::tenant::manager::TenantManager;
+
+/// There is one server, and this is its number.
+pub(super) const NODE_ID: u64 = 1;
+
+/// What handlers need.
+#[derive(Clone)]
+pub(crate) struct App(pub(super) Arc<AppState>);
+
+pub(crate) struct AppState {
+    pub(super) manager: TenantManager,
+    pub(super) sources: Sources,
+    pub(super) auth: Auth,
+    pub(super) keys: Option<Arc<KeyRing>>,
+    pub(super) ctx: RequestContext,
+    pub(super) known_args: KnownArgs,
+    pub(super) scrubs: Scrubs,
+    /// Held while a branch of the tenant is given a name.
+    pub(super) naming: KeyedLock<TenantShardId>,
+    /// The OpenAPI document, and the same for people.
+    pub(super) document: Bytes,
+    pub(super) page: Bytes,
+    pub(super) launch_timestamp: HeaderValue,
+    pub(super) request_timeout: Duration,
+}
+
+impl std::ops::Deref for App {
+    type Target = AppState;
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+pub(super) fn new_ctx() -> RequestContext {
+    RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
+}
+
+/// Does what must not be left half done, even if the caller goes away meanwhile.
+pub(super) async fn to_the_end<T: Send + 'static>(
+    name: &'static str,
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let failed = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {error}"));
+    env::spawn::task(name, work).await.unwrap_or_else(|error| Err(failed(error)))
+}

@@ -1,0 +1,128 @@
+//! Who this server is, so that its tenants are told from those of others.
+//!
+//! `server_id` says it. Without that it is made of what stays the same when the disk is lost: the machine, its name,
+//! and the working directory. Where the machine has no id of its own, as in most containers, it is drawn, and lost with
+//! the disk. What was used once is kept in the working directory, so that a machine that is renamed stays who it was.
+
+use camino::Utf8Path;
+
+use super::Settings;
+use crate::config::ServerIdentity;
+use crate::errors::{ErrorKind, StorageError};
+use crate::virtual_file::fs;
+
+/// The file in the working directory: ids that this server has had, one on each line, the one in use first.
+const FILE_NAME: &str = "server_id";
+/// Earlier ids are forgotten beyond so many.
+const IDS_MAX: usize = 16;
+const MACHINE_ID: &str = "/etc/machine-id";
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+impl Settings {
+    /// Who the server with this working directory is. What is new is noted there, durably, before anything is taken
+    /// under that name.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub async fn identity(&self, workdir: &Utf8Path) -> Result<ServerIdentity, StorageError> {
+        let noted = noted(workdir).await?;
+        let identity = choose(&self.server_id, &noted, workdir);
+        let ids: Vec<&str> = identity.all().collect();
+        if ids != noted {
+            fs::write_file_durably(&workdir.join(FILE_NAME), format!("{}\n", ids.join("\n")).as_bytes()).await?;
+        }
+        Ok(identity)
+    }
+
+    /// As [`Settings::identity`], of a directory that is only looked at.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub async fn known_identity(&self, workdir: &Utf8Path) -> Result<ServerIdentity, StorageError> {
+        Ok(choose(&self.server_id, &noted(workdir).await?, workdir))
+    }
+}
+
+/// Why a text is no id of a server, if so.
+pub(super) fn defect(id: &str) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let good = id.len() <= 64 && id.bytes().all(plain);
+    (!good).then(|| "at most 64 letters, digits, and any of ._-".to_owned())
+}
+
+async fn noted(workdir: &Utf8Path) -> Result<Vec<String>, StorageError> {
+    match fs::read_file(&workdir.join(FILE_NAME)).await {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Ok(text.lines().filter(|id| !id.is_empty() && defect(id).is_none()).map(str::to_owned).collect())
+        }
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn choose(setting: &str, noted: &[String], workdir: &Utf8Path) -> ServerIdentity {
+    let host = read(HOST_NAME);
+    let id = match (setting, noted.first()) {
+        ("", Some(noted)) => noted.clone(),
+        ("", None) => of_machine(&read(MACHINE_ID), &host, workdir),
+        (setting, _) => setting.to_owned(),
+    };
+    let former = noted.iter().filter(|noted| **noted != id).take(IDS_MAX - 1).cloned().collect();
+    ServerIdentity { id, former, host }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// The same as long as the machine, its name and the directory are.
+fn of_machine(machine: &str, host: &str, workdir: &Utf8Path) -> String {
+    if machine.is_empty() {
+        return format!("{:016x}", env::random::u64());
+    }
+    format!("{:016x}", fnv1a(format!("pageserver\0{machine}\0{host}\0{workdir}").as_bytes()))
+}
+
+/// Fowler, Noll and Vo: short, and the same for ever.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_a_server_is_outlives_its_disk_and_its_name() {
+        let (dir, other) = (Utf8Path::new("/var/lib/pageserver"), Utf8Path::new("/srv/pageserver"));
+        let id = |machine, host, dir| of_machine(machine, host, dir);
+        assert_eq!(id("m1", "a", dir), "3e783d66a65f69d9", "it must never change");
+        assert_eq!(id("m1", "a", dir), id("m1", "a", dir));
+        for another in
+            [id("m2", "a", dir), id("m1", "b", dir), id("m1", "a", other), id("", "a", dir), id("", "a", dir)]
+        {
+            assert_ne!(another, id("m1", "a", dir));
+        }
+        assert_ne!(id("", "a", dir), id("", "a", dir), "a container's");
+        let noted = ["old".to_owned()];
+        assert_eq!(choose("", &noted, dir).all().collect::<Vec<_>>(), ["old"], "it was renamed");
+        assert_eq!(choose("new", &noted, dir).all().collect::<Vec<_>>(), ["new", "old"]);
+        assert_eq!(choose("old", &noted, dir).all().collect::<Vec<_>>(), ["old"]);
+    }
+
+    #[tokio::test]
+    async fn it_is_noted_once() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let mut settings = Settings::default();
+        let first = settings.identity(dir.path()).await.unwrap();
+        assert!(!first.id.is_empty() && first.former.is_empty());
+        assert_eq!(settings.known_identity(dir.path()).await.unwrap().id, first.id);
+        settings.server_id = "named".to_owned();
+        let second = settings.identity(dir.path()).await.unwrap();
+        assert!(second.is("named") && second.is(&first.id) && !second.is("") && !second.is("other"));
+        settings.server_id = String::new();
+        assert_eq!(settings.identity(dir.path()).await.unwrap().id, "named");
+    }
+}

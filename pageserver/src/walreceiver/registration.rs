@@ -1,0 +1,104 @@
+//! Registration of computes as writers of branches: see [`super::writer`].
+
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
+
+use super::WalReceivers;
+use super::source::WalSource;
+use super::writer::{NewWriter, Writer};
+use crate::tenant::manager::ManageError;
+use crate::tenant::timeline::Timeline;
+
+impl WalReceivers {
+    /// Registers a compute and follows it. The same compute again only says anew how to reach it.
+    ///
+    /// # Errors
+    /// [`ManageError::Conflict`] if another server writes the timeline; [`ManageError::Precondition`] if the timeline
+    /// does not end where the compute starts.
+    pub async fn register_writer(&self, timeline: &Timeline, new: NewWriter) -> Result<(), ManageError> {
+        let _changing = self.inner.writers.lock().await;
+        let id = (timeline.tenant_shard_id(), timeline.timeline_id());
+        if let Some(reason) = timeline.fenced().or_else(|| timeline.broken()) {
+            return Err(ManageError::Busy(format!("timeline {} takes no more writes: {reason}", id.1)));
+        }
+        let mut source = WalSource::new(&new.connstr, &new.slot)?;
+        let before = WalSource::of(timeline)?;
+        let known = before.as_ref().and_then(|before| before.writer.as_ref());
+        if let Some(same) = known.filter(|known| known.id == new.writer.id) {
+            source.writer = Some(Writer { start_lsn: same.start_lsn, ..new.writer });
+        } else {
+            check_free(id.1, before.as_ref(), new.replace)?;
+            // What it has sent so far is taken in: then it is known where the timeline ends.
+            self.halt(id).await;
+            if let Err(error) = check_end(timeline, &new.writer) {
+                if let Some(before) = before {
+                    self.start(timeline.clone(), before).await;
+                }
+                return Err(error);
+            }
+            source.writer = Some(new.writer);
+        }
+        source.store(timeline).await?;
+        self.start(timeline.clone(), source).await;
+        Ok(())
+    }
+
+    /// Ends the registration of the compute `writer`: all that it has sent is made durable, and the branch is free.
+    pub async fn release_writer(&self, timeline: &Timeline, writer: &str) -> Result<(), ManageError> {
+        let _changing = self.inner.writers.lock().await;
+        let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
+        let before = WalSource::of(timeline)?;
+        let known = before.and_then(|before| before.writer);
+        match known {
+            Some(known) if known.id == writer => {}
+            Some(other) => {
+                return Err(ManageError::Conflict(format!(
+                    "compute {} writes timeline {id}, not this one",
+                    other.name
+                )));
+            }
+            None => return Err(ManageError::NotFound(format!("no compute writes timeline {id}"))),
+        }
+        self.halt((tenant, id)).await;
+        Ok(WalSource::forget(timeline).await?)
+    }
+
+    /// The compute that writes a timeline.
+    pub fn writer(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Writer> {
+        self.inner.running.lock().get(&(tenant, timeline))?.receiver.source.writer.clone()
+    }
+}
+
+fn check_free(timeline: TimelineId, before: Option<&WalSource>, replace: bool) -> Result<(), ManageError> {
+    let Some(before) = before else { return Ok(()) };
+    let host = before.host();
+    match &before.writer {
+        Some(_) if replace => Ok(()),
+        Some(Writer { name, .. }) => Err(ManageError::Conflict(format!(
+            "compute {name} at {host} writes timeline {timeline}: stop it first. If its host is lost, replace it: what \
+             it has not sent is lost then"
+        ))),
+        None => Err(ManageError::Conflict(format!(
+            "timeline {timeline} follows the server at {host}, which writes it: make a branch of it to write to"
+        ))),
+    }
+}
+
+fn check_end(timeline: &Timeline, writer: &Writer) -> Result<(), ManageError> {
+    let (end, start) = (timeline.last_record_lsn(), writer.start_lsn);
+    if end == start {
+        return Ok(());
+    }
+    let name = &writer.name;
+    Err(ManageError::Precondition(format!(
+        "compute {name} starts at LSN {start}, and timeline {} ends at {end}: what it would write does not continue it",
+        timeline.timeline_id()
+    )))
+}
+
+/// The connection string may hold a password.
+impl std::fmt::Debug for NewWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewWriter").field("writer", &self.writer).field("slot", &self.slot).finish_non_exhaustive()
+    }
+}

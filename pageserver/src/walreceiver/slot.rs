@@ -1,0 +1,127 @@
+//! The replication slot, which one receiver uses at a time: made where it is missing, and taken over from a server that
+//! had the tenant before.
+//!
+//! Who holds it is asked on an ordinary connection with the same credentials. It is ended only if the bucket says,
+//! right before, that this server owns the tenant, and if what holds the slot is a receiver of the same user and name
+//! as ours: whatever it has received it could not call safe any more. Everything else is told, and waited for.
+
+use pq_proto::client::{Client, ClientError};
+use pq_proto::replication::ReplicationClient;
+use pq_proto::sqlstate::SqlState;
+
+use super::failure::Failure;
+use super::source::WalSource;
+use crate::errors::{ErrorKind, StorageError};
+use crate::tenant::timeline::Timeline;
+
+/// `READ_REPLICATION_SLOT` is there from this version on.
+const CAN_READ_SLOT: u32 = 15;
+
+/// Makes the slot if it is known to be missing. True if it was made.
+pub(super) async fn make_if_missing(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
+    // The attempt to make one that is there would be an error in the server's log at each connection.
+    if client.server_major() < CAN_READ_SLOT || client.read_slot(slot).await?.is_some() {
+        return Ok(false);
+    }
+    make(client, slot).await
+}
+
+/// Makes the slot. False if somebody else was faster.
+pub(super) async fn make(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
+    match client.create_physical_slot(slot, true).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whoever holds a slot.
+#[derive(Debug)]
+struct Holder {
+    pid: String,
+    /// What it calls itself, if that can be seen.
+    name: Option<String>,
+    is_same_user: bool,
+}
+
+/// The slot of `timeline` is in use. Ends who uses it, if that may be done: then it can be tried again.
+///
+/// # Errors
+/// What to do, if not.
+pub(super) async fn free(timeline: &Timeline, source: &WalSource) -> Result<(), Failure> {
+    let taken = |what: String| {
+        let (slot, host) = (source.slot(), source.host());
+        Failure::Transient(format!("the replication slot {slot} on {host} is in use: {what}"))
+    };
+    let mut client = connect(source).await.map_err(|error| {
+        taken(format!("by whom cannot be asked ({error}). {}", advice("the active_pid of pg_replication_slots")))
+    })?;
+    let Some(holder) = holder(&mut client, source.slot()).await? else { return Ok(()) };
+    let Holder { pid, name, is_same_user } = &holder;
+    let what = format!("by process {pid} ({})", name.as_deref().unwrap_or("of another user"));
+    if *name != own_name(source)? || !is_same_user {
+        return Err(taken(format!("{what}, which is none of ours. {}", advice(pid))));
+    }
+    if let Err(reason) = may_take(timeline).await? {
+        return Err(taken(format!("{what}. {reason}. {}", advice(pid))));
+    }
+    let ended = client.simple_query(&format!("SELECT pg_terminate_backend({pid})")).await;
+    client.close().await;
+    ended.map_err(|error| taken(format!("{what}, and this server may not end that: {error}. {}", advice(pid))))?;
+    tracing::info!(
+        timeline = %timeline.timeline_id(),
+        "the replication slot {} was in use {what}; that was ended, since this server owns the tenant now",
+        source.slot()
+    );
+    Ok(())
+}
+
+fn advice(pid: &str) -> String {
+    format!(
+        "It is tried again until it is free. A pageserver that had the tenant before lets go of it once it reaches \
+         object storage; to free it at once, stop whatever uses it, or on the server: \
+         SELECT pg_terminate_backend({pid})"
+    )
+}
+
+fn own_name(source: &WalSource) -> Result<Option<String>, Failure> {
+    Ok(source.config()?.get_application_name().map(str::to_owned))
+}
+
+/// Whether this server owns the tenant, as the bucket says now; or why that is not known.
+async fn may_take(timeline: &Timeline) -> Result<Result<(), String>, Failure> {
+    let Some(remote) = timeline.remote() else {
+        return Ok(Err("Without object storage nobody knows which of two servers should have it".to_owned()));
+    };
+    match remote.check().await {
+        Ok(()) => Ok(Ok(())),
+        Err(error) if error.kind() == ErrorKind::Fenced => Err(error.into()),
+        Err(error) => Ok(Err(format!("Whether this server still owns the tenant is not known: {error}"))),
+    }
+}
+
+/// An ordinary connection.
+async fn connect(source: &WalSource) -> Result<Client, ClientError> {
+    let config = source.config().map_err(|error: StorageError| ClientError::Config(error.to_string()))?;
+    let mut config = config.clone();
+    if config.get_dbname().is_none() {
+        config.dbname("postgres");
+    }
+    Client::connect(&config, &[]).await
+}
+
+async fn holder(client: &mut Client, slot: &str) -> Result<Option<Holder>, ClientError> {
+    let sets = client
+        .simple_query(&format!(
+            "SELECT s.active_pid, r.application_name, coalesce(r.usename = current_user, false) \
+             FROM pg_catalog.pg_replication_slots s \
+             LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid \
+             WHERE s.slot_name = '{slot}' AND s.slot_type = 'physical' AND s.active_pid IS NOT NULL"
+        ))
+        .await?;
+    let Some(row) = sets.into_iter().flat_map(|set| set.rows).next() else { return Ok(None) };
+    let mut fields = row.into_iter().map(|field| field.map(|text| String::from_utf8_lossy(&text).into_owned()));
+    let (pid, name) = (fields.next().flatten(), fields.next().flatten());
+    let is_same_user = fields.next().flatten().as_deref() == Some("t");
+    Ok(pid.map(|pid| Holder { pid, name, is_same_user }))
+}

@@ -1,0 +1,151 @@
+"""Somebody has removed, overwritten or put back objects: that is noticed, told, and mended by what the message says."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from fixtures.attached import attach_new
+from fixtures.http import HttpError
+from fixtures.stored import QUICK, all_stored, wipe
+from fixtures.wait import wait_until
+
+# What a server says of it.
+DAMAGE = (
+    r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be attached|a scrub has found"
+    r"|was damaged or missing, and is made anew)"
+)
+
+
+class Bucket:
+    """An attached server that was stopped, and the directory that its pageserver keeps everything in."""
+
+    def __init__(self, attached, store, prefix: str, pagectl):
+        self.attached, self.root, self.pagectl = attached, store.root / prefix, pagectl
+        self.lsn = all_stored(attached)
+        attached.pageserver.stop()
+
+    def index_parts(self):
+        return sorted(self.root.glob(f"tenants/*/timelines/{self.attached.timeline.id}/index_part-*"))
+
+    def generations(self):
+        return sorted(self.root.glob("tenants/*/generations/*"))
+
+    def start_on_an_empty_disk(self):
+        server = self.attached.pageserver
+        server.allow(DAMAGE)
+        wipe(server)
+        server.start()
+
+    def scrub(self, *args) -> tuple[int, dict]:
+        server = f"http://127.0.0.1:{self.attached.pageserver.http_port}"
+        command = [self.pagectl, "--server", server, "--json", "scrub", "--running", *args]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+        return done.returncode, json.loads(done.stdout)
+
+    def is_not_served(self) -> str:
+        with pytest.raises(HttpError) as refused:
+            self.attached.timeline.info()
+        assert refused.value.status == 503, refused.value
+        return str(refused.value)
+
+    def all_is_served(self):
+        report = self.attached.assert_files_equal(self.lsn)
+        self.attached.pageserver.stop()
+        return report
+
+
+@pytest.fixture
+def bucket(make_postgres, make_pageserver, make_store, pagectl_binary, request):
+    name = request.node.name.removeprefix("test_")[:30]
+    store = make_store("directory")
+    settings = {**QUICK, **store.settings(name)}
+    attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
+    attached.postgres.bench(500)
+    yield Bucket(attached, store, name, pagectl_binary)
+    if attached.pageserver.is_running():
+        attached.pageserver.stop()
+
+
+def test_an_index_part_that_was_removed(bucket):
+    for path in bucket.index_parts():
+        path.unlink()
+    bucket.start_on_an_empty_disk()
+    said = bucket.is_not_served()
+    assert "index part is gone" in said and "--repair-bucket" in said, said
+    code, found = bucket.scrub()
+    assert code != 0 and not found["sound"], found
+    code, found = bucket.scrub("--repair-bucket")
+    assert code == 0 and found["sound"], found
+    print(bucket.all_is_served(), found["tenants"][0]["findings"])
+
+
+def test_an_older_index_part_that_was_put_back(bucket):
+    server, postgres = bucket.attached.pageserver, bucket.attached.postgres
+    server.start()
+    postgres.start()
+    # What a server writes at its end is lost to who does not follow it yet.
+    bucket.attached.wait_for_receiver("streaming")
+    bucket.lsn = all_stored(bucket.attached)
+    (path,) = bucket.index_parts()
+    older = path.read_bytes()
+    postgres.start()
+    postgres.bench(500)
+    bucket.lsn = all_stored(bucket.attached)
+    assert path.read_bytes() != older
+    server.stop()
+    time.sleep(2.1)
+    path.write_bytes(older)
+    bucket.start_on_an_empty_disk()
+    said = bucket.is_not_served()
+    assert "somebody has put back" in said, said
+    code, found = bucket.scrub("--repair-bucket")
+    assert code == 0 and found["sound"], found
+    print(bucket.all_is_served(), found["tenants"][0]["findings"])
+
+
+@pytest.mark.parametrize("damage", ["removed", "overwritten"])
+def test_generations(bucket, damage):
+    newest = bucket.generations()[-1]
+    if damage == "removed":
+        newest.unlink()
+    else:
+        newest.write_bytes(b"{}")
+    bucket.start_on_an_empty_disk()
+    said = bucket.is_not_served()
+    assert "chain of generations is damaged" in said and "AttachedSingle" in said, said
+    server, tenant = bucket.attached.pageserver, bucket.attached.timeline.tenant
+    assert server.http.get(f"/v1/tenant/{tenant}")["state"]["slug"] == "Broken"
+    code, found = bucket.scrub("--repair-bucket")
+    assert code != 0 and not found["sound"], found
+    server.http.put(f"/v1/tenant/{tenant}/location_config", {"mode": "AttachedSingle"})
+    code, found = bucket.scrub()
+    assert code == 0 and found["sound"], found
+    print(bucket.all_is_served())
+
+
+def test_a_server_is_followed_after_damage_of_the_manifest(bucket):
+    """Where WAL comes from is in the manifest, and in the bucket."""
+    attached = bucket.attached
+    server, manifest = attached.pageserver, attached.timeline.dir() / "manifest"
+    server.allow(r"WARN.*manifest.*what the bucket has is taken instead")
+    attached.postgres.start()
+    for damage in ("flipped", "removed"):
+        if damage == "flipped":
+            content = bytearray(manifest.read_bytes())
+            content[70] ^= 1
+            manifest.write_bytes(content)
+        else:
+            manifest.unlink()
+        server.start()
+        attached.postgres.bench(200)
+        attached.catch_up()
+        attached.wait_for_receiver("streaming")
+        following = [value for name, value in server.http.metrics().items() if "walreceiver_following" in name]
+        assert following == [1.0], following
+        server.stop()
+    server.start()
+    attached.stop_and_compare()
+    not_following = lambda: [0.0] == [v for n, v in server.http.metrics().items() if "walreceiver_following" in n]
+    wait_until(not_following, 30, what="the metric of a server that is not there")

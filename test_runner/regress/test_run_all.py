@@ -1,0 +1,31 @@
+"""`make test`: one check that fails hides no other, and the end tells which."""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FAKE = """#!/bin/sh
+echo "target $2"
+case "$2" in bad*) exit 2 ;; slow*) sleep 1 ;; esac
+"""
+
+
+def run_all(work_dir, *targets: str) -> tuple[int, str]:
+    fake = work_dir / "make"
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    command = [str(ROOT / "scripts/run_all.sh"), *targets]
+    done = subprocess.run(command, env={**os.environ, "MAKE": str(fake)}, capture_output=True, text=True, timeout=60)
+    print(done.stdout, done.stderr)
+    return done.returncode, done.stdout
+
+
+def test_all_run_and_all_that_fail_are_named(work_dir):
+    code, said = run_all(work_dir, "good", "bad", "slow+bad2+good2", "last")
+    assert code == 1 and said.rstrip().endswith("FAILED: bad bad2")
+    for target in ("good", "bad", "slow", "bad2", "good2", "last"):
+        assert f"target {target}\n" in said, target
+    assert "bad          FAILED after" in said and "good2        passed after" in said
+    code, said = run_all(work_dir, "good", "slow+good2")
+    assert code == 0 and said.rstrip().endswith("all passed")

@@ -1,0 +1,96 @@
+"""Two pageservers on one bucket: nobody takes anything unasked; who takes a tenant over follows its server at once."""
+
+import subprocess
+
+import pytest
+
+from fixtures.attached import Attached, attach_new
+from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.postgres import run_as_postgres
+from fixtures.stored import QUICK, all_stored, wipe
+from fixtures.wait import wait_until
+
+FENCED = r"(WARN|ERROR).*another server has taken the tenant over"
+# A server that is told to end does not wait long for a busy store.
+UNFINISHED = r"WARN.*not uploaded to their end: the next start goes on with it"
+
+
+@pytest.fixture
+def pair(make_postgres, make_pageserver, make_store, request):
+    """An attached server, and a second pageserver on the same bucket, which has not started yet."""
+    name = request.node.name.removeprefix("test_")[:30]
+    settings = {**QUICK, **make_store("directory").settings(name)}
+    attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
+    attached.pageserver.allow(UNFINISHED)
+    wait_until(lambda: attached.timeline.info()["remote_consistent_lsn"], 60, what="the import in the store")
+    second = make_pageserver(f"{name}-second", **settings).allow(UNFINISHED)
+    yield attached, second
+    for server in (attached.pageserver, second):
+        if server.is_running():
+            server.stop()
+    if attached.postgres.is_running():
+        attached.postgres.stop()
+
+
+def tenants(server) -> list[str]:
+    return [tenant["id"] for tenant in server.http.get("/v1/tenant")]
+
+
+def test_nothing_is_taken_unasked(pair):
+    attached, second = pair
+    first, tenant = attached.pageserver, attached.timeline.tenant
+    second.allow(r"WARN.*tenants in .* are not attached").start()
+    assert tenants(second) == []
+    assert "server_id" in second.log_text() and tenant in second.log_text()
+    attached.postgres.bench(200)
+    attached.catch_up()
+    assert attached.timeline.info()["fenced"] is None
+    # It comes back by itself when its disk is lost.
+    lsn = all_stored(attached)
+    first.stop()
+    wipe(first)
+    first.start()
+    attached.assert_files_equal(lsn)
+    assert tenants(second.restart()) == []
+
+
+def test_the_slot_comes_with_the_tenant(pair):
+    attached, second = pair
+    first, timeline = attached.pageserver, attached.timeline
+    first.allow(FENCED, POSTGRES_IS_GONE)
+    second.allow(r"WARN.*tenants in .* are not attached").start()
+    taken = second.timeline(timeline.tenant, timeline.id)
+    second.http.put(f"/v1/tenant/{timeline.tenant}/location_config", {"mode": "AttachedSingle"})
+    over = Attached(attached.postgres, second, taken)
+    over.wait_for_receiver("streaming", "catching_up", timeout=20)
+    attached.postgres.bench(200)
+    over.catch_up()
+    wait_until(lambda: timeline.info()["fenced"], 60, what="the first server to notice")
+    assert "that was ended, since this server owns the tenant now" in second.log_text()
+    over.stop_and_compare()
+
+
+def test_a_slot_that_somebody_else_holds_is_told_and_waited_for(pair):
+    attached, _ = pair
+    server, postgres = attached.pageserver, attached.postgres
+    server.allow(r"WARN.*the replication slot .* is in use")
+    slot, _ = attached.slot()
+    server.stop()
+    place = postgres.own(postgres.data.parent / "received")
+    program = postgres.installed.program("pg_receivewal")
+    command = [*run_as_postgres(), program, "-h", postgres.sockets, "-U", "postgres", "-D", place, "-S", slot]
+    holder = subprocess.Popen(list(map(str, command)), cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        active = "SELECT count(*) FROM pg_replication_slots WHERE active"
+        wait_until(lambda: postgres.sql(active) == "1", 30, what="somebody else at the slot")
+        server.start()
+        told = lambda: (attached.timeline.info()["walreceiver_status"] or {}).get("last_error")
+        said = wait_until(told, 30, what="what keeps the receiver")
+        assert "pg_receivewal" in said and "pg_terminate_backend" in said and slot in said, said
+        assert postgres.sql(active) == "1", "it must not be ended"
+    finally:
+        holder.terminate()
+        holder.wait(30)
+    attached.wait_for_receiver("streaming")
+    log = postgres.log.read_text(errors="replace")
+    assert f'replication slot "{slot}" already exists' not in log
