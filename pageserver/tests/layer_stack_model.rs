@@ -4,8 +4,10 @@
 mod stack;
 
 use std::sync::Mutex;
+use std::time::Duration;
 
-use camino_tempfile::tempdir;
+use camino::Utf8Path;
+use camino_tempfile::{tempdir, tempdir_in};
 use fault::Bug;
 use pageserver::context::{DownloadBehavior, RequestContext};
 use pageserver::errors::StorageError;
@@ -172,9 +174,10 @@ impl Run<'_> {
     }
 }
 
-async fn case(ops: &[Op], checkpoint_distance: u64, counts: &mut Counts) -> anyhow::Result<()> {
-    let dir = tempdir()?;
-    let conf = config(dir.path(), checkpoint_distance);
+/// A case that fails leaves its directory and timeline: what that still writes in the background must find its files.
+async fn case(root: &Utf8Path, ops: &[Op], checkpoint_distance: u64, counts: &mut Counts) -> anyhow::Result<()> {
+    let dir = tempdir_in(root)?.keep();
+    let conf = config(&dir, checkpoint_distance);
     let (timeline, model) = import(conf, new_timeline()).await?;
     let mut run = Run { timeline, model, next: IMPORT_LSN + 8, ctx: context(), counts };
     for op in ops {
@@ -191,6 +194,7 @@ async fn case(ops: &[Op], checkpoint_distance: u64, counts: &mut Counts) -> anyh
     }
     run.counts.layers += run.timeline.info().layers as u64;
     run.timeline.shutdown().await;
+    std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
 
@@ -201,6 +205,7 @@ fn check(engine: IoEngineKind, mode: IoMode) {
 
 fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>, u64)>> {
     virtual_file::init(1024, engine, mode, SyncMode::Sync);
+    let root = tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Mutex::new(Counts::default());
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
@@ -209,10 +214,11 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
     let strategy = (prop::collection::vec(op(), 1..60), distance);
     let result = runner.run(&strategy, |(ops, checkpoint_distance)| {
         let mut counts = counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let outcome = runtime.block_on(case(&ops, checkpoint_distance, &mut counts));
+        let outcome = runtime.block_on(case(root.path(), &ops, checkpoint_distance, &mut counts));
         outcome.map_err(|error| TestCaseError::fail(format!("{error:#}")))
     });
     println!("{engine} {mode}: {CASES} histories, {:?}", counts.lock().unwrap());
+    runtime.shutdown_timeout(Duration::from_secs(60));
     result
 }
 
