@@ -191,7 +191,7 @@ impl DiskBudget {
                 }
             }
         };
-        tokio::time::timeout(KEEPER_TIMEOUT, waiting).await.is_ok()
+        env::clock::timeout(KEEPER_TIMEOUT, waiting).await.is_ok()
     }
 
     async fn wait_for_room(&self, bytes: u64) -> Result<(), StorageError> {
@@ -218,14 +218,14 @@ impl DiskBudget {
                     let now = env::clock::now();
                     let until = *slowed_until.get_or_insert_with(|| now + self.due(bytes));
                     let due = until.saturating_duration_since(now);
-                    if due.is_zero() || tokio::time::timeout(due, rounds.changed()).await.is_err() {
+                    if due.is_zero() || env::clock::timeout(due, rounds.changed()).await.is_err() {
                         return Ok(());
                     }
                 }
                 Level::Refuse if left.is_zero() => return Err(StorageError::NoRoom(self.refusal())),
                 Level::Refuse => {
                     self.inner.pressed.notify_one();
-                    let _ = tokio::time::timeout(left, rounds.changed()).await;
+                    let _ = env::clock::timeout(left, rounds.changed()).await;
                 }
             }
         }

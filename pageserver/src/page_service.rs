@@ -111,7 +111,7 @@ impl PageService {
                 }
                 Err(error) => {
                     tracing::warn!("cannot accept a client of the page service: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    env::clock::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }

@@ -329,7 +329,7 @@ async fn within<T, E: Into<Failed>>(
     limit: Duration,
     operation: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Failed> {
-    match tokio::time::timeout(limit, operation).await {
+    match env::clock::timeout(limit, operation).await {
         Ok(outcome) => outcome.map_err(Into::into),
         Err(_) => Err(Failed::timeout(limit)),
     }

@@ -92,7 +92,7 @@ impl WalReceivers {
     async fn look_after(self) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_PERIOD) => {}
+                () = env::clock::sleep(LOOK_PERIOD) => {}
                 () = self.inner.cancel.cancelled() => return,
             }
             self.start_missing(&self.inner.manager.tenants()).await;
@@ -211,7 +211,7 @@ async fn run(receiver: Arc<Receiver>) {
         }
         let Some(delay) = after(&receiver, ended, &mut backoff, &mut last_error) else { return };
         tokio::select! {
-            () = tokio::time::sleep(delay) => {}
+            () = env::clock::sleep(delay) => {}
             () = receiver.cancel.cancelled() => break,
         }
     }
@@ -223,7 +223,7 @@ async fn run(receiver: Arc<Receiver>) {
 async fn look_for_a_new_owner(timeline: &Timeline) {
     if let Some(remote) = timeline.remote() {
         // A bucket that does not answer keeps no WAL waiting.
-        let _ = tokio::time::timeout(OWNER_LOOK, remote.look()).await;
+        let _ = env::clock::timeout(OWNER_LOOK, remote.look()).await;
     }
 }
 

@@ -1,15 +1,18 @@
-//! Time. A test may freeze its thread's clock and move it by hand.
+//! Time. A test may pause its runtime's clock (tokio's `start_paused`), which then jumps to the next thing that is
+//! waited for; or freeze its thread's clock and move it by hand.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
+
+use tokio::time::{Interval, MissedTickBehavior, Sleep, Timeout};
 
 thread_local! {
     static FROZEN: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
 }
 
-/// Monotonic time.
+/// Monotonic time: the runtime's, if this is one of its threads.
 pub fn now() -> Instant {
-    FROZEN.get().map_or_else(Instant::now, |(instant, _)| instant)
+    FROZEN.get().map_or_else(|| tokio::time::Instant::now().into_std(), |(instant, _)| instant)
 }
 
 /// Wall-clock time.
@@ -32,9 +35,47 @@ pub fn thaw_thread() {
     FROZEN.set(None);
 }
 
+/// Blocks this thread for `duration`.
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// Ends after `duration`.
+pub fn sleep(duration: Duration) -> Sleep {
+    tokio::time::sleep(duration)
+}
+
+/// Runs `future`, for `limit` at most.
+pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFuture> {
+    tokio::time::timeout(limit, future)
+}
+
+/// Ticks at once and then every `period`, but at least that long after a tick that came late.
+pub fn interval(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_runtime_moves_every_clock() {
+        let (start, began) = (now(), Instant::now());
+        sleep(Duration::from_secs(3600)).await;
+        assert!(timeout(Duration::from_secs(600), std::future::pending::<()>()).await.is_err());
+        assert_eq!(now() - start, Duration::from_secs(4200));
+        let mut ticks = interval(Duration::from_secs(60));
+        ticks.tick().await;
+        sleep(Duration::from_secs(90)).await;
+        ticks.tick().await;
+        let late = now();
+        ticks.tick().await;
+        assert_eq!(now() - late, Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
 
     #[test]
     fn a_frozen_clock_moves_only_by_hand() {

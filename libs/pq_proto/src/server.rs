@@ -137,6 +137,6 @@ impl Connection {
     /// Sends what is left and closes the connection.
     pub async fn close(mut self) {
         // A client that is gone already does not mind, and one that does not read must not hold up a server that ends.
-        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.writer.shutdown()).await;
+        let _ = env::clock::timeout(FAREWELL_TIMEOUT, self.writer.shutdown()).await;
     }
 }

@@ -18,6 +18,11 @@ use crate::uring::{Submitted, Uring};
 /// How long to pause when the kernel has no memory for an operation and holds none whose end could be awaited.
 const STALL_PAUSE: Duration = Duration::from_millis(1);
 
+#[allow(clippy::disallowed_methods, reason = "below the seams: nothing of ours may be used here")]
+fn pause() {
+    std::thread::sleep(STALL_PAUSE);
+}
+
 /// Starts the task that waits for a ring in a runtime; `poller::spawn` but for tests.
 pub(crate) type SpawnPoller = fn(&Arc<Ring>, &Handle) -> io::Result<()>;
 
@@ -174,7 +179,7 @@ impl Ring {
                     let waker = previous.filter(|previous| previous.will_wake(waker)).unwrap_or_else(|| waker.clone());
                     if state.uring.in_kernel() == 0 {
                         // Nothing in the kernel will ever wake us: come back ourselves.
-                        MutexGuard::unlocked(&mut state, || std::thread::sleep(STALL_PAUSE));
+                        MutexGuard::unlocked(&mut state, pause);
                         deferred.push(Completion::Wake(waker.clone()));
                     }
                     state.slots.set_waker(slot, Some(waker));
@@ -201,7 +206,7 @@ impl Ring {
             // Others must not wait for our wait; what they do may be what we are waiting for.
             MutexGuard::unlocked(state, || deferred.run());
         } else if state.uring.in_kernel() == 0 || state.uring.wait().is_err() {
-            MutexGuard::unlocked(state, || std::thread::sleep(STALL_PAUSE));
+            MutexGuard::unlocked(state, pause);
         } else {
             MutexGuard::bump(state);
         }

@@ -162,7 +162,7 @@ impl<S: PageSource> Volume<S> {
             match outcome {
                 Err(error) if is_full(&error) && env::clock::now() - since < self.policy.disk_full => {
                     self.outage.disk_full(&error);
-                    tokio::time::sleep(DISK_FULL_PAUSE).await;
+                    env::clock::sleep(DISK_FULL_PAUSE).await;
                 }
                 outcome => outcome?,
             }
@@ -238,7 +238,7 @@ impl<S: PageSource> Volume<S> {
             let mut out = vec![0; count as usize * BLOCK];
             let request = self.source.read_blocks(origin.rel, origin.first + blocks.start, count, &mut out);
             self.counts.requests.fetch_add(1, Ordering::Relaxed);
-            let reason = match tokio::time::timeout(self.policy.attempt, request).await {
+            let reason = match env::clock::timeout(self.policy.attempt, request).await {
                 Ok(Ok(())) => {
                     self.counts.blocks.fetch_add(count.into(), Ordering::Relaxed);
                     self.outage.over();
@@ -256,7 +256,7 @@ impl<S: PageSource> Volume<S> {
                 tracing::error!(?origin, ?blocks, "a read fails after {:?}: {reason}", self.policy.give_up);
                 return Err(FetchFailed);
             }
-            tokio::time::sleep(pause).await;
+            env::clock::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }

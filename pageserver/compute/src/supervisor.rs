@@ -51,7 +51,7 @@ pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {
     loop {
         tokio::select! {
             ended = running.daemon_ended() => running.replace_daemon(ended?).await?,
-            () = tokio::time::sleep(LOOK) => {}
+            () = env::clock::sleep(LOOK) => {}
             () = either(&mut terminate, &mut interrupt) => break,
         }
         if running.is_lost() {

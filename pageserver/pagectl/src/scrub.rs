@@ -66,7 +66,7 @@ pub(crate) async fn run(store: &Store, args: &ScrubArgs) -> anyhow::Result<()> {
         let report = loop {
             tokio::select! {
                 report = &mut scrubbing => break report,
-                () = tokio::time::sleep(PERIOD) => {
+                () = env::clock::sleep(PERIOD) => {
                     bar.set_length(progress.planned());
                     bar.set_position(progress.bytes());
                 }

@@ -201,7 +201,7 @@ impl Job {
             tracing::warn!("{} is left: {left}", self.dir());
         }
         let slot = self.source.slot();
-        let dropped = tokio::time::timeout(DROP_SLOT_TIMEOUT, async {
+        let dropped = env::clock::timeout(DROP_SLOT_TIMEOUT, async {
             self.connect().await?.drop_slot(slot).await.map_err(AttachError::from)
         });
         let left = match dropped.await {

@@ -43,7 +43,7 @@ impl Grant {
             }
             let Some(left) = left(token.until) else { return };
             tokio::select! {
-                () = tokio::time::sleep(left.min(CLOCK_PERIOD)) => {}
+                () = env::clock::sleep(left.min(CLOCK_PERIOD)) => {}
                 // Never an error: the ring is held here.
                 _ = keys.changed() => {}
             }

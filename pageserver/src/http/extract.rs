@@ -66,7 +66,7 @@ pub(crate) struct Body<T>(pub(crate) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let arriving = tokio::time::timeout(BODY_TIMEOUT, bytes::Bytes::from_request(request, state)).await;
+        let arriving = env::clock::timeout(BODY_TIMEOUT, bytes::Bytes::from_request(request, state)).await;
         let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
         let bytes = arriving.map_err(late)?.map_err(|rejection| {
             let status = rejection.status();

@@ -44,7 +44,7 @@ pub(crate) async fn check(
     }
     tokio::select! {
         biased;
-        answer = tokio::time::timeout(app.request_timeout, next.run(request)) => answer.unwrap_or_else(|_| {
+        answer = env::clock::timeout(app.request_timeout, next.run(request)) => answer.unwrap_or_else(|_| {
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request took too long").into_response()
         }),
         () = ended_if_any(ended) => ApiError::from(AuthError::Ended).into_response(),

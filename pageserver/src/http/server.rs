@@ -61,7 +61,7 @@ async fn accept(listener: &TcpListener, cancel: &CancellationToken) -> Option<(T
                 Ok(accepted) => return accepted,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection to the management interface: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    env::clock::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Connection {
         let conversation = async {
             match tls {
                 None => Arc::clone(&this).converse(stream, router, cancel).await,
-                Some(tls) => match tokio::time::timeout(OPENING_TIMEOUT, tls.accept(stream)).await {
+                Some(tls) => match env::clock::timeout(OPENING_TIMEOUT, tls.accept(stream)).await {
                     Ok(Ok(stream)) => Arc::clone(&this).converse(stream, router, cancel).await,
                     Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
                     Err(_) => tracing::debug!("TLS handshake took too long"),
@@ -111,7 +111,7 @@ impl Connection {
             result = connection.as_mut() => result,
             () = self.must_end(&cancel) => {
                 connection.as_mut().graceful_shutdown();
-                match tokio::time::timeout(CLOSING_TIMEOUT, connection).await {
+                match env::clock::timeout(CLOSING_TIMEOUT, connection).await {
                     Ok(result) => result,
                     Err(_) => return,
                 }

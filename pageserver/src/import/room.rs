@@ -156,7 +156,7 @@ impl Room {
             match uploaded.await {
                 Err(error) if error.kind() == ErrorKind::Retry && !self.state.lock().given_up => {
                     self.state.lock().failed = Some(error.to_string());
-                    tokio::time::sleep(PAUSE).await;
+                    env::clock::sleep(PAUSE).await;
                 }
                 done => break done?,
             }
@@ -182,7 +182,7 @@ impl Room {
         self.state.lock().closed = true;
         let mut ended = self.ended.subscribe();
         while self.state.lock().uploading > 0 {
-            if tokio::time::timeout(STALLED, ended.changed()).await.is_err() {
+            if env::clock::timeout(STALLED, ended.changed()).await.is_err() {
                 let why = self.state.lock().failed.take().unwrap_or_default();
                 return Err(StorageError::NoRoom(format!("the import's layers do not reach the bucket: {why}")));
             }
@@ -210,7 +210,7 @@ impl Room {
             (state.closed, state.given_up) = (true, true);
         }
         // What is given up on its way may arrive all the same, and then stays until the next start.
-        if tokio::time::timeout(LAST_UPLOADS, self.uploads_ended()).await.is_err() {
+        if env::clock::timeout(LAST_UPLOADS, self.uploads_ended()).await.is_err() {
             self.cancel.cancel();
             self.uploads_ended().await;
         }

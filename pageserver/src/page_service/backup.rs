@@ -32,7 +32,7 @@ impl Sink for CopyOut<'_> {
             return Ok(());
         }
         put::copy_data(self.writer.buffer(), |buf| buf.extend_from_slice(&bytes));
-        let sent = tokio::time::timeout(self.limit, self.writer.flush_above(SEND_ABOVE)).await;
+        let sent = env::clock::timeout(self.limit, self.writer.flush_above(SEND_ABOVE)).await;
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }

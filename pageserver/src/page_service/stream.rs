@@ -50,7 +50,7 @@ async fn answer_all(
     let reader = Reader::new(timeline, &session.shared.sizes, conf.wait_lsn_timeout);
     let (input, output) = connection.split();
     loop {
-        let next = tokio::time::timeout(settings.idle_timeout, batches.next(input)).await;
+        let next = env::clock::timeout(settings.idle_timeout, batches.next(input)).await;
         match next.map_err(|_| ConnectionError::Timeout("waiting for a request"))?? {
             Work::End => return Ok(()),
             Work::Other(request) => {
@@ -110,6 +110,6 @@ fn send(
 
 /// A client that does not take its answers holds them up, and is disconnected in the end.
 async fn flush(output: &mut ServerWriter, limit: Duration) -> Result<(), CommandError> {
-    let sent = tokio::time::timeout(limit, output.flush()).await;
+    let sent = env::clock::timeout(limit, output.flush()).await;
     Ok(sent.map_err(|_| ConnectionError::Timeout("sending answers"))??)
 }

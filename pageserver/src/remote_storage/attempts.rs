@@ -54,7 +54,7 @@ impl Inner {
         // Attempts begin before the deadline; the last one may take its time.
         let limit = self.options.retry_deadline + self.attempt_limit(request);
         let mut last = None;
-        match tokio::time::timeout(limit, self.attempts(request, attempt, &mut last)).await {
+        match env::clock::timeout(limit, self.attempts(request, attempt, &mut last)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(last.unwrap_or_else(|| Failed::timeout(limit))),
         }
@@ -83,7 +83,7 @@ impl Inner {
                     }
                     tracing::debug!(?pause, attempts, "{} {}: {}", request.operation, request.path, failed.reason);
                     *last = Some(failed);
-                    tokio::time::sleep(pause).await;
+                    env::clock::sleep(pause).await;
                 }
                 outcome => return outcome,
             }
@@ -111,7 +111,7 @@ impl Inner {
         let started = env::clock::now();
         METRICS.remote_storage_requests.of(request.class).inc();
         METRICS.remote_storage_cost_dollars.inc_by(self.prices.of(request.operation));
-        let outcome = tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| Err(Failed::timeout(limit)));
+        let outcome = env::clock::timeout(limit, attempt).await.unwrap_or_else(|_| Err(Failed::timeout(limit)));
         METRICS.remote_storage_request_seconds.of(request.class).observe(seconds_since(started));
         match &outcome {
             Err(Failed { kind: Kind::Fault(fault), reason }) => {

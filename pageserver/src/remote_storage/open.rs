@@ -73,10 +73,10 @@ impl RemoteStorage {
                     Err(error) if error.kind() == ErrorKind::Retry => last = Some(error),
                     outcome => return outcome,
                 }
-                tokio::time::sleep(START_PAUSE).await;
+                env::clock::sleep(START_PAUSE).await;
             }
         };
-        let outcome = tokio::time::timeout(timeout, usable).await;
+        let outcome = env::clock::timeout(timeout, usable).await;
         outcome.unwrap_or_else(|_| {
             let reason = last.map_or_else(|| "no answer".to_owned(), |error| error.to_string());
             Err(StorageError::Invalid(format!("object storage {} is out of reach: {reason}", self.url())))

@@ -73,7 +73,7 @@ impl Inner {
             self.put(class, path, &bytes).await?;
             let Some(since) = self.given_up.since(path) else { return Ok(()) };
             let passed = env::clock::now().saturating_duration_since(since);
-            tokio::time::sleep(self.time_for(bytes.len() as u64).saturating_sub(passed)).await;
+            env::clock::sleep(self.time_for(bytes.len() as u64).saturating_sub(passed)).await;
             self.given_up.forget(path);
             if self.get(class, path, u64::MAX).await? == bytes {
                 return Ok(());

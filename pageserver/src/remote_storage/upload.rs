@@ -81,12 +81,12 @@ impl Inner {
                         return Err(self.error(request, failed));
                     }
                     Err(Interrupted::Remote(failed)) => {
-                        tokio::time::sleep(failed.pause(attempts, &self.options)).await;
+                        env::clock::sleep(failed.pause(attempts, &self.options)).await;
                     }
                 }
             }
         };
-        tokio::time::timeout(limit, whole).await.unwrap_or_else(|_| Err(self.error(request, Failed::timeout(limit))))
+        env::clock::timeout(limit, whole).await.unwrap_or_else(|_| Err(self.error(request, Failed::timeout(limit))))
     }
 
     /// One attempt: all parts, and then the whole becomes visible.
@@ -167,7 +167,7 @@ impl Drop for AbortOnDrop {
         // Without a runtime the process is at its end; stores have rules for what is left behind.
         if tokio::runtime::Handle::try_current().is_ok() {
             env::spawn::task("abort of an upload", async move {
-                let _ = tokio::time::timeout(ABORT_TIMEOUT, upload.abort()).await;
+                let _ = env::clock::timeout(ABORT_TIMEOUT, upload.abort()).await;
             });
         }
     }
@@ -188,7 +188,7 @@ impl RetryPolicy for PartRetries {
         if failed.is_final(attempts, &self.options) {
             return false;
         }
-        tokio::time::sleep(failed.pause(attempts, &self.options)).await;
+        env::clock::sleep(failed.pause(attempts, &self.options)).await;
         true
     }
 }

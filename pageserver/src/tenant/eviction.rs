@@ -46,8 +46,7 @@ pub(crate) async fn keep(
     // What reads keep here takes room at once, and not when it is measured next.
     block_cache::set_budget(conf.disk_budget.clone());
     let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: 0 };
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = env::clock::interval(TICK);
     loop {
         let pressed = tokio::select! {
             _ = ticks.tick() => false,
@@ -64,7 +63,7 @@ pub(crate) async fn keep(
         }
         let freed = keeper.round(timelines(), space).await;
         let worked = env::clock::now().saturating_duration_since(started);
-        tokio::time::sleep(PAUSES[usize::from(freed == 0)].max(worked.min(REST_MAX))).await;
+        env::clock::sleep(PAUSES[usize::from(freed == 0)].max(worked.min(REST_MAX))).await;
     }
 }
 

@@ -315,8 +315,7 @@ impl TenantManager {
 
     /// Looks after all timelines until shutdown.
     async fn tend(self) {
-        let mut ticks = tokio::time::interval(TEND_PERIOD);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = env::clock::interval(TEND_PERIOD);
         let mut seen = HashMap::new();
         loop {
             tokio::select! {

@@ -53,8 +53,7 @@ pub(crate) struct Open {
 /// Looks after the lists of all tenants that `open` gives, until `cancel`; then writes them once more.
 pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<Open>, cancel: CancellationToken) {
     let mut tenants: HashMap<TenantShardId, Heat> = HashMap::new();
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = env::clock::interval(PERIOD);
     loop {
         let last = tokio::select! {
             _ = ticks.tick() => false,
@@ -167,7 +166,7 @@ impl Heat {
 
     async fn send(&self, storage: &RemoteStorage) -> Result<(), StorageError> {
         let (object, bytes) = (RemotePath::hot_layers(&self.tenant), self.list.encode()?.into());
-        let put = tokio::time::timeout(LAST_UPLOAD, storage.put(RequestClass::Control, &object, bytes)).await;
+        let put = env::clock::timeout(LAST_UPLOAD, storage.put(RequestClass::Control, &object, bytes)).await;
         put.unwrap_or_else(|_| Err(StorageError::Invalid(format!("not answered within {LAST_UPLOAD:?}"))))
     }
 }
@@ -257,7 +256,7 @@ async fn wait_until_measured(conf: &PageServerConf) {
         if conf.disk_budget.measured().is_some() {
             return;
         }
-        tokio::time::sleep(step).await;
+        env::clock::sleep(step).await;
     }
 }
 

@@ -126,7 +126,7 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
             Some(SqlState::OBJECT_IN_USE) if frees < FREES_MAX => {
                 slot::free(&receiver.timeline, &receiver.source).await?;
                 frees += 1;
-                tokio::time::sleep(FREE_PAUSE * frees).await;
+                env::clock::sleep(FREE_PAUSE * frees).await;
             }
             Some(SqlState::UNDEFINED_OBJECT) if !made => {
                 let mut client = ReplicationClient::connect(&receiver.source.config()?).await?;
@@ -257,8 +257,7 @@ impl Session<'_> {
     /// Hands pieces on and answers, until the end. If the intake ends first, its failure is what counts.
     async fn pump(&mut self, intake: &WalIntake) -> Result<Ended, Failure> {
         let sender = intake.pieces();
-        let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = env::clock::interval(PROGRESS_PERIOD);
         loop {
             tokio::select! {
                 event = next(sender, &mut self.stream) => match event? {
@@ -345,7 +344,7 @@ impl Session<'_> {
     async fn goodbye(&mut self) {
         flush(self.receiver.timeline.clone(), GOODBYE_UPLOAD).await;
         // Whether it still listens does not matter.
-        let _ = tokio::time::timeout(GOODBYE, self.report(false)).await;
+        let _ = env::clock::timeout(GOODBYE, self.report(false)).await;
     }
 }
 
@@ -356,14 +355,14 @@ async fn more_applied(applied: &mut watch::Receiver<RecordLsn>, (at, sent): (Ins
         return std::future::pending().await;
     }
     let passed = env::clock::now().saturating_duration_since(at);
-    tokio::time::sleep(APPLY_PERIOD.saturating_sub(passed)).await;
+    env::clock::sleep(APPLY_PERIOD.saturating_sub(passed)).await;
 }
 
 /// What fails was logged where it failed, and is tried again when the server asks again.
 async fn flush(timeline: Timeline, upload: Duration) {
     let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
     if timeline.flush(&ctx).await.is_err() {
-        return tokio::time::sleep(FLUSH_PAUSE).await;
+        return env::clock::sleep(FLUSH_PAUSE).await;
     }
     timeline.wait_uploaded(upload).await;
 }

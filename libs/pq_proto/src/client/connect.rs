@@ -52,7 +52,7 @@ async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Client, Cl
     let mut last = ClientError::Config("no host given".into());
     for address in addresses(config)? {
         let attempt = connect_host(config, &address, session);
-        last = match tokio::time::timeout(limit, attempt).await {
+        last = match env::clock::timeout(limit, attempt).await {
             Ok(Ok(client)) => return Ok(client),
             Ok(Err(error)) => error,
             Err(_) => ClientError::Timeout("connecting"),

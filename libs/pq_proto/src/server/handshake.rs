@@ -28,7 +28,7 @@ impl Connection {
     ) -> Result<(Self, A::Identity), ConnectionError> {
         let limit = options.handshake_timeout;
         let handshake = handshake(stream, options, authenticator);
-        tokio::time::timeout(limit, handshake).await.unwrap_or(Err(ConnectionError::Timeout("shaking hands")))
+        env::clock::timeout(limit, handshake).await.unwrap_or(Err(ConnectionError::Timeout("shaking hands")))
     }
 
     /// Tells the client why it is not let in.

@@ -19,7 +19,7 @@ impl Connection {
     }
 
     async fn next_message(&mut self) -> Result<Option<FrontendMessage>, ConnectionError> {
-        let read = tokio::time::timeout(self.options.idle_timeout, self.reader.read()).await;
+        let read = env::clock::timeout(self.options.idle_timeout, self.reader.read()).await;
         let Some(raw) = read.map_err(|_| ConnectionError::Timeout("waiting for a command"))?? else {
             return Ok(None);
         };

@@ -91,7 +91,7 @@ fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Dur
         if (has_all && wal.is_followed) || env::clock::now().saturating_duration_since(begun) >= limit {
             return;
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
 }
 
@@ -113,7 +113,7 @@ fn drain(
         if env::clock::now().saturating_duration_since(begun) >= timeout {
             return Err(format!("the branch has WAL up to {end} only, and the last record begins at {last}"));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
 }
 

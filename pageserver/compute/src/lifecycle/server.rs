@@ -148,7 +148,7 @@ pub(super) fn forget_crashed(compute: &ComputeConfig, layout: &Layout, limit: Du
             let (name, pid) = (&compute.name, pid.as_raw_nonzero());
             return Err(LifecycleError::Server(format!("process {pid} of {name}, which has crashed, does not end")));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
     let lock = sockets(compute, layout).join(format!(".s.PGSQL.{}.lock", compute.port));
     for path in [lock, data.join("postmaster.pid")] {
@@ -176,7 +176,7 @@ pub(super) async fn ready(
     let config = config_of(compute, layout)?;
     loop {
         let left = limit.saturating_sub(passed(started));
-        let Ok(connected) = tokio::time::timeout(left, Client::connect(&config, &[])).await else {
+        let Ok(connected) = env::clock::timeout(left, Client::connect(&config, &[])).await else {
             let text = format!("Postgres does not answer within {limit:?}{}", mounted::trouble(layout));
             return Err(failed(layout, &text));
         };
@@ -191,7 +191,7 @@ pub(super) async fn ready(
             let (passed, trouble, hint) = (passed(started), mounted::trouble(layout), hint(compute, &error));
             return Err(failed(layout, &format!("Postgres is not ready after {passed:?}: {error}{trouble}{hint}")));
         }
-        tokio::time::sleep(LOOK).await;
+        env::clock::sleep(LOOK).await;
     }
 }
 
@@ -213,7 +213,7 @@ pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> 
     };
     let runtime = runtime().map_err(|error| error.to_string())?;
     let late = || Err(format!("Postgres does not answer within {limit:?}"));
-    runtime.block_on(async { tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| late()) })
+    runtime.block_on(async { env::clock::timeout(limit, asked).await.unwrap_or_else(|_| late()) })
 }
 
 /// A connection; if there is none, why.
@@ -301,7 +301,7 @@ pub(super) fn end(compute: &ComputeConfig, layout: &Layout, signal: Signal, limi
             let text = format!("Postgres (process {pid}) has not stopped within {limit:?}{trouble}");
             return Err(LifecycleError::Server(text));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
     Ok(())
 }

@@ -133,13 +133,13 @@ fn await_follower(compute: &ComputeConfig, layout: &Layout, limit: Duration, con
         let mut client = server::connect(compute, layout).await?;
         loop {
             match server::wal_of(compute, &mut client).await {
-                Ok(wal) if !wal.is_followed => tokio::time::sleep(LOOK).await,
+                Ok(wal) if !wal.is_followed => env::clock::sleep(LOOK).await,
                 other => return other.map(drop),
             }
         }
     };
     let Ok(runtime) = server::runtime() else { return false };
-    runtime.block_on(async { matches!(tokio::time::timeout(limit, asked).await, Ok(Ok(()))) })
+    runtime.block_on(async { matches!(env::clock::timeout(limit, asked).await, Ok(Ok(()))) })
 }
 
 /// Whatever the page server is doing: from now on all WAL is kept that it has not taken.
@@ -149,7 +149,7 @@ async fn keep_wal(compute: &ComputeConfig, layout: &Layout, client: &mut Client,
         "SELECT pg_create_physical_replication_slot('{slot}', true) WHERE NOT EXISTS \
          (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
     );
-    let made = tokio::time::timeout(limit, client.simple_query(&sql)).await;
+    let made = env::clock::timeout(limit, client.simple_query(&sql)).await;
     let late = |_| LifecycleError::Server(format!("{} does not answer{}", compute.name, mounted::trouble(layout)));
     match made.map_err(late)? {
         // The page server may have been faster.

@@ -152,7 +152,7 @@ fn wait(process: &mut Child, limit: Duration) -> Option<std::process::ExitStatus
         if env::clock::now().saturating_duration_since(since) >= limit {
             return None;
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
 }
 

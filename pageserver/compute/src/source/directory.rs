@@ -62,7 +62,7 @@ impl PageSource for DirectorySource {
 
     async fn read_blocks(&self, rel: RelFork, first: u32, count: u32, out: &mut [u8]) -> Result<(), SourceError> {
         if !self.delay.is_zero() {
-            tokio::time::sleep(self.delay).await;
+            env::clock::sleep(self.delay).await;
         }
         self.read(rel, first, count, out)
     }

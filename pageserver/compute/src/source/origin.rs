@@ -68,7 +68,7 @@ pub async fn keep_up(layout: Layout, source: PagestreamSource) {
     let which = || std::fs::symlink_metadata(&path).map(|found| (found.ino(), found.mtime(), found.mtime_nsec())).ok();
     let (mut seen, mut known) = (which(), Origin::of(&layout).ok());
     loop {
-        tokio::time::sleep(LOOK).await;
+        env::clock::sleep(LOOK).await;
         let now = which();
         if now == seen || now.is_none() {
             continue;

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use postgres_formats::page::{PageBytes, set_data_checksum};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use env::clock::timeout;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 

@@ -68,7 +68,7 @@ pub fn stop(layout: &Layout, patience: Duration) -> io::Result<()> {
         if env::clock::now() - since > patience {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the supervisor does not end"));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
     Ok(())
 }

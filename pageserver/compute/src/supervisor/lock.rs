@@ -33,7 +33,7 @@ impl Lock {
                 sign(&file, "")?;
                 return Ok(Self(file));
             }
-            std::thread::sleep(LOOK);
+            env::clock::pause(LOOK);
         }
         let text = format!("{}: another supervisor runs on this compute", layout.root().display());
         Err(io::Error::new(io::ErrorKind::AddrInUse, text))
@@ -53,7 +53,7 @@ pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
             sign(&file, "")?;
             return Ok(file);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        env::clock::pause(Duration::from_millis(100));
     }
     Err(io::Error::new(io::ErrorKind::TimedOut, "another daemon still serves this compute"))
 }
@@ -132,7 +132,7 @@ pub(crate) fn kill_holder(layout: &Layout, role: Role, limit: Duration) -> io::R
             };
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
     Ok(killed)
 }

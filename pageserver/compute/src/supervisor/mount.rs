@@ -177,7 +177,7 @@ pub(crate) fn unmount(data: &Path) -> io::Result<()> {
         match rustix::mount::unmount(data, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) => unmount_with_helper(data, lazily)?,
-            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            Err(Errno::BUSY) => env::clock::pause(BUSY_PAUSE),
             // Somebody else has just done it.
             Err(Errno::INVAL) if !is_mounted(data)? => {}
             Err(error) => return Err(error.into()),
@@ -196,7 +196,7 @@ fn unmount_with_helper(data: &Path, lazily: bool) -> io::Result<()> {
         let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         return Err(io::Error::other(format!("{HELPER} cannot unmount {}: {said}", data.display())));
     }
-    std::thread::sleep(BUSY_PAUSE);
+    env::clock::pause(BUSY_PAUSE);
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn await_end(data: &Path, limit: Duration) -> io::Result<()> {
             let text = format!("{}: processes {left:?} of Postgres were killed and do not end", data.display());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
-        std::thread::sleep(LOOK);
+        env::clock::pause(LOOK);
     }
 }
 

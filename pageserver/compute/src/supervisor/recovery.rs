@@ -126,7 +126,7 @@ impl Running {
         if daemon.is_some_and(|daemon| daemon.age() > PAUSE_MAX) {
             self.pause = Duration::ZERO;
         }
-        tokio::time::sleep(self.pause).await;
+        env::clock::sleep(self.pause).await;
         self.pause = (self.pause * 2).clamp(Duration::from_millis(10), PAUSE_MAX);
         self.daemon = Some(Daemon::start(&self.layout, mount, &self.daemon_args, true)?);
         tracing::warn!("the daemon ended ({ended}); another has taken over");
@@ -144,7 +144,7 @@ impl Running {
                 mount::unmount(&data)
             })
         };
-        let first = tokio::time::timeout(WRITE_BACK, take_down(self.data())).await;
+        let first = env::clock::timeout(WRITE_BACK, take_down(self.data())).await;
         let reason = match first {
             Ok(done) => match done.map_err(io::Error::other)? {
                 Ok(()) => return Ok(()),

@@ -80,7 +80,7 @@ fn wait(remote: &Remote<'_>, path: &str) -> anyhow::Result<Value> {
                 bar.finish_and_clear();
                 bail!("the attachment failed: {}", text(&status, "error"));
             }
-            _ => std::thread::sleep(PERIOD),
+            _ => env::clock::pause(PERIOD),
         }
     }
 }

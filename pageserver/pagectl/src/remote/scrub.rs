@@ -35,7 +35,7 @@ fn one(remote: &Remote<'_>, tenant: &str, args: &ScrubArgs) -> anyhow::Result<Va
     while status["state"] == "Running" {
         bar.set_length(status["planned_bytes"].as_u64().unwrap_or(0));
         bar.set_position(status["bytes"].as_u64().unwrap_or(0));
-        std::thread::sleep(PERIOD);
+        env::clock::pause(PERIOD);
         status = remote.client.get(&path)?;
     }
     bar.finish_and_clear();

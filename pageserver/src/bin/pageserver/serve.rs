@@ -64,7 +64,7 @@ pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Res
             tracing::info!("stopped");
             Ok(ExitCode::SUCCESS)
         }
-        () = tokio::time::sleep(settings.shutdown_timeout) => {
+        () = env::clock::sleep(settings.shutdown_timeout) => {
             tracing::error!("not stopped after {:?} (shutdown_timeout): giving up", settings.shutdown_timeout);
             Ok(ExitCode::from(3))
         }

@@ -67,7 +67,7 @@ impl TenantManager {
     async fn look_again_later(self, id: TenantShardId, generation: u32) {
         for pause in LOOK_AGAIN {
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = env::clock::sleep(pause) => {}
                 () = self.inner.cancel.cancelled() => return,
             }
             if self.remote_of(id).is_none_or(|remote| remote.generation() != generation) {

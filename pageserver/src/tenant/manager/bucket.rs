@@ -130,7 +130,7 @@ async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
             tracing::warn!("object storage does not answer, will try again: {error}");
             told = true;
         }
-        tokio::time::sleep(START_PAUSE).await;
+        env::clock::sleep(START_PAUSE).await;
     }
 }
 
@@ -332,7 +332,7 @@ async fn remove_left(remote: Arc<TenantRemote>, id: TimelineId, mark: u32, marke
             Err(error) => tracing::info!(timeline = %id, "objects of it are left, will try again: {error}"),
         }
         drop(turn);
-        tokio::time::sleep(pause).await;
+        env::clock::sleep(pause).await;
     }
     tracing::warn!(timeline = %id, "objects of it are left, a later start removes them");
 }

@@ -156,7 +156,7 @@ impl Uploader {
         // The same is new once more.
         self.shared.wanted.send_modify(|_| {});
         let again = tokio::select! {
-            again = tokio::time::timeout(AGAIN, published.changed()) => again,
+            again = env::clock::timeout(AGAIN, published.changed()) => again,
             () = self.shared.ended.cancelled() => return false,
         };
         matches!(again, Ok(Ok(())))
@@ -228,7 +228,7 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
             result = &mut publication => result,
             () = shared.cancel.cancelled() => {
                 if shared.is_replacing.load(Ordering::Acquire) {
-                    let _ = tokio::time::timeout(LAST_WRITE, publication).await;
+                    let _ = env::clock::timeout(LAST_WRITE, publication).await;
                 }
                 return;
             }
@@ -251,7 +251,7 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
                 // Seen as new once more.
                 wanted.mark_changed();
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    () = env::clock::sleep(pause) => {}
                     () = shared.cancel.cancelled() => return,
                 }
                 pause = (pause * 2).min(PAUSE_MAX);

@@ -69,7 +69,7 @@ pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> b
             () = uploader.stopped() => false,
         }
     };
-    tokio::time::timeout(timeout, uploaded).await.unwrap_or(false)
+    env::clock::timeout(timeout, uploaded).await.unwrap_or(false)
 }
 
 /// Writes the mark of deletion, in place of anything that the uploader would write.

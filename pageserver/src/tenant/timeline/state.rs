@@ -248,7 +248,7 @@ impl TimelineState {
     }
 
     pub(crate) async fn wait_for_lsn_timeout(&self, lsn: Lsn, timeout: Duration) -> Result<(), StorageError> {
-        match tokio::time::timeout(timeout, self.wait_for_lsn(lsn)).await {
+        match env::clock::timeout(timeout, self.wait_for_lsn(lsn)).await {
             Ok(arrived) => arrived,
             Err(_) => Err(StorageError::LsnTimeout {
                 lsn,

@@ -32,7 +32,7 @@ pub(super) async fn keep(source: Weak<Inner>) {
         };
         drop(inner);
         // It fails at once when the source is gone.
-        let _ = tokio::time::timeout(pause, moved.changed()).await;
+        let _ = env::clock::timeout(pause, moved.changed()).await;
     }
 }
 

@@ -187,6 +187,11 @@ impl Layer {
         true
     }
 
+    /// Whether the whole layer is being fetched in the background, or is soon to be.
+    pub fn is_being_fetched(&self) -> bool {
+        self.download_wanted.load(Ordering::Acquire)
+    }
+
     /// Fetches the whole layer in the background.
     pub(crate) fn download_soon(self: &Arc<Self>) {
         if !block_cache::disk_allowed() || self.download_wanted.swap(true, Ordering::AcqRel) {
@@ -201,7 +206,7 @@ impl Layer {
             {
                 tracing::info!("{}: not fetched as a whole, reads go on from the bucket: {error}", layer.path);
                 drop(turn);
-                tokio::time::sleep(DOWNLOAD_PAUSE).await;
+                env::clock::sleep(DOWNLOAD_PAUSE).await;
             }
             layer.download_wanted.store(false, Ordering::Release);
         });
