@@ -94,7 +94,9 @@ impl Attacher {
         let (manager, receivers) = (self.inner.manager.clone(), self.inner.receivers.clone());
         let (cancel, status) = (self.inner.cancel.child_token(), StatusCell::default());
         let job = Arc::new(Job { manager, receivers, tenant, timeline, source, slot_is_ours, cancel, status });
-        let task = Some(env::spawn::task("attach", job::run(Arc::clone(&job))));
+        let panicked = Arc::clone(&job);
+        let task = env::spawn::watched("attach", job::run(Arc::clone(&job)), move |reason| panicked.note_panic(reason));
+        let task = Some(task);
         jobs.insert((tenant, timeline), Started { job, task });
         Ok((tenant, timeline))
     }

@@ -86,7 +86,7 @@ impl WalReceivers {
     /// from wherever: one that should follow a server does, or says why not.
     pub async fn start_all(&self) {
         self.start_missing(&self.inner.manager.tenants()).await;
-        env::spawn::task("look after WAL receivers", self.clone().look_after());
+        env::spawn::vital("look after WAL receivers", self.clone().look_after());
     }
 
     async fn look_after(self) {
@@ -146,7 +146,11 @@ impl WalReceivers {
         }
         let cancel = timeline.cancelled();
         let receiver = Arc::new(Receiver { status: StatusCell::new(&source), timeline, source, cancel });
-        let task = env::spawn::task("WAL receiver", run(Arc::clone(&receiver)));
+        let panicked = Arc::clone(&receiver);
+        let task = env::spawn::watched("WAL receiver", run(Arc::clone(&receiver)), move |reason| {
+            panicked.timeline.note_panic(reason.clone());
+            panicked.status.failed(WalReceiverState::Failed, reason);
+        });
         self.inner.running.lock().insert(id, Running { receiver, task });
     }
 

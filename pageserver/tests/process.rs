@@ -132,11 +132,10 @@ fn a_directory_has_one_server_which_ends_in_order() {
     assert!(!second.status.success());
     assert!(stderr(&second).contains(&format!("process {}", server.child.id())), "{}", stderr(&second));
 
-    let begun = Instant::now();
     server.signal(Signal::TERM);
     let (code, log) = server.wait();
+    // What takes longer than `shutdown_timeout` is cut off, with a warning.
     assert_eq!(code, Some(0), "{log}");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(log.contains("SIGTERM: stopping") && log.contains("stopped"), "{log}");
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
     assert!(!dir.path().join("pageserver.addr").exists());

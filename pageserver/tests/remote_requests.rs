@@ -3,12 +3,13 @@
 mod remote_support;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pageserver::errors::{ErrorKind, RemoteFailure, StorageError};
 use pageserver::remote_storage::{Creation, RemoteOptions, RemotePath, RemoteStorage, RequestClass};
 use remote_support::{Fault, Op, TestStore, fast, test_store, test_store_with};
+use tokio::time::Instant;
 
 fn path(name: &str) -> RemotePath {
     RemotePath::from(object_store::path::Path::from(format!("tenants/t/{name}")))
@@ -87,7 +88,7 @@ async fn every_operation_survives_every_fault() {
     println!("{combinations} combinations of operation and fault, {injected} faults");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_keeps_failing_fails_at_its_deadline_and_not_before() {
     let options = RemoteOptions { retry_deadline: Duration::from_millis(400), ..fast() };
     let store = test_store_with(options).await;
@@ -97,7 +98,7 @@ async fn a_request_that_keeps_failing_fails_at_its_deadline_and_not_before() {
     let took = started.elapsed();
     assert_eq!((failure(&error), error.kind()), (RemoteFailure::Unavailable, ErrorKind::Retry));
     assert!(error.to_string().contains("the store is gone"), "{error}");
-    assert!(took >= Duration::from_millis(350) && took < Duration::from_secs(3), "{took:?}");
+    assert!(took >= Duration::from_millis(350) && took < Duration::from_millis(450), "{took:?}");
     let attempts = store.faults.calls(Op::Head);
     assert!((5..=50).contains(&attempts), "{attempts} attempts");
     store.faults.set_gone(false);
@@ -120,7 +121,7 @@ async fn what_is_absent_is_not_asked_for_again() {
     assert_eq!(store.faults.total_calls(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refused_credentials_are_tried_slowly_until_they_are_good() {
     let store = test_store().await;
     put(&store.storage, "a", b"x").await;
@@ -157,7 +158,7 @@ async fn wrong_answers_are_asked_for_again_and_then_refused() {
     assert_eq!(failure(&error), RemoteFailure::Malformed, "longer than expected");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stuck_body_is_given_up_and_asked_for_again() {
     let store = test_store().await;
     put(&store.storage, "a", b"0123456789").await;
@@ -173,7 +174,7 @@ async fn a_stuck_body_is_given_up_and_asked_for_again() {
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn reads_do_not_wait_behind_uploads_and_no_class_exceeds_its_budget() {
     let options =
         RemoteOptions { upload_concurrency: 3.try_into().unwrap(), attempt_timeout: Duration::from_secs(5), ..fast() };

@@ -128,9 +128,10 @@ def test_making_a_branch_takes_no_longer_than_asking(history):
         began = time.monotonic()
         branch.delete()
         deleted.append(time.monotonic() - began)
-    assert sorted(took)[5] < 0.1, took
+    # Some milliseconds each; a copy, or a wait for the bucket, would take seconds on any machine.
+    assert sorted(took)[5] < 1, took
     # Also while the bucket is still being told of the branch.
-    assert sorted(deleted)[5] < 2, deleted
+    assert sorted(deleted)[5] < 5, deleted
 
 
 def test_what_cannot_be_branched(history):

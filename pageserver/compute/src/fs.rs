@@ -44,7 +44,7 @@ pub async fn serve<S: PageSource>(
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
             let (volume, device) = (Arc::clone(&volume), Arc::clone(&device));
-            env::spawn::blocking(move || serve::requests(&volume, &device))
+            env::spawn::vital_blocking("file system", move || serve::requests(&volume, &device))
         })
         .collect();
     if resume && let Err(error) = device.ask_for_unanswered() {

@@ -75,6 +75,11 @@ pub(super) async fn run(job: Arc<Job>) {
 }
 
 impl Job {
+    /// What it has made is left for the next start to remove.
+    pub(super) fn note_panic(&self, reason: String) {
+        self.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(reason)));
+    }
+
     async fn attach(&self) -> Result<(), AttachError> {
         let mut client = self.or_cancelled(self.connect()).await?;
         self.or_cancelled(checks::check_server(&mut client)).await?;

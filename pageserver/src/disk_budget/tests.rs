@@ -60,7 +60,7 @@ async fn small_batches_are_slowed_by_their_sum() {
         budget.admit(1024).await.unwrap();
     }
     let took = started.elapsed().as_secs_f64();
-    assert!((0.015..0.018).contains(&took), "a MiB takes 16 ms at this pace, and took {took} s");
+    assert!((0.015..0.03).contains(&took), "a MiB takes 16 ms at this pace, and took {took} s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,6 +33,7 @@ struct Gauges {
     block_memory: Of<1>,
     tenant_states: Of<1>,
     timeline_states: Of<1>,
+    task_panics: Of<1>,
 }
 
 /// The whole text of a scrape, of the kind `wanted`.
@@ -43,13 +44,20 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     for (usage, bytes) in block_cache::memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
     }
-    let mut active = 0;
+    for (task, panics) in env::spawn::panics() {
+        set(&gauges.task_panics, [("task", task.to_owned())], panics);
+    }
+    // Those that could not be opened, and those that broke since.
+    let (mut active, mut broken) = (0, manager.broken().len() as u64);
     for timeline in tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten() {
-        active += u64::from(timeline.broken().is_none());
+        match timeline.broken() {
+            None => active += 1,
+            Some(_) => broken += 1,
+        }
         gauges.add(&timeline, sources.is_following(&timeline));
     }
     set(&gauges.timeline_states, [("state", "Active".to_owned())], active);
-    set(&gauges.timeline_states, [("state", "Broken".to_owned())], manager.broken().len() as u64);
+    set(&gauges.timeline_states, [("state", "Broken".to_owned())], broken);
     METRICS.scrape(&gauges.registry(), wanted)
 }
 
@@ -116,6 +124,8 @@ impl Gauges {
         registry.register("block_memory_bytes", help, self.block_memory.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
+        let help = "Panics since the process started, by task";
+        registry.register("task_panics", help, self.task_panics.clone());
         registry
     }
 }

@@ -91,8 +91,8 @@ impl Scrubs {
             return Err(ManageError::Conflict(format!("tenant {tenant} is being scrubbed")));
         }
         jobs.insert(tenant, Arc::clone(&job));
-        let (running, manager) = (Arc::clone(&job), manager.clone());
-        env::spawn::task("scrub", async move {
+        let (running, panicked, manager) = (Arc::clone(&job), Arc::clone(&job), manager.clone());
+        let work = async move {
             let result = scrub::scrub(&subject, options, &running.progress).await;
             let (found, fixed) = result.as_ref().map_or((0, 0), |report| (report.findings.len(), report.fixed()));
             if found > 0 {
@@ -104,7 +104,8 @@ impl Scrubs {
                 tracing::warn!(%tenant, "what a scrub has mended is opened at the next start: {error}");
             }
             *running.result.lock() = Some(result.map_err(|error| error.to_string()));
-        });
+        };
+        env::spawn::watched("scrub", work, move |reason| *panicked.result.lock() = Some(Err(reason)));
         drop(jobs);
         Ok(job.answer())
     }

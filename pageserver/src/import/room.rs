@@ -138,8 +138,19 @@ impl Room {
             let Some(layer) = state.here.pop_front() else { return };
             state.uploading += 1;
             let upload = upload_and_go_on(Arc::clone(self), Arc::clone(remote), layer);
-            env::spawn::task("upload of a layer of an import", upload);
+            let room = Arc::clone(self);
+            env::spawn::watched("upload of a layer of an import", upload, move |reason| room.note_panic(reason));
         }
+    }
+
+    /// The layer that was being uploaded stays here, unless its file is gone already: then it is in the bucket.
+    fn note_panic(&self, reason: String) {
+        {
+            let mut state = self.state.lock();
+            state.uploading -= 1;
+            state.failed = Some(reason);
+        }
+        self.ended.send_modify(|ended| *ended += 1);
     }
 
     /// Uploads a layer, tries again if need be, and removes its file.

@@ -126,10 +126,10 @@ impl TenantManager {
     /// others from serving: see [`TenantManager::broken`].
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
         let manager = Self::load_all(conf, false).await?;
-        env::spawn::task("tend timelines", manager.clone().tend());
+        env::spawn::vital("tend timelines", manager.clone().tend());
         let all = manager.clone();
         let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
-        env::spawn::task("local disk", keeper);
+        env::spawn::vital("local disk", keeper);
         let all = manager.clone();
         let warming = warm::keep(conf, move || all.open_tenants(), manager.inner.cancel.clone());
         *manager.inner.warming.lock() = Some(env::spawn::task("hot layers", warming));

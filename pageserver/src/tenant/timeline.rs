@@ -271,6 +271,11 @@ impl Timeline {
         self.state.broken().map(str::to_owned)
     }
 
+    /// See [`TimelineState::note_panic`].
+    pub(crate) fn note_panic(&self, reason: String) {
+        self.state.note_panic(reason);
+    }
+
     /// All layers at this moment: in-memory ones from new to old, then files.
     pub fn layers(&self) -> Vec<LayerInfo> {
         info::layers(&self.state)

@@ -50,7 +50,7 @@ impl From<IntakeError> for Failure {
         match error {
             IntakeError::Wal(error) => Self::Wal(error),
             IntakeError::Ingest { source, .. } => Self::Ingest(source),
-            IntakeError::BrokeOff(_) => Self::Transient(error.to_string()),
+            IntakeError::BrokeOff(_) => Self::Storage(StorageError::Internal(error.to_string())),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::slot;
 use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState};
 use crate::context::{DownloadBehavior, RequestContext};
-use crate::ingest::pipeline::{WalIntake, WalPiece};
+use crate::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
 use crate::task_mgr::TaskKind;
 use crate::tenant::timeline::{RecordLsn, Timeline};
 
@@ -246,6 +246,9 @@ impl Session<'_> {
         };
         // The intake goes through what it has, and makes it visible.
         let (_, taken_in) = intake.finish().await;
+        if let Err(error @ IntakeError::BrokeOff(_)) = &taken_in {
+            self.receiver.timeline.note_panic(error.to_string());
+        }
         taken_in?;
         let ended = ended?;
         if ended == Ended::Stopped {

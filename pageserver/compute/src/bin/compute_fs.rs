@@ -147,7 +147,7 @@ async fn serve(layout: &Layout, serving: &Serving, resume: bool) -> Result<()> {
     let connection = std::io::stdin().as_fd().try_clone_to_owned()?;
     let Some(root) = &serving.source_directory else {
         let source = Origin::of(layout)?.source()?;
-        env::spawn::task("look for another page server", origin::keep_up(layout.clone(), source.clone()));
+        env::spawn::vital("look for another page server", origin::keep_up(layout.clone(), source.clone()));
         return Ok(compute::fs::serve(layout, connection, source, serving.policy(), resume).await?);
     };
     let source = DirectorySource::open(root).with_context(|| root.display().to_string())?;

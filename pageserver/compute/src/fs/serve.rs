@@ -155,7 +155,7 @@ fn read<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut reques
         Err(pending) => pending,
     };
     let (volume, device) = (Arc::clone(volume), Arc::clone(device));
-    env::spawn::task("read", async move {
+    env::spawn::vital("read", async move {
         let answer = volume.finish_read(&file, pending).await;
         device.answer(request.unique, &answer.map_err(errno));
     });
@@ -175,7 +175,7 @@ fn write<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut reque
     }
     // Rare: part of a block that is not here, or a full disk. Then it may take long, and takes its bytes with it.
     let (volume, device, data) = (Arc::clone(volume), Arc::clone(device), data.to_vec());
-    env::spawn::task("write", async move {
+    env::spawn::vital("write", async move {
         let written = volume.write(&file, offset, &data).await;
         device.answer(request.unique, &written.map(|()| answer().0).map_err(errno));
     });
@@ -235,7 +235,7 @@ fn set_attr<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut re
     }
     let file = volume.overlay.file(node).map_err(errno)?;
     let (volume, device) = (Arc::clone(volume), Arc::clone(device));
-    env::spawn::task("truncate", async move {
+    env::spawn::vital("truncate", async move {
         let outcome = volume.truncate(&file, size).await.and_then(|()| finish(&volume));
         device.answer(request.unique, &outcome.map(|out| out.0).map_err(errno));
     });

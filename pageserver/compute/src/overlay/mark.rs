@@ -35,9 +35,8 @@ pub(crate) fn read(file: &File) -> io::Result<Option<Mark>> {
         Err(Errno::NODATA) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    let (id, limit) = value.split_at(8);
-    let id = u64::from_le_bytes(id.try_into().expect("eight bytes"));
-    Ok(Some(Mark { id, limit: u32::from_le_bytes(limit.try_into().expect("four bytes")) }))
+    let [id @ .., l0, l1, l2, l3] = value;
+    Ok(Some(Mark { id: u64::from_le_bytes(id), limit: u32::from_le_bytes([l0, l1, l2, l3]) }))
 }
 
 /// The blocks below `limit` that are in the file: those that have no hole.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use env::clock::timeout;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
 use pageserver_api::reltag::RelTag;
 use pageserver_client::{ClientError, PageReceiver, PageSender, PageServer};
@@ -19,7 +20,6 @@ use parking_lot::Mutex;
 use postgres_formats::page::{PageBytes, set_data_checksum};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
-use env::clock::timeout;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
@@ -84,7 +84,7 @@ impl PagestreamSource {
             permits: Semaphore::new(CONNECTIONS),
             next_id: AtomicU64::new(1),
         });
-        env::spawn::task("lease of the boot LSN", lease::keep(Arc::downgrade(&inner)));
+        env::spawn::vital("lease of the boot LSN", lease::keep(Arc::downgrade(&inner)));
         Self { inner }
     }
 

@@ -140,7 +140,7 @@ impl Running {
         };
         let service = PageService::new(self.manager.clone(), secrets.auth(settings.pg_auth_type), options);
         let serving = service.serve(listener, self.cancel.child_token());
-        env::spawn::task("page service", self.tasks.track_future(serving));
+        env::spawn::vital("page service", self.tasks.track_future(serving));
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Running {
         };
         let sources = Sources::new(self.attacher.clone(), self.receivers.clone());
         let serving = http::serve(listener, options, self.manager.clone(), sources, self.cancel.child_token());
-        env::spawn::task("management interface", self.tasks.track_future(serving));
+        env::spawn::vital("management interface", self.tasks.track_future(serving));
         Ok(())
     }
 

@@ -55,9 +55,9 @@ impl TenantManager {
     /// Serves the tenant from now on.
     pub(super) fn adopt(&self, id: TenantShardId, tenant: Tenant) {
         if let Some(remote) = &tenant.remote {
-            env::spawn::task("watch over a tenant's generation", self.clone().when_fenced(Arc::clone(remote)));
+            env::spawn::vital("watch over a tenant's generation", self.clone().when_fenced(Arc::clone(remote)));
             if !self.inner.idle {
-                env::spawn::task("look again for timelines", self.clone().look_again_later(id, remote.generation()));
+                env::spawn::vital("look again for timelines", self.clone().look_again_later(id, remote.generation()));
             }
         }
         self.inner.tenants.write().insert(id, tenant);

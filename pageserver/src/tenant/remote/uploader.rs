@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -82,6 +82,8 @@ struct Shared {
     cancel: CancellationToken,
     /// Nothing more is uploaded.
     ended: CancellationToken,
+    /// The task's panic.
+    panicked: OnceLock<String>,
 }
 
 /// What the task knows of the bucket.
@@ -129,9 +131,14 @@ impl Uploader {
             published: watch::Sender::new(0),
             cancel: CancellationToken::new(),
             ended: CancellationToken::new(),
+            panicked: OnceLock::new(),
             remote,
         });
-        let task = env::spawn::task("upload", run(Arc::clone(&shared), published));
+        let broken = Arc::clone(&shared);
+        let task = env::spawn::watched("upload", run(Arc::clone(&shared), published), move |reason| {
+            broken.note_error(Some(&StorageError::Internal(reason.clone())));
+            let _ = broken.panicked.set(reason);
+        });
         Self { shared, task: Mutex::new(Some(task)) }
     }
 
@@ -185,6 +192,11 @@ impl Uploader {
     /// How it goes.
     pub(crate) fn status(&self) -> UploadStatus {
         self.shared.status.lock().clone()
+    }
+
+    /// The panic of its task: nothing more is uploaded.
+    pub(crate) fn panicked(&self) -> Option<&str> {
+        self.shared.panicked.get().map(String::as_str)
     }
 
     /// Returns when the task has ended, or is told to.

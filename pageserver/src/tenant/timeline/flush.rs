@@ -84,8 +84,8 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
 /// Writes all frozen layers in a task of its own, which goes on if the caller goes away. With `target`, a position up
 /// to which nothing is in the open layer, that position is made durable too.
 fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> JoinHandle<Result<(), StorageError>> {
-    let state = Arc::clone(state);
-    env::spawn::task("flush of frozen layers", async move {
+    let (state, panicked) = (Arc::clone(state), Arc::clone(state));
+    let work = async move {
         let mut result = write_frozen(&state, target).await;
         if result.as_ref().is_err_and(StorageError::is_disk_full) && state.conf.disk_budget.make_room().await {
             result = write_frozen(&state, target).await;
@@ -96,7 +96,8 @@ fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> 
             tracing::warn!(timeline = %state.timeline_id, "flush failed, will be tried again: {error}");
         }
         result
-    })
+    };
+    env::spawn::watched("flush of frozen layers", work, move |reason| panicked.note_panic(reason))
 }
 
 async fn join(task: JoinHandle<Result<(), StorageError>>) -> Result<(), StorageError> {

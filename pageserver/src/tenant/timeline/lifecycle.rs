@@ -326,7 +326,10 @@ pub(super) fn assemble(
     }
     if timeline.state.uploader.is_some() {
         bucket::submit(&timeline.state, manifest, &map);
-        env::spawn::task("note that it is in the bucket", bucket::note_when_in_bucket(Arc::clone(&timeline.state)));
+        let (state, panicked) = (Arc::clone(&timeline.state), Arc::clone(&timeline.state));
+        env::spawn::watched("note that it is in the bucket", bucket::note_when_in_bucket(state), move |reason| {
+            panicked.note_panic(reason);
+        });
     }
     timeline
 }

@@ -235,7 +235,8 @@ impl TimelineState {
 
     /// Why the timeline takes no more writes, if so.
     pub(crate) fn broken(&self) -> Option<&str> {
-        self.broken.get().map(String::as_str)
+        let uploads = || self.uploader.as_ref().and_then(Uploader::panicked);
+        self.broken.get().map(String::as_str).or_else(uploads)
     }
 
     /// What redo depends on, at all times that this timeline knows of.
@@ -311,10 +312,15 @@ impl TimelineState {
         if let Some(uploader) = &self.uploader {
             uploader.remote().check_known()?;
         }
-        match self.broken.get() {
+        match self.broken() {
             Some(reason) => Err(StorageError::Internal(format!("timeline takes no more writes after: {reason}"))),
             None => Ok(()),
         }
+    }
+
+    /// A task that worked on the timeline has panicked: what it left half done is not built upon.
+    pub(crate) fn note_panic(&self, reason: String) {
+        self.note_error(&StorageError::Internal(reason));
     }
 
     /// Remembers an error after which nothing more may be written.

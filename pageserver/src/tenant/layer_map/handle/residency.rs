@@ -198,7 +198,8 @@ impl Layer {
             return;
         }
         let layer = Arc::clone(self);
-        env::spawn::task("download of a layer", async move {
+        let panicked = Arc::clone(self);
+        let work = async move {
             let turn = DOWNLOADS.acquire().await;
             let ctx = RequestContext::new(TaskKind::LayerDownload, DownloadBehavior::Download);
             if let Err(error) = layer.download(&ctx).await
@@ -209,6 +210,10 @@ impl Layer {
                 env::clock::sleep(DOWNLOAD_PAUSE).await;
             }
             layer.download_wanted.store(false, Ordering::Release);
+        };
+        // Reads go on from the bucket.
+        env::spawn::watched("download of a layer", work, move |_| {
+            panicked.download_wanted.store(false, Ordering::Release);
         });
     }
 }
