@@ -106,8 +106,7 @@ impl SerializedValueBatch {
     }
 
     fn push_meta(&mut self, key: CompactKey, lsn: Lsn, start: usize, len: usize, will_init: bool) {
-        let offset = u32::try_from(start).expect("a batch is smaller than 4 GiB");
-        let len = u32::try_from(len).expect("a value is smaller than 4 GiB");
+        let [offset, len] = [start, len].map(|n| u32::try_from(n).expect("a batch is smaller than 4 GiB"));
         self.max_lsn = self.max_lsn.max(lsn);
         self.metadata.push(ValueMeta { key, lsn, offset, len, will_init });
     }

@@ -46,7 +46,7 @@ impl TablespaceTable {
 
     /// The value to store. Always the same for equal tables.
     pub fn encode(&self) -> Vec<u8> {
-        self.ser().expect("a table in memory can be serialized")
+        self.to_bytes()
     }
 
     /// What stands for tablespace `oid` in keys.

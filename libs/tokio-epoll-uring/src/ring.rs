@@ -214,11 +214,11 @@ impl Ring {
 
     /// The future of an operation is dropped: keeps what it owns until the kernel is done with it.
     pub(crate) fn abandon<R: Discard + 'static>(&self, slot: SlotId, resources: R) {
-        let mut resources = Some(resources);
-        let mut take = || Box::new(resources.take().expect("taken once"));
-        let outcome = self.lock().slots.abandon(slot, || take());
-        if let Abandoned::Done(result) = outcome {
-            take().discard(result);
+        let outcome = self.lock().slots.abandon(slot, Box::new(resources));
+        match outcome {
+            Abandoned::Kept => {}
+            Abandoned::NotStarted(resources) => drop(resources),
+            Abandoned::Done(result, resources) => resources.discard(result),
         }
     }
 

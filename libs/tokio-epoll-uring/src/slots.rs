@@ -37,10 +37,10 @@ pub(crate) enum Completion {
 pub(crate) enum Abandoned {
     /// The kernel has or may have it; the slot took the resources.
     Kept,
-    /// It never reached the kernel.
-    NotStarted,
+    /// It never reached the kernel. What it owned is given back, to be freed outside the lock.
+    NotStarted(Box<dyn Discard>),
     /// It is complete.
-    Done(i32),
+    Done(i32, Box<dyn Discard>),
 }
 
 #[derive(Default)]
@@ -103,19 +103,19 @@ impl Slots {
         Some(result)
     }
 
-    /// The future of the operation is dropped. `resources` is called if the slot has to keep them.
-    pub(crate) fn abandon(&mut self, id: SlotId, resources: impl FnOnce() -> Box<dyn Discard>) -> Abandoned {
+    /// The future of the operation is dropped. The slot keeps `resources` if it has to.
+    pub(crate) fn abandon(&mut self, id: SlotId, resources: Box<dyn Discard>) -> Abandoned {
         if let Some(result) = self.take_result(id) {
-            return Abandoned::Done(result);
+            return Abandoned::Done(result, resources);
         }
         let slot = self.get_mut(id);
         match slot {
             Slot::Queued(_) => {
                 *slot = Slot::Cancelled;
-                Abandoned::NotStarted
+                Abandoned::NotStarted(resources)
             }
             Slot::InFlight(_) => {
-                *slot = Slot::Abandoned(resources());
+                *slot = Slot::Abandoned(resources);
                 Abandoned::Kept
             }
             _ => unreachable!("a future is dropped once"),

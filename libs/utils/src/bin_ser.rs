@@ -41,6 +41,14 @@ macro_rules! encoding {
                 Ok(out)
             }
 
+            /// Encodes a value of a type that has a fixed-width form, into memory: nothing can go wrong.
+            fn to_bytes(&self) -> Vec<u8>
+            where
+                Self: Serialize,
+            {
+                self.ser().expect("the type has a fixed-width form, and memory takes it")
+            }
+
             /// Encodes into `writer`.
             fn ser_into<W: Write>(&self, writer: &mut W) -> Result<(), SerializeError>
             where

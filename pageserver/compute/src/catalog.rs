@@ -103,9 +103,10 @@ fn read_index(file: &File) -> io::Result<Option<Index>> {
     let Some(footer_at) = size.checked_sub(FOOTER as u64) else { return Ok(None) };
     let mut footer = [0; FOOTER];
     file.read_exact_at(&mut footer, footer_at)?;
-    let [count, crc] = [&footer[..4], &footer[4..8]].map(|n| u32::from_le_bytes(n.try_into().expect("four bytes")));
+    let [n0, n1, n2, n3, c0, c1, c2, c3, magic @ ..] = footer;
+    let (count, crc) = (u32::from_le_bytes([n0, n1, n2, n3]), u32::from_le_bytes([c0, c1, c2, c3]));
     let index_size = count as usize * ENTRY;
-    if &footer[8..] != MAGIC || size != (count as usize * BLOCK + index_size + FOOTER) as u64 {
+    if magic != *MAGIC || size != (count as usize * BLOCK + index_size + FOOTER) as u64 {
         return Ok(None);
     }
     let mut bytes = vec![0; index_size + 4];

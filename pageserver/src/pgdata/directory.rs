@@ -25,7 +25,7 @@ pub type TwoPhaseDir = BTreeSet<u64>;
 
 /// Encodes a directory value.
 pub fn encode<T: Serialize>(value: &T) -> Bytes {
-    Bytes::from(value.ser().expect("a directory in memory can be serialized"))
+    Bytes::from(value.to_bytes())
 }
 
 /// Decodes the value of directory key `key`.

@@ -34,8 +34,8 @@ impl Default for RemoteOptions {
             retry_deadline: Duration::from_secs(60),
             max_attempts: 50,
             first_pause: Duration::from_millis(100),
-            upload_concurrency: NonZeroUsize::new(8).expect("not zero"),
-            read_concurrency: NonZeroUsize::new(64).expect("not zero"),
+            upload_concurrency: const { NonZeroUsize::new(8).unwrap() },
+            read_concurrency: const { NonZeroUsize::new(64).unwrap() },
             part_size: 16 << 20,
         }
     }

@@ -94,7 +94,7 @@ impl Prefixes {
     }
 
     fn look_up(&mut self, prefix: i128) -> u32 {
-        let next = u32::try_from(self.list.len()).expect("fewer than 2^32 relations in a layer");
+        let next = number(self.list.len());
         let number = *self.numbers.entry(prefix).or_insert(next);
         if number == next {
             self.list.push(prefix);
@@ -207,6 +207,11 @@ fn keep_last_of_equals(versions: &mut Vec<Version>) {
     versions.reverse();
     versions.dedup_by_key(|version| (version.key, version.lsn));
     versions.reverse();
+}
+
+/// A layer's values, and its relations, are numbered in 32 bits.
+fn number(len: usize) -> u32 {
+    u32::try_from(len).expect("fewer than 2^32 values in a layer")
 }
 
 #[cfg(test)]

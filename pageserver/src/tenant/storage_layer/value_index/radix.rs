@@ -36,7 +36,7 @@ impl Order {
 
 /// The stable order of `keys`, which are `len`.
 pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Order {
-    let count = u32::try_from(len).expect("fewer than 2^32 values in a layer");
+    let count = super::number(len);
     if keys.clone().is_sorted() {
         return Order::Identity(count);
     }
