@@ -14,7 +14,7 @@ WORKERS ?= 2
 TESTED = --locked --workspace --profile tested
 
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
-.PHONY: test-api
+.PHONY: test-api golden
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compute bench demo demo-s3 clean
 
@@ -76,6 +76,11 @@ fuzz:  ## every fuzz target for FUZZ_SECONDS, with the seeds that there are (nig
 
 fuzz-seeds:  ## seeds for decoder and redo from the WAL of a Postgres 15
 	scripts/fuzz_seeds.sh
+
+golden:  ## a store of today's formats in pageserver/tests/golden/NAME: make golden NAME=2026-11
+	test -n "$(NAME)" && test ! -e pageserver/tests/golden/$(NAME)
+	GOLDEN=$(abspath pageserver/tests/golden/$(NAME)) \
+		$(CARGO) test $(TESTED) --test remote_tenants golden::write_one -- --ignored
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) fmt --all --check

@@ -201,6 +201,21 @@ mod tests {
         assert_eq!(seen, [5, 1, 5, 3, 5, 5]);
     }
 
+    /// What a version of November 2026 has written; computes keep such files.
+    #[test]
+    fn the_first_format_is_read_and_written_for_ever() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let path = dir.path().join("blocks");
+        let mut writer = CatalogWriter::create(path.as_std_path()).unwrap();
+        writer.add(REL, 7, &[7; BLOCK]).unwrap();
+        writer.finish().unwrap();
+        let written = std::fs::read(&path).unwrap();
+        let (image, tail) = written.split_at(BLOCK);
+        assert!(image.iter().all(|byte| *byte == 7));
+        let hex: String = tail.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "7f06000005000000eb0400000700000000805c34710100000030f6034b5053434154413031");
+    }
+
     #[test]
     fn damage_is_seen() {
         let dir = camino_tempfile::tempdir().unwrap();

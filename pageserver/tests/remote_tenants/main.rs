@@ -2,6 +2,7 @@
 
 mod crash_points;
 mod damaged;
+mod golden;
 mod owners;
 #[path = "../remote_support/mod.rs"]
 mod remote_support;

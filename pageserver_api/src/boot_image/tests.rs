@@ -90,3 +90,30 @@ proptest! {
         let _ = Sums::decode(&bytes);
     }
 }
+
+/// What a version of November 2026 has written; computes keep such files.
+#[test]
+fn the_first_formats_are_read_and_written_for_ever() {
+    let rel = RelTag { spcnode: 1663, dbnode: 5, relnode: 1259, forknum: 0 };
+    let manifest = Manifest {
+        lsn: Lsn(0x0102_0304_0506),
+        pg_version: 17,
+        catalog_version: 202_406_281,
+        data_checksums: true,
+        system_identifier: 7_000_000_000_000_000_001,
+        relations: vec![RelationSize { rel, blocks: 14 }],
+    };
+    let index = CatalogIndex(vec![CatalogBlock { rel, block: 3, crc: 0xDEAD_BEEF }]);
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(
+        hex(manifest.encode()),
+        "504753424f4f544d000000010000010203040506000000110c107989016124fee993bc00010000000000000001000006\
+         7f00000005000004eb000000000ea04d55d4"
+    );
+    assert_eq!(
+        hex(index.encode()),
+        "504753424f4f54430000000100000000000000010000067f00000005000004eb0000000003deadbeef4dc9eefc"
+    );
+    let sums = Sums(vec![Sum { path: "upper/PG_VERSION".to_owned(), size: 3, crc: 0x0123_4567 }]);
+    assert_eq!(sums.encode(), "01234567 3 upper/PG_VERSION\nc510d21a end\n");
+}

@@ -80,7 +80,9 @@ impl Served {
         let (path, seen, until) = (dir.path().to_owned(), Arc::clone(&most), Arc::clone(&watching));
         std::thread::spawn(move || {
             while until.load(Ordering::Relaxed) {
-                seen.fetch_max(on_disk(&path), Ordering::Relaxed);
+                // A walk while files come and go may count what was never there at once.
+                let bytes = [on_disk(&path), on_disk(&path), on_disk(&path)].into_iter().min();
+                seen.fetch_max(bytes.unwrap_or_default(), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
