@@ -6,5 +6,6 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod clock;
+pub mod planted;
 pub mod random;
 pub mod spawn;

@@ -15,6 +15,8 @@ use std::task::Poll;
 
 use tokio::task::JoinHandle;
 
+use crate::planted;
+
 static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 /// Panics of tasks since the process started, by the tasks' names.
@@ -102,34 +104,6 @@ fn told(name: &'static str, panic: &(dyn Any + Send)) -> String {
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-/// Makes the next task of a name panic, in builds with debug assertions: the one that the environment variable
-/// `PLANT_PANIC` names, if there is one, or that a test names.
-pub mod planted {
-    use std::sync::LazyLock;
-
-    use super::{Future, Mutex, PoisonError};
-
-    static NEXT: LazyLock<Mutex<Option<String>>> = LazyLock::new(|| Mutex::new(std::env::var("PLANT_PANIC").ok()));
-
-    /// The next task called `name` panics as soon as it runs.
-    pub fn panic_in(name: &str) {
-        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
-    }
-
-    /// Whether it has.
-    pub fn is_over() -> bool {
-        NEXT.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
-    pub(super) async fn before<F: Future>(name: &'static str, future: F) -> F::Output {
-        if cfg!(debug_assertions) {
-            let taken = NEXT.lock().unwrap_or_else(PoisonError::into_inner).take_if(|next| next == name);
-            assert!(taken.is_none(), "planted");
-        }
-        future.await
-    }
 }
 
 #[cfg(test)]

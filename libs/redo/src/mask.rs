@@ -6,11 +6,14 @@
 
 mod files;
 mod index;
+mod parts;
 #[cfg(test)]
 mod tests;
 
-use postgres_formats::page::{LpFlags, PD_ALL_VISIBLE, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut};
+use postgres_formats::page::PageMut;
 use postgres_formats::rmgr::RmgrId;
+
+use parts::{mask_hint_bits, mask_padding, mask_unused};
 
 use crate::heap::tuple::{TupleMut, infomask};
 
@@ -45,38 +48,6 @@ fn mask_lsn_and_checksum(page: &mut PageMut<'_>) {
     page.set_checksum(0);
 }
 
-/// `mask_page_hint_bits`: hints about free space and visibility, which may be set without WAL.
-fn mask_hint_bits(page: &mut PageMut<'_>) {
-    page.set_prune_xid(0);
-    page.set_flags(page.flags() & !(PD_HAS_FREE_LINES | PD_PAGE_FULL | PD_ALL_VISIBLE));
-}
-
-/// `mask_unused_space`: bytes between line pointers and tuples are what happened to be there.
-fn mask_unused(page: &mut PageMut<'_>) {
-    let hole = usize::from(page.lower())..usize::from(page.upper());
-    if let Some(hole) = page.bytes_mut().get_mut(hole) {
-        hole.fill(0);
-    }
-}
-
-/// `mask_lp_flags`: line pointers of leaf pages are marked dead without WAL.
-fn mask_line_pointer_flags(page: &mut PageMut<'_>) {
-    for offset in 1..=page.max_offset() {
-        if let Ok(item) = page.item_id(offset) {
-            let _ = page.set_item_id(offset, item.with_flags(LpFlags::Unused));
-        }
-    }
-}
-
-/// `mask_page_content`: everything but the header, and its bounds of the hole.
-fn mask_content(page: &mut PageMut<'_>) {
-    if let Some(content) = page.bytes_mut().get_mut(24..) {
-        content.fill(0);
-    }
-    page.set_lower(0);
-    page.set_upper(0);
-}
-
 /// `heap_mask`: hint bits of tuples, command ids, speculative tokens, alignment padding.
 fn mask_heap(page: &mut PageMut<'_>, blkno: u32) {
     mask_hint_bits(page);
@@ -104,17 +75,5 @@ fn mask_heap_tuple(page: &mut PageMut<'_>, blkno: u32, offset: u16) {
     tuple.set_xvac(0);
     if tuple.ctid_offset() == SPECULATIVE {
         tuple.set_ctid(blkno, offset);
-    }
-}
-
-/// Zeroes the bytes that align the next item: they are whatever was there before.
-fn mask_padding(page: &mut PageMut<'_>, offset: u16) {
-    if let Ok(item) = page.item_id(offset)
-        && item.has_storage()
-    {
-        let end = usize::from(item.offset()) + usize::from(item.len());
-        if let Some(padding) = page.bytes_mut().get_mut(end..end.next_multiple_of(8)) {
-            padding.fill(0);
-        }
     }
 }

@@ -3,50 +3,25 @@
 //! The archive is unpacked as it comes, and believed when all its sums are right; then the manifest and the catalog
 //! blocks are put into the files that the file system reads.
 
+mod error;
 mod unpack;
 
 use std::io;
 use std::path::Path;
 
-use pageserver_api::boot_image::{
-    BootImageError, CATALOG_INDEX_NAME, CATALOG_PAGES_NAME, CatalogIndex, MANIFEST_NAME, Manifest,
-};
+use pageserver_api::boot_image::{CATALOG_INDEX_NAME, CATALOG_PAGES_NAME, CatalogIndex, MANIFEST_NAME, Manifest};
 use pageserver_api::reltag::RelTag;
-use pageserver_client::{ClientError, PageServer};
+use pageserver_client::PageServer;
+
+pub use error::BootError;
+use error::io_error;
 
 use crate::BLOCK;
 use crate::catalog::CatalogWriter;
 use crate::layout::Layout;
 use crate::private;
-use crate::source::pagestream::TimelineAt;
+use crate::source::timeline_at::TimelineAt;
 use crate::source::{RelFork, RelationFile};
-
-/// Why a compute's directory was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum BootError {
-    /// The page server did not give the image.
-    #[error("{0}")]
-    Client(#[from] ClientError),
-    /// It is damaged.
-    #[error("{0}")]
-    Image(#[from] BootImageError),
-    /// A file of it is not as its sum says, or is missing.
-    #[error("boot image: {path}: {problem}")]
-    File {
-        /// Which file.
-        path: String,
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// The local disk.
-    #[error("{path}: {source}")]
-    Io {
-        /// Which file.
-        path: String,
-        /// What the system says.
-        source: io::Error,
-    },
-}
 
 /// What a boot image said.
 #[derive(Clone, Debug)]
@@ -57,11 +32,6 @@ pub struct Booted {
     pub catalog_blocks: usize,
     /// Bytes of the archive's files.
     pub bytes: u64,
-}
-
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> BootError {
-    let path = path.display().to_string();
-    move |source| BootError::Io { path, source }
 }
 
 /// Fills the directory of a compute, which exists and is empty.

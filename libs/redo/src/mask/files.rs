@@ -3,7 +3,7 @@
 use postgres_formats::page::{LpFlags, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut, PageRef};
 
 use super::index::{gin_flag, gist_flag, hash_flag, set_special_u16, special_u16};
-use super::{mask_content, mask_padding, mask_unused};
+use super::parts::{mask_content, mask_padding, mask_unused};
 use crate::btree;
 use crate::heap::tuple::{TupleMut, infomask};
 use crate::sequence;

@@ -2,7 +2,7 @@
 
 use postgres_formats::page::PageMut;
 
-use super::{mask_content, mask_hint_bits, mask_line_pointer_flags, mask_unused};
+use super::parts::{mask_content, mask_hint_bits, mask_line_pointer_flags, mask_unused};
 use crate::btree;
 use crate::page::RedoPage;
 

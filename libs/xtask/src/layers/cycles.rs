@@ -29,15 +29,15 @@ pub(crate) fn check(
 ) -> Result<Seen> {
     let mut seen = Seen { modules: 0, largest: 0 };
     for member in members {
-        let mut largest: Vec<String> = Vec::new();
+        let mut found = Vec::new();
         for file in root_files(&root.join(&member.dir)) {
             let modules = source::read_crate(&file)?;
             seen.modules += modules.len();
-            let cycles = cycles(&modules).into_iter().chain([largest]);
-            largest = cycles.max_by_key(Vec::len).unwrap_or_default();
+            found.extend(cycles(&modules));
         }
-        seen.largest = seen.largest.max(largest.len());
-        judge(&member.name, &largest, allowed.get(&member.name).copied().unwrap_or(0), findings);
+        let largest = found.iter().map(Vec::len).max().unwrap_or(0);
+        seen.largest = seen.largest.max(largest);
+        judge(&member.name, &found, allowed.get(&member.name).copied().unwrap_or(0), findings);
     }
     for name in allowed.keys().filter(|name| !members.iter().any(|member| &member.name == *name)) {
         findings.push(format!("docs/layers.toml: cycles: {name} is not a crate of the workspace"));
@@ -45,14 +45,16 @@ pub(crate) fn check(
     Ok(seen)
 }
 
-fn judge(name: &str, largest: &[String], allowed: usize, findings: &mut Vec<String>) {
-    let found = largest.len();
-    if found > allowed {
+fn judge(name: &str, cycles: &[Vec<String>], allowed: usize, findings: &mut Vec<String>) {
+    for cycle in cycles.iter().filter(|cycle| cycle.len() > allowed) {
         let most = if allowed == 0 { String::new() } else { format!(", at most {allowed} may") };
-        findings.push(format!("{name}: {found} modules use each other in a circle{most}: {}", largest.join(", ")));
-    } else if found < allowed {
+        let (found, cycle) = (cycle.len(), cycle.join(", "));
+        findings.push(format!("{name}: {found} modules use each other in a circle{most}: {cycle}"));
+    }
+    let largest = cycles.iter().map(Vec::len).max().unwrap_or(0);
+    if largest < allowed {
         findings
-            .push(format!("docs/layers.toml: the largest cycle of {name} has {found} modules now: lower its entry"));
+            .push(format!("docs/layers.toml: the largest cycle of {name} has {largest} modules now: lower its entry"));
     }
 }
 

@@ -13,7 +13,7 @@ use pageserver_api::boot_image::{SUMS_NAME, Sums};
 use pageserver_client::BackupStream;
 use tar::{Archive, EntryType};
 
-use super::{BootError, io_error};
+use super::error::{BootError, io_error};
 use crate::private;
 
 /// Pieces of the archive that may wait to be written.

@@ -18,11 +18,9 @@ use pageserver_api::reltag::RelTag;
 use pageserver_client::{ClientError, PageReceiver, PageSender, PageServer};
 use parking_lot::Mutex;
 use postgres_formats::page::{PageBytes, set_data_checksum};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
-use utils::id::{TenantId, TimelineId};
-use utils::lsn::Lsn;
 
+pub use super::timeline_at::TimelineAt;
 use super::{PageSource, RelFork, RelationFile, SourceError};
 use crate::{BLOCK, boot};
 
@@ -36,19 +34,6 @@ const EXCHANGE: Duration = Duration::from_secs(20);
 const GIVE_UP: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// Which timeline, as of when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TimelineAt {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// The timeline.
-    pub timeline: TimelineId,
-    /// The LSN.
-    pub lsn: Lsn,
-    /// Whether the cluster has data checksums: the page service's pages do not.
-    pub data_checksums: bool,
-}
 
 /// A timeline as of an LSN. Cheap to clone.
 #[derive(Clone)]
@@ -84,7 +69,7 @@ impl PagestreamSource {
             permits: Semaphore::new(CONNECTIONS),
             next_id: AtomicU64::new(1),
         });
-        env::spawn::vital("lease of the boot LSN", lease::keep(Arc::downgrade(&inner)));
+        env::spawn::vital("lease of the boot LSN", lease::keep(inner.server.subscribe(), inner.at.clone()));
         Self { inner }
     }
 

@@ -9,7 +9,7 @@ use utils::id::TimelineId;
 
 use super::inventory::There;
 use super::report::{Finding, Kind, Place, Report};
-use super::{Options, Subject};
+use super::subject::{Options, Subject};
 use crate::config::ServerIdentity;
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};

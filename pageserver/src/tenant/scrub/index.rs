@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use utils::id::TimelineId;
 
-use super::Options;
 use super::bucket::{Bucket, Objects};
 use super::local::Local;
 use super::rebuild::{Rebuild, invariant_broken};
 use super::report::{Kind, Report};
+use super::subject::Options;
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
 use crate::tenant::remote::{outdated, parse_generation};

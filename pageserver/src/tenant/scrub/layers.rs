@@ -13,7 +13,7 @@ use super::index::Check;
 use super::inventory::{self, Newest};
 use super::local::{self, Local};
 use super::report::{Finding, Kind, Lost, Place, Progress, Report};
-use super::{Options, Subject};
+use super::subject::{Options, Subject};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};

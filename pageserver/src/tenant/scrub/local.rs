@@ -7,7 +7,7 @@ use utils::id::TimelineId;
 
 use super::bucket::{Bucket, Objects};
 use super::report::{Finding, Kind, Place, Report};
-use super::{Options, Subject};
+use super::subject::{Options, Subject};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName, PARTIAL_SUFFIX};

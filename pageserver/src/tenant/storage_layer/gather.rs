@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use super::block_source::{BlockSource, Blocks, Extent, Reading};
 use super::block_writer::BlockWriter;
 use super::kept::Kept;
-use super::value_index::{Sorted, ValueIndex};
+use super::value_index::{self, Sorted, ValueIndex};
 use crate::errors::StorageError;
 use crate::virtual_file::AlignedBuf;
 
@@ -33,7 +33,13 @@ const CHUNK_BYTES: usize = 4 << 20;
 const STAYS: u32 = u32::MAX;
 
 /// All have the size [`CHUNK_BYTES`].
-pub(super) static CHUNKS: Kept<Vec<AlignedBuf>> = Kept::new();
+static CHUNKS: Kept<Vec<AlignedBuf>> = Kept::new();
+
+/// Frees memory that no layer has needed for some time. For whoever looks after timelines now and then.
+pub(crate) fn release_unused() {
+    CHUNKS.release_unused();
+    value_index::release_unused();
+}
 
 /// Which values move, and where to.
 #[derive(Debug)]

@@ -43,9 +43,3 @@ pub(super) fn make_room<T>(memory: &mut Vec<T>, len: usize) {
         *memory = Vec::with_capacity(len + len / 4);
     }
 }
-
-/// Frees memory that no layer has needed for some time. For whoever looks after timelines now and then.
-pub(crate) fn release_unused() {
-    super::gather::CHUNKS.release_unused();
-    super::value_index::release_unused();
-}

@@ -4,6 +4,7 @@
 //! runs, so that each value is sorted a bounded number of times and writers never wait for it. At freeze everything is
 //! sorted once by radix.
 
+mod entry;
 mod radix;
 mod runs;
 mod sorted;
@@ -13,59 +14,16 @@ use std::collections::HashMap;
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
 
-use super::block_source::Extent;
+use entry::{Entry, INIT_BIT, LOW_BITS, key_of, number};
+pub(super) use entry::{POSITION_MAX, VALUE_LEN_MAX, Version};
 pub(super) use sorted::Sorted;
 
-/// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once a layer.
-const LOW_BITS: u32 = 32;
-const INIT_BIT: u64 = 1;
-const LEN_BITS: u32 = 28;
-/// Longest value in bytes.
-pub(super) const VALUE_LEN_MAX: usize = (1 << LEN_BITS) - 1;
-/// Largest position of a value: 2^35 bytes.
-pub(super) const POSITION_MAX: u64 = (1 << (63 - LEN_BITS)) - 1;
+use super::block_source::Extent;
 
-/// See [`kept::release_unused`](super::kept::release_unused).
+/// See [`gather::release_unused`](super::gather::release_unused).
 pub(super) fn release_unused() {
     radix::ITEMS.release_unused();
     sorted::ENTRIES.release_unused();
-}
-
-/// One value: 24 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
-    /// Number of the key's prefix in the layer's table, and the key's low 32 bits.
-    key: u64,
-    lsn: u64,
-    /// Position, length and `will_init`, packed.
-    place: u64,
-}
-
-impl Entry {
-    fn place_of(position: u64, len: u32, will_init: bool) -> u64 {
-        position << (LEN_BITS + 1) | u64::from(len) << 1 | u64::from(will_init)
-    }
-
-    fn extent(&self) -> Extent {
-        Extent { position: self.place >> (LEN_BITS + 1), len: (self.place >> 1) as u32 & ((1 << LEN_BITS) - 1) }
-    }
-
-    fn will_init(&self) -> bool {
-        self.place & INIT_BIT == 1
-    }
-
-    fn version(&self, key: CompactKey) -> Version {
-        Version { key, lsn: Lsn(self.lsn), extent: self.extent(), will_init: self.will_init() }
-    }
-}
-
-/// One version of one key, as the index knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
-    pub(super) key: CompactKey,
-    pub(super) lsn: Lsn,
-    pub(super) extent: Extent,
-    pub(super) will_init: bool,
 }
 
 /// The index. Entries of one key must come with LSNs that do not go back.
@@ -106,12 +64,6 @@ impl Prefixes {
     fn key_of(&self, packed: u64) -> CompactKey {
         key_of(&self.list, packed)
     }
-}
-
-/// The key that is `packed` with the number of its prefix in `prefixes`.
-fn key_of(prefixes: &[i128], packed: u64) -> CompactKey {
-    let prefix = prefixes.get((packed >> LOW_BITS) as usize).copied().unwrap_or_default();
-    CompactKey::from(prefix << LOW_BITS | i128::from(packed as u32))
 }
 
 impl ValueIndex {
@@ -207,11 +159,6 @@ fn keep_last_of_equals(versions: &mut Vec<Version>) {
     versions.reverse();
     versions.dedup_by_key(|version| (version.key, version.lsn));
     versions.reverse();
-}
-
-/// A layer's values, and its relations, are numbered in 32 bits.
-fn number(len: usize) -> u32 {
-    u32::try_from(len).expect("fewer than 2^32 values in a layer")
 }
 
 #[cfg(test)]

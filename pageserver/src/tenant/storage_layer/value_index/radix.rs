@@ -36,7 +36,7 @@ impl Order {
 
 /// The stable order of `keys`, which are `len`.
 pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Order {
-    let count = super::number(len);
+    let count = super::entry::number(len);
     if keys.clone().is_sorted() {
         return Order::Identity(count);
     }

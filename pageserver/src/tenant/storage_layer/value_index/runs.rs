@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Entry, LOW_BITS, radix};
+use super::entry::{Entry, LOW_BITS};
+use super::radix;
 
 const CHUNK_BITS: u32 = 13;
 /// Entries of a chunk. A reader scans at most this many entries that no run covers.

@@ -1,9 +1,9 @@
 //! A copy of a whole index in order of (key, LSN), for the one who seals the layer.
 
 use super::super::kept::{Kept, make_room};
+use super::entry::{Entry, Version, key_of};
 use super::radix::Order;
 use super::runs::Runs;
-use super::{Entry, Version, key_of};
 
 pub(super) static ENTRIES: Kept<Vec<Entry>> = Kept::new();
 
