@@ -8,6 +8,7 @@
 //! with a name that somebody gave is never taken over: drop it by hand.
 
 mod checks;
+mod error;
 mod job;
 mod status;
 mod synchrony;

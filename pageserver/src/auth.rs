@@ -6,6 +6,7 @@
 //! sees are constant texts, and tokens are never logged. What is allowed, is so for as long as the token is good:
 //! [`Grant::ended`] tells when it is not any more.
 
+mod error;
 mod grant;
 mod jwt;
 mod keys;
@@ -15,26 +16,10 @@ pub(crate) mod tests;
 
 use std::sync::Arc;
 
+pub use error::AuthError;
 pub use grant::Grant;
 pub use keys::{KeyError, KeyRing};
 pub use permission::Permission;
-
-/// Why a caller is refused. The texts tell nothing about tokens or keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AuthError {
-    /// A token is required, and none was given.
-    #[error("authentication required: give a bearer token")]
-    Missing,
-    /// The token is not good: not a token, signed by nobody we know, expired, or for another service.
-    #[error("JWT authentication error")]
-    Invalid,
-    /// The token was good when the connection or the request began.
-    #[error("the token is good no more: it has expired, or its key was withdrawn")]
-    Ended,
-    /// The token is good, but not for this.
-    #[error("forbidden: the token's scope does not allow this")]
-    Forbidden,
-}
 
 /// How callers of one port prove who they are. Cheap to clone; clones see reloaded keys.
 #[derive(Clone, Debug)]

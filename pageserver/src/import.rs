@@ -14,6 +14,7 @@ mod room;
 mod segment;
 mod sink;
 mod staging;
+mod stats;
 mod tar;
 #[cfg(test)]
 mod tests;
@@ -33,22 +34,8 @@ pub use backup::{BackupImport, BackupStart, BackupTablespace};
 pub(crate) use backup::{discard, remove};
 use room::Room;
 use sink::{ImageSink, Target};
+pub use stats::ImportStats;
 use walk::Walk;
-
-/// How far an import has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ImportStats {
-    /// Relation forks.
-    pub forks: u64,
-    /// Pages of relations.
-    pub pages: u64,
-    /// Pages of SLRUs.
-    pub slru_pages: u64,
-    /// Bytes read of both.
-    pub bytes: u64,
-    /// Image layers finished.
-    pub layers: u64,
-}
 
 /// Makes a timeline of `source`. `progress` is called now and then with what was done so far.
 ///

@@ -10,6 +10,7 @@ pub(crate) use engine::IoFuture;
 mod fatal;
 mod file;
 pub mod fs;
+mod open_mode;
 pub mod simulated;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -19,7 +20,8 @@ use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 pub use buffer::AlignedBuf;
 pub use buffered_writer::{BufferedWriter, Shutdown};
 pub use fatal::{FatalAction, set_fatal_action};
-pub use file::{OpenMode, VirtualFile};
+pub use file::VirtualFile;
+pub use open_mode::OpenMode;
 
 /// Whether flushes reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use postgres_formats::page::PageMut;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
-use tuple::TupleMut;
+use tuple::tuple_mut;
 
 pub(crate) use insert::multi_insert;
 pub(crate) use vm_ref::clear_referenced_bits;
@@ -39,11 +39,6 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
         opcode::INPLACE => inplace(op, page),
         _ => Err(Fault::Unsupported),
     }
-}
-
-/// The heap tuple at line pointer `offset`.
-pub(crate) fn tuple_mut<'p>(page: &'p mut PageMut<'_>, offset: u16) -> Result<TupleMut<'p>, Fault> {
-    TupleMut::new(page.item_mut(offset)?)
 }
 
 /// `xl_heap_delete`: xmax 0, offnum 4, infobits 6, flags 7. An old tuple may follow, which is for decoding only.

@@ -4,7 +4,7 @@ use postgres_formats::version::PgVersion;
 use pq_proto::client::ClientError;
 use pq_proto::replication::ReplicationClient;
 
-use super::job::AttachError;
+use super::error::AttachError;
 
 /// Sizes that are fixed when a server is built, and what they must be.
 const BUILD: [(&str, &str); 3] = [("block_size", "8192"), ("wal_block_size", "8192"), ("segment_size", "1GB")];

@@ -5,20 +5,19 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pageserver_api::shard::TenantShardId;
-use pq_proto::client::ClientError;
 use pq_proto::replication::{BackupEvent, BaseBackup, BaseBackupOptions, ReplicationClient};
 use pq_proto::sqlstate::SqlState;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 
+use super::error::AttachError;
 use super::status::{AttachPhase, StatusCell};
 use super::{checks, synchrony};
 use crate::context::{DownloadBehavior, RequestContext};
-use crate::errors::StorageError;
 use crate::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
 use crate::metrics::{self, METRICS, StorageOperation};
 use crate::task_mgr::TaskKind;
-use crate::tenant::manager::{ManageError, TenantManager};
+use crate::tenant::manager::TenantManager;
 use crate::tenant::timeline::Timeline;
 use crate::walreceiver::{WalReceivers, WalSource};
 
@@ -26,21 +25,6 @@ use crate::walreceiver::{WalReceivers, WalSource};
 const DROP_SLOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the WAL that makes the copy consistent.
 const FIRST_WAL: Duration = Duration::from_secs(60);
-
-/// Why a server was not attached.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AttachError {
-    #[error("{0}")]
-    Client(#[from] ClientError),
-    #[error("{0}")]
-    Storage(#[from] StorageError),
-    #[error("{0}")]
-    Manage(#[from] ManageError),
-    #[error("{0}")]
-    Refused(String),
-    #[error("cancelled")]
-    Cancelled,
-}
 
 /// An attach under way.
 pub(super) struct Job {

@@ -2,7 +2,7 @@
 
 use utils::id::TenantId;
 
-use super::AuthError;
+use super::error::AuthError;
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

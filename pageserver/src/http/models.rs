@@ -10,7 +10,6 @@ use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
 use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
-use super::sources::LeftSlot;
 use crate::disk_budget::Level;
 
 /// A state, as `slug` and what there is to say about it.
@@ -425,4 +424,13 @@ pub(crate) struct DiskStatus {
     pub(crate) in_memory: u64,
     /// Bytes free on the file system.
     pub(crate) free: Option<u64>,
+}
+
+/// A replication slot that nobody reads from any more: until somebody drops it, its server keeps all WAL.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LeftSlot {
+    /// The server.
+    pub(crate) host: String,
+    /// The slot's name.
+    pub(crate) slot: String,
 }

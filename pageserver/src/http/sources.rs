@@ -4,7 +4,7 @@ use pageserver_api::shard::TenantShardId;
 use serde_json::Value;
 use utils::id::TimelineId;
 
-use super::models::AttachBody;
+use super::models::{AttachBody, LeftSlot};
 use crate::attach::{AttachPhase, AttachRequest, Attacher};
 use crate::tenant::manager::ManageError;
 use crate::tenant::timeline::Timeline;
@@ -79,13 +79,4 @@ impl Sources {
         self.receivers.stop(tenant, timeline).await;
         slot
     }
-}
-
-/// A replication slot that nobody reads from any more: until somebody drops it, its server keeps all WAL.
-#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
-pub(super) struct LeftSlot {
-    /// The server.
-    pub(super) host: String,
-    /// The slot's name.
-    pub(super) slot: String,
 }

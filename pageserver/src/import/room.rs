@@ -16,14 +16,16 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 
-use super::sink::FinishedLayer;
 use crate::config::PageServerConf;
 use crate::disk_budget::Hold;
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RequestClass};
 use crate::tenant::remote::{TenantRemote, mark_import, newest_index_part, remove_timeline};
-use crate::tenant::storage_layer::{LayerIdentity, read_identity};
+use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc, read_identity};
 use crate::virtual_file::fs;
+
+/// A finished layer file under its temporary name.
+pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
 
 /// A layer is finished when it holds this many bytes,
 const LAYER_BYTES: u64 = 256 << 20;

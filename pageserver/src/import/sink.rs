@@ -3,23 +3,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
 use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+pub(super) use super::room::FinishedLayer;
 use super::room::Room;
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
-use crate::tenant::storage_layer::{ImageLayerWriter, PersistentLayerDesc};
+use crate::tenant::storage_layer::ImageLayerWriter;
 
 /// Room that was taken for images and not used, before it is given back, in bytes.
 const GIVEN_BACK: u64 = 1 << 20;
-
-/// A finished layer file under its temporary name.
-pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
 
 /// Where layers go.
 #[derive(Clone, Debug)]

@@ -13,9 +13,9 @@ use postgres_formats::page::{PageBytes, PageRef};
 use postgres_formats::{relmap, replorigin, twophase};
 use utils::lsn::Lsn;
 
-use super::ImportStats;
 use super::segment::Ready;
 use super::sink::{FinishedLayer, ImageSink};
+use super::stats::ImportStats;
 use crate::datadir::{DataDir, DatabaseFiles, ForkFiles, PageChunk, PageReader, check_page};
 use crate::errors::StorageError;
 use crate::pgdata::directory::{DbDir, EXISTS, encode, encode_progress, encode_size, encode_twophase};

@@ -6,7 +6,9 @@
 mod attach;
 mod bucket;
 mod delete;
+mod found;
 mod load;
+mod removal;
 mod reopen;
 mod truth;
 
@@ -22,8 +24,8 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
+use self::found::{Broken, Tenant};
 use super::eviction;
-use super::remote::TenantRemote;
 use super::timeline::{Timeline, Told};
 use super::warm;
 use crate::config::PageServerConf;
@@ -83,19 +85,6 @@ pub enum Created {
 #[derive(Clone, Debug)]
 pub struct TenantManager {
     inner: Arc<Inner>,
-}
-
-type Timelines = BTreeMap<TimelineId, Timeline>;
-type Broken = BTreeMap<(TenantShardId, TimelineId), String>;
-
-/// A tenant that is attached.
-#[derive(Debug, Default)]
-struct Tenant {
-    timelines: Timelines,
-    /// As it is held in the bucket.
-    remote: Option<Arc<TenantRemote>>,
-    /// Why it could not be attached: then nothing of it is here.
-    unattached: Option<String>,
 }
 
 #[derive(Debug)]

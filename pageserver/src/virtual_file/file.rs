@@ -11,19 +11,9 @@ use rustix::fs::{Mode, OFlags, open};
 use super::alignment::{FALLBACK_ALIGN, direct_io_alignment};
 use super::buffer::AlignedBuf;
 use super::engine::{Handle, IoFuture};
+use super::open_mode::OpenMode;
 use super::{fatal, simulated};
 use crate::errors::StorageError;
-
-/// What a file is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    /// An existing file, to be read.
-    Read,
-    /// A file that must not exist yet, to be written and read back.
-    CreateNew,
-    /// An existing file, to be read and written.
-    Update,
-}
 
 /// An open file. Cheap to share; closed when the last user is done.
 pub struct VirtualFile {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::RwLock;
 
-use super::OpenMode;
+use super::open_mode::OpenMode;
 
 /// A file of a simulated disk.
 pub trait SimulatedFile: Send + Sync {

@@ -2,6 +2,8 @@
 
 use postgres_formats::cursor::{Cursor, u16_at};
 
+use postgres_formats::page::PageMut;
+
 use crate::error::Fault;
 use crate::op::Op;
 
@@ -200,4 +202,9 @@ pub(crate) fn new_tuple(op: &Op<'_>, header: LoggedHeader, xmax: u32, offset: u1
     tuple.extend_from_slice(&(header.infomask & !infomask::COMBO_CID).to_le_bytes());
     tuple.push(header.hoff);
     tuple
+}
+
+/// The heap tuple at line pointer `offset`.
+pub(crate) fn tuple_mut<'p>(page: &'p mut PageMut<'_>, offset: u16) -> Result<TupleMut<'p>, Fault> {
+    TupleMut::new(page.item_mut(offset)?)
 }

@@ -5,8 +5,7 @@ use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
 use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE, NEW_ALL_VISIBLE_CLEARED};
 use postgres_formats::page::PageMut;
 
-use super::tuple::{LoggedHeader, new_tuple};
-use super::tuple_mut;
+use super::tuple::{LoggedHeader, new_tuple, tuple_mut};
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;

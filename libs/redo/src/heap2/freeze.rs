@@ -4,7 +4,7 @@ use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
 
 use crate::error::Fault;
-use crate::heap::tuple_mut;
+use crate::heap::tuple::tuple_mut;
 use crate::op::{Op, Outcome};
 
 /// Length of an `xl_heap_freeze_plan` (16), `xlhp_freeze_plan` (17 and later): xmax 0, infomask2 4, infomask 6,

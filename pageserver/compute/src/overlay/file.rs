@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::overlay::bitmap::Bitmap;
-use crate::overlay::tree::NodeId;
+use crate::overlay::node_id::NodeId;
 use crate::readahead::Scan;
 use crate::source::RelFork;
 

@@ -10,27 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::overlay::file::FileNode;
-
-/// What the kernel calls a file by.
-pub(crate) type NodeId = u64;
-
-/// The root of the file system.
-pub(crate) const ROOT: NodeId = 1;
-
-const LAZY: u64 = 1 << 62;
-
-/// Inode numbers begin at 1, which is taken.
-const FIRST_INODE: u64 = 16;
-
-/// The number of segment `index` of the manifest.
-pub(crate) fn lazy_id(index: u64) -> NodeId {
-    LAZY | index
-}
-
-/// The number of a file that is not of the manifest.
-pub(crate) fn inode_id(inode: u64) -> NodeId {
-    inode + FIRST_INODE
-}
+pub(crate) use crate::overlay::node_id::{NodeId, ROOT, inode_id, lazy_id};
 
 pub(crate) enum Kind {
     Dir(Children),

@@ -80,6 +80,26 @@ impl Reader {
 }
 
 impl Layer {
+    /// Notes a read.
+    pub fn touch(&self) {
+        self.access.note();
+    }
+
+    /// When it was read last, in milliseconds since 1970; 0 for a layer in the bucket that was not read here.
+    pub fn last_access(&self) -> u64 {
+        self.access.last()
+    }
+
+    /// How often it was read.
+    pub fn accesses(&self) -> u64 {
+        self.access.count()
+    }
+
+    /// Takes over what an earlier process knew: it counts as read, by `ahead_ms` milliseconds later than now.
+    pub(crate) fn restore_access(&self, ahead_ms: u64) {
+        self.access.restore(ahead_ms);
+    }
+
     /// The layer of generation `generation` whose file is in directory `dir`. The file is not touched.
     pub fn new(dir: &Utf8Path, desc: PersistentLayerDesc, generation: u32, identity: LayerIdentity) -> Self {
         let layer = Self::make(dir, desc, generation, identity, None);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
 
-use super::load::DETACHED_NAME;
-use super::{ManageError, Tenant, TenantManager, bucket, flush_or_warn, no_tenant};
+use super::found::{DETACHED_NAME, Tenant};
+use super::{ManageError, TenantManager, bucket, flush_or_warn, no_tenant, removal};
 use crate::errors::StorageError;
 use crate::tenant::remote::TenantRemote;
 use crate::tenant::timeline::Timeline;
@@ -148,7 +148,7 @@ impl TenantManager {
             let dir = timeline.dir().to_owned();
             timeline.shutdown().await;
             if !fenced {
-                bucket::remove_local(&dir).await?;
+                removal::remove_local(&dir).await?;
             }
         }
         tracing::info!(tenant = %id, "tenant detached");

@@ -4,20 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use camino::Utf8PathBuf;
 use futures_util::StreamExt;
 use pageserver_api::shard::TenantShardId;
-use tokio::sync::Semaphore;
 use utils::id::TimelineId;
 
-use super::load::{local_tenants, note_broken};
+use super::found::{Broken, Tenant, Timelines, local_tenants, note_broken};
+use super::removal::remove_local;
 use super::truth::locate;
-use super::{Broken, Tenant, Timelines};
 use crate::config::{AttachOnStart, PageServerConf};
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{RemotePath, RemoteStorage, RequestClass};
-use crate::tenant::remote::{Holder, IndexPart, Own, Purpose, Taken, TenantRemote, remove_tenant, remove_timeline};
-use crate::tenant::timeline::{MANIFEST_NAME, Opening, Timeline, has_manifest};
+use crate::tenant::remote::{Holder, Own, Purpose, Taken, TenantRemote, remove_tenant};
+use crate::tenant::timeline::{Opening, Timeline};
 use crate::virtual_file::fs;
 
 /// Tenants that are attached at once.
@@ -25,11 +23,6 @@ const PARALLEL_TENANTS: usize = 16;
 /// Timelines of a tenant that are looked at, or opened, at once.
 const PARALLEL_TIMELINES: usize = 32;
 
-/// Deleted timelines whose objects are removed at once.
-const PARALLEL_REMOVALS: usize = 4;
-/// After attempts to remove them that failed.
-const REMOVAL_PAUSES: [Duration; 4] =
-    [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(60)];
 /// Tenants of another server that are named.
 const FOREIGN_TOLD: usize = 10;
 /// Between attempts at start.
@@ -302,41 +295,6 @@ pub(super) async fn open_more(
     Ok((all, broken))
 }
 
-/// Goes on with the deletion of a timeline.
-pub(super) async fn remove_deleted(
-    remote: &Arc<TenantRemote>,
-    id: TimelineId,
-    dir: &Utf8PathBuf,
-    found: Option<IndexPart>,
-) -> Result<(), StorageError> {
-    tracing::info!(tenant = %remote.tenant_shard_id(), timeline = %id, "going on with its deletion");
-    remove_local(dir).await?;
-    if let Some(IndexPart { manifest, modified, .. }) = found {
-        // Beside everything else: marks stay for a day, and whoever has many branches shall not wait for them.
-        let removal = remove_left(Arc::clone(remote), id, manifest.generation, modified);
-        drop(env::spawn::task("removal of a timeline", removal));
-    }
-    Ok(())
-}
-
-/// Removes what is left of a deleted timeline; a few at a time, and again if the store does not answer.
-async fn remove_left(remote: Arc<TenantRemote>, id: TimelineId, mark: u32, marked: i64) {
-    static TURNS: Semaphore = Semaphore::const_new(PARALLEL_REMOVALS);
-    for pause in REMOVAL_PAUSES {
-        let Ok(turn) = TURNS.acquire().await else { return };
-        match remove_timeline(&remote, id, mark, marked).await {
-            Ok(()) => return,
-            Err(error) if error.kind() != ErrorKind::Retry => {
-                return tracing::warn!(timeline = %id, "objects of it are left: {error}");
-            }
-            Err(error) => tracing::info!(timeline = %id, "objects of it are left, will try again: {error}"),
-        }
-        drop(turn);
-        env::clock::sleep(pause).await;
-    }
-    tracing::warn!(timeline = %id, "objects of it are left, a later start removes them");
-}
-
 /// Opens all, each after its ancestor, which may be open already. Gives these, too.
 async fn open_in_order(
     conf: &'static PageServerConf,
@@ -403,14 +361,4 @@ async fn finish_deletion(conf: &'static PageServerConf, remote: &TenantRemote) -
 async fn local_timelines(conf: &PageServerConf, id: TenantShardId) -> Result<Vec<TimelineId>, StorageError> {
     let names = fs::list_dir_if_any(&conf.timelines_path(&id)).await?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-}
-
-/// Removes the directory of a timeline that is closed.
-pub(super) async fn remove_local(dir: &Utf8PathBuf) -> Result<(), StorageError> {
-    if has_manifest(dir).await? {
-        // From here on it is gone, even if the process ends before its files are.
-        fs::unlink(&dir.join(MANIFEST_NAME)).await?;
-        fs::fsync_dir(dir).await?;
-    }
-    fs::remove_tree(dir).await
 }

@@ -4,7 +4,7 @@
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::bucket::remove_local;
+use super::removal::remove_local;
 use super::{ManageError, TenantManager};
 use crate::tenant::remote::{remove_tenant, remove_timeline};
 use crate::virtual_file::fs;

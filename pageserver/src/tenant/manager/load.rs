@@ -1,20 +1,17 @@
 //! Opening of all that a working directory holds: ancestors before the timelines that branch off them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::{Broken, Tenant, bucket};
+use super::bucket;
+use super::found::{Broken, Tenant, local_tenants, note_broken};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::errors::StorageError;
 use crate::tenant::timeline::{Manifest, Timeline, has_manifest};
 use crate::virtual_file::fs;
-
-/// A file of this name in a tenant's directory says that a start does not attach it: another server has it, or it was
-/// detached.
-pub(super) const DETACHED_NAME: &str = "detached";
 
 /// What was found.
 #[derive(Default)]
@@ -38,24 +35,6 @@ pub(super) async fn load(conf: &'static PageServerConf, ctx: &RequestContext) ->
         open_in_order(conf, id, waiting, &mut loaded, ctx).await;
     }
     Ok(loaded)
-}
-
-/// The tenants of the working directory: those to be attached, and those that are not.
-pub(super) async fn local_tenants(
-    conf: &PageServerConf,
-) -> Result<(Vec<TenantShardId>, BTreeSet<TenantShardId>), StorageError> {
-    let (mut attached, mut detached) = (Vec::new(), BTreeSet::new());
-    for name in fs::list_dir_if_any(&conf.tenants_path()).await? {
-        let Ok(id) = name.parse::<TenantShardId>() else { continue };
-        match fs::list_dir_if_any(&conf.tenant_path(&id)).await?.iter().any(|name| name == DETACHED_NAME) {
-            true => drop(detached.insert(id)),
-            false => attached.push(id),
-        }
-    }
-    for id in &detached {
-        tracing::info!(tenant = %id, "not attached: it was detached, or another server has taken it over");
-    }
-    Ok((attached, detached))
 }
 
 /// The timelines of a tenant with their ancestors. Directories without a manifest are the rest of an import or a
@@ -106,9 +85,4 @@ async fn open_in_order(
         let ancestor = ancestor.map_or_else(String::new, |ancestor| ancestor.to_string());
         note_broken(broken, id, timeline_id, format!("its ancestor {ancestor} is missing or could not be opened"));
     }
-}
-
-pub(super) fn note_broken(broken: &mut Broken, id: TenantShardId, timeline_id: TimelineId, reason: String) {
-    tracing::error!(tenant = %id, timeline = %timeline_id, "timeline cannot be opened: {reason}");
-    broken.insert((id, timeline_id), reason);
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use camino::Utf8Path;
 use utils::id::TimelineId;
 
-use super::bucket::remove_deleted;
+use super::removal::remove_deleted;
 use crate::config::PageServerConf;
 use crate::errors::{ErrorKind, StorageError};
 use crate::remote_storage::{Listed, RemotePath, RequestClass};

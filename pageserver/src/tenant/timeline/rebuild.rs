@@ -12,14 +12,11 @@ use postgres_formats::record::decode;
 use redo::{Applied, Chain};
 use utils::lsn::Lsn;
 
+use self::special::{PAGE_SIZE, Page};
 use super::redo_settings::RedoSettings;
 use crate::errors::StorageError;
 use crate::metrics::{self, METRICS};
 use crate::tenant::storage_layer::KeyHistory;
-
-/// A page's bytes.
-pub(super) type Page = [u8; PAGE_SIZE];
-const PAGE_SIZE: usize = 8192;
 
 /// Fewer pages than this are rebuilt where the read runs.
 const PARALLEL_MIN: usize = 32;

@@ -7,7 +7,9 @@ use postgres_formats::record::peek;
 use redo::slru::{self, XactStatus};
 use redo::vm;
 
-use super::Page;
+pub(super) const PAGE_SIZE: usize = 8192;
+/// A page's bytes.
+pub(super) type Page = [u8; PAGE_SIZE];
 
 /// Pages of an SLRU segment file (`SLRU_PAGES_PER_SEGMENT`).
 const SLRU_PAGES_PER_SEGMENT: u32 = 32;
