@@ -1,0 +1,16 @@
+//! How far an import has come.
+
+/// How far an import has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportStats {
+    /// Relation forks.
+    pub forks: u64,
+    /// Pages of relations.
+    pub pages: u64,
+    /// Pages of SLRUs.
+    pub slru_pages: u64,
+    /// Bytes read of both.
+    pub bytes: u64,
+    /// Image layers finished.
+    pub layers: u64,
+}
