@@ -5,6 +5,8 @@
 mod backup_label;
 mod files;
 mod pages;
+mod small_files;
+mod tablespaces;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -22,6 +24,8 @@ pub use backup_label::BackupLabel;
 pub(crate) use files::parse_relation_file;
 pub use files::{DatabaseFiles, ForkFiles};
 pub use pages::{PageChunk, PageReader, check_page};
+use small_files::io_error;
+pub(crate) use small_files::{corrupt, read_optional};
 
 /// Pages in a relation segment file of the default build.
 pub(crate) const RELATION_SEGMENT_BLOCKS: u32 = 131_072;
@@ -48,7 +52,7 @@ impl DataDir {
         }
         check_build(&root.join(PG_CONTROL), &control)?;
         let backup_label = backup_label::read(&root.join("backup_label"))?;
-        let tablespaces = files::tablespaces(root)?;
+        let tablespaces = tablespaces::read(root)?;
         Ok(Self { root: root.to_owned(), control, backup_label, tablespaces })
     }
 
@@ -178,20 +182,4 @@ fn check_build(path: &Utf8Path, control: &ControlFile) -> Result<(), StorageErro
 
 pub(crate) fn read(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
     std::fs::read(path).map_err(|source| io_error("read", path, 0, source))
-}
-
-pub(crate) fn read_optional(path: &Utf8Path) -> Result<Option<Vec<u8>>, StorageError> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(io_error("read", path, 0, source)),
-    }
-}
-
-fn io_error(operation: &'static str, path: &Utf8Path, offset: u64, source: std::io::Error) -> StorageError {
-    StorageError::Io { operation, path: path.to_owned(), offset, source }
-}
-
-pub(crate) fn corrupt(path: &Utf8Path, offset: u64, reason: impl Into<String>) -> StorageError {
-    StorageError::Corrupt { path: path.to_owned(), offset, reason: reason.into() }
 }

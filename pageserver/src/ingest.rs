@@ -10,6 +10,8 @@
 mod counters;
 mod database;
 mod fsm;
+mod known_relations;
+mod known_slrus;
 mod multixact;
 pub mod pipeline;
 mod plain;
@@ -44,8 +46,8 @@ use crate::pgdata::directory::TwoPhaseDir;
 use crate::pgdata::listing::Listing;
 use crate::pgdata::timestamps::{PgTimestamp, timestamp_of_lsn};
 use counters::Counters;
-use relations::Relations;
-use slru::Slrus;
+use known_relations::Relations;
+use known_slrus::Slrus;
 
 /// A batch is committed when it has this many bytes of values...
 const BATCH_BYTES: usize = 1 << 20;

@@ -15,6 +15,8 @@ mod lsn;
 mod pages;
 mod rel_sizes;
 mod serve;
+mod session;
+mod shared;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -23,12 +25,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pq_proto::server::ServerOptions;
 use pq_proto::stream::BoxStream;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+pub use shared::PageServiceSettings;
+use shared::Shared;
 
 use crate::auth::Auth;
 use crate::places::Places;
@@ -37,49 +40,10 @@ use crate::tenant::manager::TenantManager;
 /// After a failed accept: most often file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Settings of the page service.
-#[derive(Clone)]
-pub struct PageServiceSettings {
-    /// With it, clients must use TLS.
-    pub tls: Option<TlsAcceptor>,
-    /// Clients at the same time.
-    pub max_connections: usize,
-    /// From the first byte until the client is let in.
-    pub handshake_timeout: Duration,
-    /// A client that says nothing for so long, or takes nothing, is disconnected.
-    pub idle_timeout: Duration,
-    /// Pages that are read together, at most.
-    pub max_batch_size: usize,
-    /// How long an LSN stays readable that a client has taken a lease of.
-    pub lease_length: Duration,
-}
-
-impl Default for PageServiceSettings {
-    fn default() -> Self {
-        Self {
-            tls: None,
-            max_connections: 4096,
-            handshake_timeout: Duration::from_secs(30),
-            idle_timeout: Duration::from_secs(600),
-            max_batch_size: 32,
-            lease_length: Duration::from_secs(600),
-        }
-    }
-}
-
 /// Serves computes. Cheap to clone.
 #[derive(Clone)]
 pub struct PageService {
     shared: Arc<Shared>,
-}
-
-/// What all connections have in common.
-struct Shared {
-    manager: TenantManager,
-    auth: Auth,
-    settings: PageServiceSettings,
-    sizes: rel_sizes::RelSizes,
-    places: Places,
 }
 
 impl PageService {
@@ -124,16 +88,5 @@ impl PageService {
     async fn connection(self, stream: BoxStream, peer: SocketAddr, cancel: CancellationToken) {
         let place = self.shared.places.enter(peer.ip());
         connection::run(&self.shared, stream, &peer.to_string(), &place, &cancel).await;
-    }
-}
-
-impl Shared {
-    fn server_options(&self) -> ServerOptions {
-        ServerOptions {
-            tls: self.settings.tls.clone(),
-            handshake_timeout: self.settings.handshake_timeout,
-            idle_timeout: self.settings.idle_timeout,
-            describe: command::columns,
-        }
     }
 }

@@ -12,6 +12,7 @@ mod file;
 pub mod fs;
 mod open_mode;
 pub mod simulated;
+mod whole_file;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

@@ -3,7 +3,7 @@
 use camino::Utf8Path;
 use utils::lsn::Lsn;
 
-use super::{corrupt, read_optional};
+use super::small_files::{corrupt, read_optional};
 use crate::errors::StorageError;
 
 /// What a base backup says of itself.

@@ -9,13 +9,12 @@ use pageserver_api::reltag::{
 use postgres_formats::BLCKSZ;
 use postgres_formats::slru::{PAGES_PER_SEGMENT, parse_segment_file_name};
 use postgres_formats::twophase;
-use wal_decoder::tablespaces::TablespaceTable;
 
-use super::{DataDir, GLOBAL, RELATION_SEGMENT_BLOCKS, corrupt, io_error};
+use super::small_files::{PG_TBLSPC, corrupt, entries, io_error};
+use super::{DataDir, GLOBAL, RELATION_SEGMENT_BLOCKS};
 use crate::errors::StorageError;
 
 const PAGE: u64 = BLCKSZ as u64;
-const PG_TBLSPC: &str = "pg_tblspc";
 
 /// The directory of a database in a tablespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,26 +36,6 @@ pub struct ForkFiles {
     pub segments: Vec<Utf8PathBuf>,
     /// Length in blocks.
     pub blocks: BlockNumber,
-}
-
-/// The tablespaces below `pg_tblspc`: symbolic links, or directories if they are in place.
-pub(super) fn tablespaces(root: &Utf8Path) -> Result<TablespaceTable, StorageError> {
-    let mut found = Vec::new();
-    for entry in entries(&root.join(PG_TBLSPC))? {
-        let Ok(oid) = entry.file_name().parse::<u32>() else { continue };
-        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        let path = match is_link {
-            true => entry.path().read_link_utf8().map_err(|source| io_error("read link", entry.path(), 0, source))?,
-            false => Utf8PathBuf::new(),
-        };
-        found.push((oid, path));
-    }
-    found.sort();
-    let mut table = TablespaceTable::default();
-    for (oid, path) in found {
-        table.create(oid, path.as_str().as_bytes()).map_err(|error| StorageError::Invalid(error.to_string()))?;
-    }
-    Ok(table)
 }
 
 impl DataDir {
@@ -181,16 +160,6 @@ fn add_databases(
     dbs.sort();
     found.extend(dbs.into_iter().map(|(db, dir)| DatabaseFiles { spc, db, dir, in_backup }));
     Ok(())
-}
-
-/// Entries of a directory, none if it does not exist.
-fn entries(dir: &Utf8Path) -> Result<Vec<Utf8DirEntry>, StorageError> {
-    let failed = |source| io_error("list directory", dir, 0, source);
-    match dir.read_dir_utf8() {
-        Ok(entries) => entries.collect::<Result<_, _>>().map_err(failed),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(failed(error)),
-    }
 }
 
 fn blocks_of(entry: &Utf8DirEntry) -> Result<u32, StorageError> {

@@ -8,7 +8,8 @@ use pageserver_api::reltag::BlockNumber;
 use postgres_formats::BLCKSZ;
 use postgres_formats::page::{PageBytes, PageRef, data_checksum};
 
-use super::{ForkFiles, RELATION_SEGMENT_BLOCKS, corrupt, io_error};
+use super::small_files::{corrupt, io_error};
+use super::{ForkFiles, RELATION_SEGMENT_BLOCKS};
 use crate::errors::StorageError;
 
 /// Pages read at once: 1 MiB.

@@ -7,7 +7,7 @@ use postgres_formats::xact::XactEnd;
 use wal_decoder::interpret::{BlockChanges, MetadataRecord, block_changes, changes_only_pages, metadata};
 use wal_decoder::stream::RecordRef;
 
-use super::relations::Relations;
+use super::known_relations::Relations;
 use super::{IngestError, WalIngest};
 use crate::pgdata::PageStore;
 

@@ -4,7 +4,7 @@ use pq_proto::backend::ErrorFields;
 use pq_proto::server::Authenticator;
 use pq_proto::sqlstate::SqlState;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::auth::Grant;
 use crate::metrics::METRICS;
 use crate::places::{Place, Work, Working};

@@ -8,9 +8,9 @@ use pq_proto::backend::put;
 use pq_proto::server::{Connection, ServerWriter};
 use utils::lsn::Lsn;
 
-use super::connection::Session;
 use super::errors::CommandError;
 use super::lsn::wait_for;
+use super::session::Session;
 use crate::basebackup::{self, BackupError, BackupRequest, Extent, Sink};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::pgdata::TimelineStore;

@@ -2,9 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pq_proto::backend::{ErrorFields, put};
+use pq_proto::backend::put;
 use pq_proto::server::{Connection, ConnectionError, Query};
-use pq_proto::sqlstate::SqlState;
 use pq_proto::stream::BoxStream;
 use tokio_util::sync::CancellationToken;
 use utils::excerpt::Excerpt;
@@ -14,8 +13,9 @@ use utils::shard::TenantShardId;
 use super::auth::Gate;
 use super::command::{self, Command};
 use super::errors::CommandError;
-use super::{Shared, backup, stream};
-use crate::auth::{AuthError, Grant};
+use super::session::Session;
+use super::shared::Shared;
+use super::{backup, stream};
 use crate::basebackup::Extent;
 use crate::metrics::METRICS;
 use crate::places::Place;
@@ -68,25 +68,7 @@ fn log_end(peer: &str, error: &ConnectionError) {
     }
 }
 
-/// A client and what it may do.
-pub(super) struct Session<'a> {
-    pub(super) shared: &'a Shared,
-    grant: Grant,
-    cancel: &'a CancellationToken,
-}
-
 impl Session<'_> {
-    /// When the server ends, or the client may not ask any more; what it is told.
-    pub(super) async fn must_end(&self) -> CommandError {
-        tokio::select! {
-            () = self.cancel.cancelled() => CommandError::shutdown(),
-            () = self.grant.ended() => {
-                let error = ErrorFields::new(SqlState::INVALID_AUTHORIZATION, AuthError::Ended.to_string());
-                CommandError::Closing(error)
-            }
-        }
-    }
-
     /// Serves commands until the client leaves or an error ends the connection.
     async fn serve(&self, connection: &mut Connection) -> Result<(), CommandError> {
         loop {

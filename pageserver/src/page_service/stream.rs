@@ -7,10 +7,10 @@ use pq_proto::backend::put;
 use pq_proto::server::{Connection, ConnectionError, ServerWriter};
 
 use super::batch::{Batches, Work};
-use super::connection::Session;
 use super::errors::CommandError;
 use super::pages::Reader;
 use super::serve::{self, Served};
+use super::session::Session;
 use crate::errors::StorageError;
 use crate::metrics::{METRICS, SmgrQuery, seconds_since};
 use crate::tenant::timeline::Timeline;

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use super::Inner;
 use super::failed::{Failed, Kind};
-use super::{Inner, RemotePath, RequestClass};
+use super::request::Request;
 use crate::errors::StorageError;
 use crate::metrics::{METRICS, StoreFault, seconds_since};
 
@@ -14,16 +15,6 @@ use crate::metrics::{METRICS, StoreFault, seconds_since};
 const SLOW_LINK: u64 = 1 << 20;
 /// No single attempt is given more than the time for this many bytes.
 const MAX_ALLOWANCE: u64 = 256 << 20;
-
-/// What is asked of a store, besides what the attempt itself knows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) class: RequestClass,
-    pub(super) operation: &'static str,
-    pub(super) path: &'a RemotePath,
-    /// Bytes that it moves, as far as is known.
-    pub(super) bytes: u64,
-}
 
 impl Inner {
     /// How long one attempt may take.

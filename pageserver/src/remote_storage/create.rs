@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use object_store::{ObjectStore, PutMode, PutPayload};
 
-use super::attempts::Request;
 use super::failed::{Failed, Kind};
+use super::request::Request;
 use super::{Creation, Inner, RemotePath, RequestClass};
 use crate::errors::StorageError;
 use crate::metrics::StoreFault;

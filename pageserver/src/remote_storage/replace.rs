@@ -4,36 +4,15 @@
 //! Whoever gives up a write cannot know whether the store goes on with it. So after a write that came behind one that
 //! was given up, we wait for as long as that one may still take, and look at what is there. Only then is it written.
 
-use std::collections::HashMap;
-use std::time::Instant;
-
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutPayload};
-use parking_lot::Mutex;
 
-use super::attempts::Request;
 use super::failed::{Failed, Kind};
+use super::given_up::GivenUp;
+use super::request::Request;
 use super::{Inner, RemotePath, RequestClass};
 use crate::errors::StorageError;
 use crate::metrics::{METRICS, StoreFault};
-
-/// When writes were given up whose effect may be still to come.
-#[derive(Debug, Default)]
-pub(super) struct GivenUp(Mutex<HashMap<RemotePath, Instant>>);
-
-impl GivenUp {
-    fn since(&self, path: &RemotePath) -> Option<Instant> {
-        self.0.lock().get(path).copied()
-    }
-
-    fn note(&self, path: &RemotePath) {
-        self.0.lock().insert(path.clone(), env::clock::now());
-    }
-
-    fn forget(&self, path: &RemotePath) {
-        self.0.lock().remove(path);
-    }
-}
 
 /// A write that is under way. If it is dropped before its outcome is known, it was given up.
 struct UnderWay<'a> {

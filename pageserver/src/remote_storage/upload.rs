@@ -11,9 +11,9 @@ use object_store::retry::{RetryContext, RetryPolicy};
 use object_store::{MultipartUpload, PutMultipartOptions, PutPayload};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::attempts::Request;
 use super::failed::{Failed, Kind};
 use super::options::RemoteOptions;
+use super::request::Request;
 use super::spare::Spare;
 use super::{Inner, RemotePath, RequestClass};
 use crate::errors::StorageError;

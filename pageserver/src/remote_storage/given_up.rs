@@ -1,0 +1,26 @@
+//! Writes that were given up.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::path::RemotePath;
+
+/// When writes were given up whose effect may be still to come.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp(Mutex<HashMap<RemotePath, Instant>>);
+
+impl GivenUp {
+    pub(super) fn since(&self, path: &RemotePath) -> Option<Instant> {
+        self.0.lock().get(path).copied()
+    }
+
+    pub(super) fn note(&self, path: &RemotePath) {
+        self.0.lock().insert(path.clone(), env::clock::now());
+    }
+
+    pub(super) fn forget(&self, path: &RemotePath) {
+        self.0.lock().remove(path);
+    }
+}
