@@ -18,6 +18,7 @@ mod name;
 mod outline;
 mod reconstruct;
 mod remote_file;
+mod run;
 mod value_index;
 mod visit;
 

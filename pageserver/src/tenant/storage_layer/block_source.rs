@@ -9,6 +9,7 @@ use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, off
 use parking_lot::RwLock;
 
 use super::remote_file::RemoteFile;
+use super::run::{READ_BLOCKS_MAX, Run};
 use crate::errors::StorageError;
 use crate::metrics::METRICS;
 use crate::virtual_file::buffered_writer::Tail;
@@ -16,8 +17,6 @@ use crate::virtual_file::{AlignedBuf, IoFuture, VirtualFile};
 
 /// Blocks between two wanted ones that are rather read along than skipped.
 const GAP_BLOCKS_MAX: u64 = 4;
-/// Blocks of one read at most.
-const READ_BLOCKS_MAX: u64 = 256;
 /// Reads in flight at most.
 const READS_IN_FLIGHT_MAX: usize = 64;
 
@@ -52,60 +51,6 @@ enum Origin {
     Remote(Arc<RemoteFile>),
 }
 
-/// Verified blocks that lie together.
-#[derive(Debug)]
-pub(super) struct Run {
-    first: u64,
-    bytes: RunBytes,
-}
-
-#[derive(Debug)]
-enum RunBytes {
-    /// As read: blocks of [`BLOCK_SIZE`], already verified.
-    Disk(AlignedBuf),
-    /// Copied from the writer's memory, perhaps with an incomplete last block.
-    Memory(Vec<u8>),
-    /// From the bucket or a cache of it.
-    Shared(Bytes),
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        let bytes = std::mem::replace(&mut self.bytes, RunBytes::Memory(Vec::new()));
-        if let RunBytes::Disk(buf) = bytes
-            && buf.capacity() == READ_BLOCKS_MAX as usize * BLOCK_SIZE
-        {
-            buf.recycle();
-        }
-    }
-}
-
-impl Run {
-    /// Blocks from `first` on that were verified.
-    pub(super) fn shared(first: u64, bytes: Bytes) -> Self {
-        Self { first, bytes: RunBytes::Shared(bytes) }
-    }
-
-    /// The first block.
-    pub(super) fn first(&self) -> u64 {
-        self.first
-    }
-
-    /// Block `number` as it is in the file.
-    pub(super) fn block(&self, number: u64) -> Option<&[u8]> {
-        let start = usize::try_from(number.checked_sub(self.first)?).ok()?.checked_mul(BLOCK_SIZE)?;
-        self.bytes().get(start..start + BLOCK_SIZE)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            RunBytes::Disk(buf) => buf,
-            RunBytes::Memory(bytes) => bytes,
-            RunBytes::Shared(bytes) => bytes,
-        }
-    }
-}
-
 /// The blocks that a set of extents needs.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
@@ -138,9 +83,9 @@ impl Blocks {
 
     /// Up to `len` payload bytes of one block.
     fn piece(&self, number: u64, offset: usize, len: usize) -> Option<&[u8]> {
-        let at = self.runs.partition_point(|run| run.first <= number).checked_sub(1)?;
+        let at = self.runs.partition_point(|run| run.first() <= number).checked_sub(1)?;
         let run = self.runs.get(at)?;
-        let start = usize::try_from(number - run.first).ok()? * BLOCK_SIZE + offset;
+        let start = usize::try_from(number - run.first()).ok()? * BLOCK_SIZE + offset;
         let bytes = run.bytes();
         bytes.get(start..(start + len.min(BLOCK_PAYLOAD - offset)).min(bytes.len()))
     }
@@ -243,7 +188,7 @@ impl BlockSource {
                 opened.map_err(|error| self.corrupt(number, error.to_string()))?;
             }
         }
-        Ok(Run { first, bytes: RunBytes::Disk(buf) })
+        Ok(Run::read(first, buf))
     }
 
     pub(super) fn corrupt(&self, block: u64, reason: impl Into<String>) -> StorageError {
@@ -332,7 +277,7 @@ impl Reading<'_> {
             }
             self.start_more();
         }
-        self.blocks.runs.sort_unstable_by_key(|run| run.first);
+        self.blocks.runs.sort_unstable_by_key(|run| run.first());
         Ok((self.blocks, reads))
     }
 }
@@ -365,5 +310,5 @@ fn copy_from_memory(tail: &Tail, first: u64, end: u64) -> Run {
         bytes.extend_from_slice(piece);
         offset += piece.len() as u64;
     }
-    Run { first, bytes: RunBytes::Memory(bytes) }
+    Run::copied(first, bytes)
 }

@@ -15,7 +15,7 @@ use camino::Utf8PathBuf;
 use layer_format::block::{self, BLOCK_SIZE, ENVELOPE_FILE_ID, FileId};
 use parking_lot::Mutex;
 
-use super::block_source::Run;
+use super::run::Run;
 use super::{LayerIdentity, PersistentLayerDesc};
 use crate::block_cache::{self, Lease, READS};
 use crate::errors::StorageError;
@@ -59,7 +59,7 @@ pub(crate) struct RemoteFile {
     /// The first block of the index: reads ahead end here.
     index_block: u64,
     partial: Partial,
-    flights: Flights,
+    flights: Arc<Flights>,
     streams: Mutex<Streams>,
     /// What was asked for in the bucket has cost as much as so many blocks.
     spent: AtomicU64,
@@ -82,7 +82,7 @@ impl RemoteFile {
             blocks,
             index_block: identity.tail_offset / BLOCK_SIZE as u64,
             partial: Partial::open(partial, blocks).await,
-            flights: Flights::default(),
+            flights: Arc::default(),
             streams: Mutex::default(),
             spent: AtomicU64::new(0),
             is_completing: AtomicBool::new(false),
@@ -274,7 +274,7 @@ impl RemoteFile {
         let (_, new) = self.flights.join_or_add(&absent, Purpose::Ahead(stream), &planned, memory);
         for flight in new {
             METRICS.read_ahead_bytes.inc_by(bytes_of(&flight.blocks));
-            flight::note_ahead(self, &flight);
+            flight::note_ahead(&self.flights, &flight);
             self.depart(flight);
         }
         end
@@ -282,9 +282,8 @@ impl RemoteFile {
 
     /// Makes a request in a task of its own: it ends even if nobody waits any more.
     fn depart(self: &Arc<Self>, flight: Arc<Flight>) {
-        let landing = Landing { file: Arc::clone(self), flight };
+        let (file, landing) = (Arc::clone(self), Landing { flights: Arc::clone(&self.flights), flight });
         env::spawn::task("blocks of a layer", async move {
-            let file = Arc::clone(&landing.file);
             let Flight { blocks, purpose, .. } = &*landing.flight;
             let result = file.get_checked(purpose.class(), blocks.clone()).await;
             let bytes = result.as_ref().ok();

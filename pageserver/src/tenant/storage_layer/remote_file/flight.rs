@@ -10,7 +10,6 @@ use layer_format::block::BLOCK_SIZE;
 use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 
-use super::RemoteFile;
 use super::streams::WINDOW_BLOCKS_MIN;
 use crate::block_cache::{self, AHEAD, Lease};
 use crate::errors::StorageError;
@@ -62,7 +61,7 @@ pub(super) struct Flights {
 
 /// Ends a request, whatever happens to the task that makes it.
 pub(super) struct Landing {
-    pub(super) file: Arc<RemoteFile>,
+    pub(super) flights: Arc<Flights>,
     pub(super) flight: Arc<Flight>,
 }
 
@@ -168,7 +167,7 @@ impl Landing {
             None => bytes,
         }));
         if !is_kept {
-            self.file.flights.remove(&self.flight);
+            self.flights.remove(&self.flight);
         }
     }
 }
@@ -185,7 +184,7 @@ impl Drop for Landing {
 static WINDOWS: Mutex<Vec<Window>> = Mutex::new(Vec::new());
 
 struct Window {
-    file: Weak<RemoteFile>,
+    flights: Weak<Flights>,
     flight: Weak<Flight>,
 }
 
@@ -197,8 +196,8 @@ impl Window {
     }
 
     fn give_up(self) {
-        if let (Some(file), Some(flight)) = (self.file.upgrade(), self.flight.upgrade()) {
-            file.flights.remove(&flight);
+        if let (Some(flights), Some(flight)) = (self.flights.upgrade(), self.flight.upgrade()) {
+            flights.remove(&flight);
         }
     }
 }
@@ -227,9 +226,9 @@ pub(super) fn memory_ahead(wanted: u64) -> Option<Lease> {
 }
 
 /// Notes what is fetched ahead.
-pub(super) fn note_ahead(file: &Arc<RemoteFile>, flight: &Arc<Flight>) {
-    let (file, flight) = (Arc::downgrade(file), Arc::downgrade(flight));
-    WINDOWS.lock().push(Window { file, flight });
+pub(super) fn note_ahead(flights: &Arc<Flights>, flight: &Arc<Flight>) {
+    let (flights, flight) = (Arc::downgrade(flights), Arc::downgrade(flight));
+    WINDOWS.lock().push(Window { flights, flight });
 }
 
 /// The same error for one more who waited.
