@@ -45,7 +45,7 @@ test-rust:  ## unit and property tests
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
 
-test-all-versions: build  ## redo, files and attach with servers of all versions; a missing one is a failure
+test-all-versions: build  ## redo, files and attach with servers of all versions, Postgres' own tests in full
 	scripts/postgres_servers.sh
 	scripts/postgres_regress.sh
 	$(PYTEST) test_runner/regress -k "pg14 or pg15 or pg16 or pg17 or pg18" --pg-versions all \
