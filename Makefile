@@ -71,10 +71,10 @@ kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments u
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
 
-fuzz:  ## every fuzz target for FUZZ_SECONDS, with the seeds that there are (nightly toolchain, cargo-fuzz)
+fuzz:  ## every fuzz target for FUZZ_SECONDS, which make test runs shortly (nightly toolchain, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
-fuzz-seeds:  ## seeds for decoder and redo from the WAL of a Postgres 15
+fuzz-seeds:  ## many seeds for make fuzz, from the WAL of a Postgres 15
 	scripts/fuzz_seeds.sh
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
