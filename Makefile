@@ -45,7 +45,7 @@ test-rust:  ## unit and property tests
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
 
-test-all-versions: build  ## redo, files and attach with servers of all versions; a missing one is a failure
+test-all-versions: build  ## redo, files and attach with servers of all versions, Postgres' own tests in full
 	scripts/postgres_servers.sh
 	scripts/postgres_regress.sh
 	$(PYTEST) test_runner/regress -k "pg14 or pg15 or pg16 or pg17 or pg18" --pg-versions all \
@@ -71,10 +71,10 @@ kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments u
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
 
-fuzz:  ## every fuzz target for FUZZ_SECONDS, with the seeds that there are (nightly toolchain, cargo-fuzz)
+fuzz:  ## every fuzz target for FUZZ_SECONDS, which make test runs shortly (nightly toolchain, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
-fuzz-seeds:  ## seeds for decoder and redo from the WAL of a Postgres 15
+fuzz-seeds:  ## many seeds for make fuzz, from the WAL of a Postgres 15
 	scripts/fuzz_seeds.sh
 
 golden:  ## a store of today's formats in pageserver/tests/golden/NAME: make golden NAME=2026-11

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Runs targets of the Makefile one after the other, all of them whatever fails: scripts/run_all.sh TARGET...
 # TARGET+TARGET are run at the same time: what the first one says is shown as it says it, of the others when they have
-# ended. Says at the end which failed, and exits with 0 only if none did.
-#   MAKE  how make is called (make)
+# ended. Says at the end what was skipped and which failed, and exits with 0 only if none did.
+#   MAKE        how make is called (make)
+#   ALLOW_SKIP  with 1, tests are skipped that lack something; they fail without
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
+# Where tests and checks note what they have not done, and why.
+export SKIPPED_TESTS=$said/.skipped
 trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
 
 results=()
@@ -51,6 +54,12 @@ done
 
 say "summary"
 printf '%s\n' "${results[@]}"
+if [ -s "$SKIPPED_TESTS" ]; then
+    echo "skips:"
+    sort "$SKIPPED_TESTS" | sed 's/^/  /'
+else
+    echo "skips: none"
+fi
 if [ ${#failed[@]} -gt 0 ]; then
     echo "FAILED: ${failed[*]}"
     exit 1

@@ -30,18 +30,18 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
 }
 
-# Computes of ordinary users mount by it; their tests are skipped without.
+# Computes of ordinary users mount by it.
 install_fuse() {
     command -v fusermount3 >/dev/null && return
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends fuse3 ||
         { as_root apt-get update -q &&
             as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends fuse3; } ||
-        echo "setup: no package fuse3: computes without privileges are NOT TESTED here" >&2
+        echo "setup: no package fuse3: the tests of computes without privileges will fail" >&2
 }
 
 # Checks the text of /metrics, whose names are checked without it, too.
 install_promtool() {
-    scripts/promtool.sh >/dev/null || echo "setup: no promtool: what it says of /metrics is NOT TESTED here" >&2
+    scripts/promtool.sh >/dev/null || echo "setup: no promtool: the test of what it says of /metrics will fail" >&2
 }
 
 install_rust() {
@@ -71,6 +71,7 @@ install_fuse
 install_promtool
 say "servers"
 scripts/postgres_servers.sh "$PG_NEWEST"
+scripts/postgres_regress.sh "$PG_MAJOR" || echo "setup: no sources of Postgres' own tests: what runs them will fail" >&2
 say "Rust"
 install_rust
 say "Python"

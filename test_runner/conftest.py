@@ -3,14 +3,14 @@
 from fixtures import servers
 
 pytest_plugins = [
-    "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
+    "fixtures.skips", "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
     "fixtures.pageserver", "fixtures.s3", "fixtures.computes", "fixtures.unprivileged",
 ]
 
 
 def pytest_addoption(parser):
-    parser.addoption("--pg-versions", default=servers.QUICK, help="of tests by version: 14,15,... or all; missing ones "
-                     "are skipped, but fail if all are wanted")
+    parser.addoption("--pg-versions", default=servers.QUICK, help="of tests by version: 14,15,... or all; "
+                     "with all, in full")
     parser.addoption("--redo-results", help="directory for what pagectl verify-redo found, one file per run")
     parser.addoption("--kills", type=int, default=30, help="SIGKILLs of the pageserver under load")
     parser.addoption("--compute-kills", type=int, default=6, help="SIGKILLs of a compute under load")
@@ -19,11 +19,16 @@ def pytest_addoption(parser):
     parser.addoption("--api-examples", type=int, default=5, help="calls of each operation of the management interface "
                      "by a fuzzer, besides those at the edges of what is allowed")
     parser.addoption("--store-kills", type=int, default=10, help="SIGKILLs during uploads, deletions, downloads, each")
-    parser.addoption("--both-stores", action="store_true", help="what a directory shows is shown on an S3 server, too")
-    parser.addoption("--store-operations", type=int, default=0, help="length of each run of faults over a real server")
+    parser.addoption("--both-stores", action="store_true", help="all that a directory shows is shown on an S3 "
+                     "server, too, not just a share")
+    parser.addoption("--store-operations", type=int, default=10, help="length of each run of faults over a real server")
     parser.addoption("--store-outage-seconds", type=float, default=20, help="how long it is away while the disk fills")
     parser.addoption("--store-away-seconds", type=float, default=8, help="how long object storage is away under load")
 
 
 def pytest_generate_tests(metafunc):
     servers.parametrize(metafunc)
+
+
+def pytest_collection_modifyitems(config, items):
+    servers.deselect(config, items)

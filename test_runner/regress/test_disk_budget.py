@@ -22,8 +22,6 @@ BUCKET_IS_GONE = r"(WARN|ERROR).*(bucket|objects|upload|storage)"
 @pytest.mark.parametrize("kind", ["directory", "weed"])
 def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver, make_store, work_dir, pagectl_binary,
                                            request):
-    if kind != "directory" and not request.config.getoption("--both-stores"):
-        pytest.skip("with --both-stores: make test-stores")
     pg = make_postgres(f"larger-{kind}", max_replication_slots=10).start()
     pg.bench_init(1)
     store = make_store(kind)
@@ -41,7 +39,8 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
         try:
             attached = Attached(pg, server, server.attach(pg))
             grow(attached, disk, store)
-            lose_the_bucket(attached, disk, store)
+            if kind == "directory" or request.config.getoption("--both-stores"):
+                lose_the_bucket(attached, disk, store)
             attached.stop_and_compare()
             server.stop()
             scrub(pagectl_binary, server.workdir)
@@ -156,10 +155,11 @@ def grow(attached, disk, store):
             fill(attached.postgres, f"much{number}", 120_000)
             attached.catch_up(timeout=180)
             assert read(attached, pages) == before
-    stored = sum(store.objects("small").values()) / (1 << 20)
+    # What was taken in last may still be on its way.
+    in_bucket = lambda: sum(store.objects("small").values()) / (1 << 20)
+    wait_until(lambda: in_bucket() > 1.3 * DISK_MIB, 60, what="more in the bucket than the disk can hold")
     status = attached.pageserver.http.get("/v1/status")["disk"]
-    print(f"{stored:.0f} MiB in the bucket, disk of {DISK_MIB} MiB, {watch.least:.1f} MiB free at least, {status}")
-    assert stored > 1.3 * DISK_MIB
+    print(f"{in_bucket():.0f} MiB in the bucket, disk of {DISK_MIB} MiB, {watch.least:.1f} MiB free at least, {status}")
     assert watch.least > 0.5
 
 

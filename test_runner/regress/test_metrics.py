@@ -78,7 +78,7 @@ def promtool() -> str | None:
     return shutil.which("promtool") or (str(kept) if kept.exists() else None)
 
 
-@pytest.mark.skipif(promtool() is None, reason="no promtool: scripts/promtool.sh gets it; its rules are tested without")
+@pytest.mark.skipif(promtool() is None, reason="no promtool: scripts/promtool.sh gets it")
 def test_promtool_has_nothing_to_say(attached):
     command = [promtool(), "check", "metrics"]
     checked = subprocess.run(command, input=scrape(attached)[1], text=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""`make test`: one check that fails hides no other, and the end tells which."""
+"""`make test`: one check that fails hides no other, and the end tells which, and what was skipped."""
 
 import os
 import subprocess
@@ -7,7 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FAKE = """#!/bin/sh
 echo "target $2"
-case "$2" in bad*) exit 2 ;; slow*) sleep 1 ;; esac
+case "$2" in
+    bad*) exit 2 ;;
+    slow*) sleep 1 ;;
+    lacks*) echo "$2: it lacks something" >>"$SKIPPED_TESTS" ;;
+esac
 """
 
 
@@ -29,3 +33,15 @@ def test_all_run_and_all_that_fail_are_named(work_dir):
     assert "bad          FAILED after" in said and "good2        passed after" in said
     code, said = run_all(work_dir, "good", "slow+good2")
     assert code == 0 and said.rstrip().endswith("all passed")
+
+
+def test_what_was_skipped_is_listed(work_dir, monkeypatch):
+    # Not into the list of the run that this is a part of.
+    outer = work_dir / "outer"
+    monkeypatch.setenv("SKIPPED_TESTS", str(outer))
+    code, said = run_all(work_dir, "lacks2+good", "lacks1", "bad")
+    assert code == 1
+    assert "\nskips:\n  lacks1: it lacks something\n  lacks2: it lacks something\n" in said
+    assert "skips: none" not in said and not outer.exists()
+    code, said = run_all(work_dir, "good")
+    assert code == 0 and "\nskips: none\nall passed" in said

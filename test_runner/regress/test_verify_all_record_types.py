@@ -9,7 +9,7 @@ SETTINGS = {
     "logical": {"wal_level": "logical", "wal_compression": "on", "checksums": True},
 }
 
-# Of the versions of the quick suite each takes one of the settings, for time: what is not tested there, by version.
+# Of the versions of the quick suite each takes one of the settings, for time: what is left out there, by version.
 LATER = {15: "logical", 18: "replica"}
 
 # The first two no server writes, the third only one with wal_level minimal.
@@ -22,12 +22,11 @@ NOT_MET = {"replica": NEVER_WRITTEN | HINTS | LOGICAL, "logical": NEVER_WRITTEN}
 
 
 @pytest.mark.slow
+@pytest.mark.later("name", LATER)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_record_type_is_replayed(
     name, pg_major, make_postgres, pagectl, work_dir, verify_redo, all_versions
 ):
-    if not all_versions and name == LATER.get(pg_major):
-        pytest.skip("only with --pg-versions all")
     heavy = all_versions and name == "logical"
     server = make_postgres(f"{name}-{pg_major}", major=pg_major, **redo.CHECK_IMAGES, **SETTINGS[name])
     with server.running():

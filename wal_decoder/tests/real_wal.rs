@@ -1,5 +1,5 @@
 //! The WAL of a real server: every record must be what `pg_waldump` says, in all compressions, and what is decoded
-//! must agree with the server's files. Skipped where there is no server that may be run (see `cluster`).
+//! must agree with the server's files.
 
 #[path = "real_wal/cluster.rs"]
 mod cluster;
@@ -26,6 +26,7 @@ use postgres_formats::{
     xact::{XactOp, parse_abort, parse_assignment, parse_commit},
     xlog,
 };
+use test_needs::need;
 use utils::lsn::Lsn;
 use wal_decoder::stream::{EndReason, WalError, WalRecord, WalStart, WalStreamConfig, WalStreamDecoder};
 
@@ -332,10 +333,7 @@ fn check_files(cluster: &Cluster, control: &ControlFile) {
 
 #[test]
 fn every_record_is_what_the_server_says() {
-    let Some(mut cluster) = Cluster::create(SETTINGS) else {
-        eprintln!("skipped: no PostgreSQL programs, or neither root nor postgres");
-        return;
-    };
+    let mut cluster = need!(Cluster::create(SETTINGS));
     cluster.start();
     let methods: &[&str] = if cluster.version == PgVersion::V14 { &["on"] } else { &["pglz", "lz4", "zstd"] };
     for method in methods.iter().chain(&["off"]) {

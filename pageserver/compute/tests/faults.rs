@@ -6,7 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::{Compute, Server, World, await_end, figure, kill, processes, skipped, wait_until};
+use support::{Compute, Server, World, await_end, figure, kill, machine, processes, wait_until};
+use test_needs::need;
 
 fn loaded(world: &World, args: &[&str]) -> Compute {
     let plain = world.cluster();
@@ -37,9 +38,7 @@ fn churn(server: &Server, stop: &AtomicBool) -> u32 {
 
 #[test]
 fn a_killed_daemon_costs_no_transaction() {
-    if skipped() {
-        return;
-    }
+    need!(machine());
     let world = World::new();
     let compute = loaded(&world, &["--delay-ms=1"]);
     let server = &compute.server;
@@ -89,9 +88,7 @@ fn watch(compute: &Compute, before: &str, old: &[i32], stop: &AtomicBool) -> (u3
 
 #[test]
 fn the_loss_of_the_connection_kills_postgres_before_anything_is_mounted() {
-    if skipped() {
-        return;
-    }
+    need!(machine());
     let world = World::new();
     let compute = loaded(&world, &[]);
     let server = &compute.server;
@@ -143,9 +140,7 @@ fn the_loss_of_the_connection_kills_postgres_before_anything_is_mounted() {
 
 #[test]
 fn a_killed_server_recovers() {
-    if skipped() {
-        return;
-    }
+    need!(machine());
     let world = World::new();
     let compute = loaded(&world, &["--delay-ms=1"]);
     let server = &compute.server;

@@ -3,7 +3,8 @@
 
 mod support;
 
-use support::{World, skipped};
+use support::{World, machine};
+use test_needs::need;
 
 const LOAD: &str = "
 CREATE TABLE t (id int PRIMARY KEY, v text, n numeric, a int[]);
@@ -54,9 +55,7 @@ fn script(server: &support::Server, db: &str, text: &str) {
 
 #[test]
 fn a_stock_server_does_not_notice() {
-    if skipped() {
-        return;
-    }
+    need!(machine());
     let world = World::new();
     let plain = world.cluster();
     let location = world.path("space");

@@ -6,6 +6,7 @@ use std::{
 };
 
 use postgres_formats::version::PgVersion;
+use test_needs::{Missing, POSTGRES_15};
 
 /// A cluster's directory. The server runs only between [`Cluster::start`] and [`Cluster::stop`].
 pub struct Cluster {
@@ -48,17 +49,18 @@ fn user() -> String {
 }
 
 impl Cluster {
-    /// A new cluster; `None` where there are no programs or no right to run them.
-    pub fn create(settings: &str) -> Option<Self> {
-        let bin = std::env::var("PG_BIN_DIR").unwrap_or_else(|_| "/usr/lib/postgresql/15/bin".to_owned());
+    /// A new cluster, where there are programs and the right to run them.
+    pub fn create(settings: &str) -> Result<Self, Missing> {
+        let bin = std::env::var("PG_BIN_DIR").unwrap_or_else(|_| POSTGRES_15.to_owned());
         let bin = PathBuf::from(bin);
-        if !bin.join("initdb").exists() || !["root", "postgres"].contains(&user().as_str()) {
-            return None;
+        test_needs::file(bin.join("initdb"))?;
+        if !["root", "postgres"].contains(&user().as_str()) {
+            return Err(Missing::new("the rights of root or of user postgres"));
         }
         let version = run_as_postgres(&bin.join("postgres"), &["--version"], None).stdout;
         let version = String::from_utf8(version).unwrap();
-        let major = version.split_whitespace().nth(2)?.split('.').next()?.parse().ok()?;
-        let version = PgVersion::from_major(major)?;
+        let major = version.split_whitespace().nth(2).unwrap().split('.').next().unwrap().parse().unwrap();
+        let version = PgVersion::from_major(major).unwrap();
         let made = run_as_postgres(Path::new("mktemp"), &["-d", "/tmp/real_wal.XXXXXX"], None).stdout;
         let dir = PathBuf::from(String::from_utf8(made).unwrap().trim());
         let cluster = Self { bin, dir, running: false, version };
@@ -68,7 +70,7 @@ impl Cluster {
         let socket = cluster.dir.display();
         let more = format!("listen_addresses = ''\nunix_socket_directories = '{socket}'\n{settings}\n");
         std::fs::write(&conf, std::fs::read_to_string(&conf).unwrap() + &more).unwrap();
-        Some(cluster)
+        Ok(cluster)
     }
 
     /// The data directory.

@@ -8,24 +8,16 @@ use std::time::{Duration, Instant};
 
 use compute::layout::Layout;
 use compute::supervisor::launch;
+use test_needs::Missing;
 
-pub const BIN: &str = "/usr/lib/postgresql/15/bin";
+pub const BIN: &str = test_needs::POSTGRES_15;
 
-/// Why these tests cannot run here; printed, so that a skipped test is seen.
-pub fn skipped() -> bool {
-    let reason = if !rustix::process::geteuid().is_root() {
-        "not root"
-    } else if !Path::new("/dev/fuse").exists() {
-        "no /dev/fuse"
-    } else if !Path::new(BIN).join("postgres").exists() {
-        "no Postgres 15 in /usr/lib/postgresql/15/bin"
-    } else if !can_mount() {
-        "may not mount"
-    } else {
-        return false;
-    };
-    eprintln!("SKIPPED: {reason}");
-    true
+/// What a compute needs of the machine.
+pub fn machine() -> Result<(), Missing> {
+    test_needs::root()?;
+    test_needs::file("/dev/fuse")?;
+    test_needs::postgres_15()?;
+    if can_mount() { Ok(()) } else { Err(Missing::new("the right to mount a file system")) }
 }
 
 fn can_mount() -> bool {

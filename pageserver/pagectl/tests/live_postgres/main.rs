@@ -1,10 +1,9 @@
-//! Attaches live Postgres 15 servers and follows them through what happens to servers. Skipped where there is none.
+//! Attaches live Postgres 15 servers and follows them through what happens to servers.
 
 mod server;
 mod small_disk;
 mod world;
 
-use std::path::Path;
 use std::time::Duration;
 
 use pageserver::attach::AttachRequest;
@@ -13,14 +12,13 @@ use pageserver::task_mgr::TaskKind;
 use pageserver::walreceiver::WalReceiverState;
 use pageserver_api::key::CHECKPOINT_KEY;
 use server::{Place, Server};
+use test_needs::{Missing, need};
 use world::{World, until};
 
-fn no_postgres() -> bool {
-    let missing = !Path::new("/usr/lib/postgresql/15/bin/postgres").exists();
-    if missing {
-        println!("skipped: there is no Postgres 15");
-    }
-    missing
+/// Servers run as user postgres, which only root can become.
+fn servers() -> Result<(), Missing> {
+    test_needs::root()?;
+    test_needs::postgres_15()
 }
 
 /// Tables of all kinds, in three tablespaces, one of them large.
@@ -50,9 +48,7 @@ fn owner_of(place: &Place) -> u32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_attached_under_load_and_followed_through_restarts() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let place = Place::new();
     let server = Server::create(&place, "data", "");
     fill(&server, &place);
@@ -91,9 +87,7 @@ async fn a_server_is_attached_under_load_and_followed_through_restarts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_attached_and_followed_when_it_is_promoted() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let place = Place::new();
     let primary = Server::create(&place, "primary", "");
     assert!(primary.pgbench(&["-i", "-s", "5", "-q"]).wait().unwrap().success());
@@ -114,9 +108,7 @@ async fn a_standby_is_attached_and_followed_when_it_is_promoted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_host_takes_over_unless_it_has_gone_another_way() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let place = Place::new();
     let primary = Server::create(&place, "primary", "");
     assert!(primary.pgbench(&["-i", "-s", "2", "-q"]).wait().unwrap().success());
@@ -149,9 +141,7 @@ async fn the_next_host_takes_over_unless_it_has_gone_another_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_slot_is_made_again_only_while_the_wal_is_there() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let place = Place::new();
     let server = Server::create(&place, "data", "max_wal_size = 64MB\nmin_wal_size = 32MB\nwal_keep_size = 0\n");
     assert!(server.pgbench(&["-i", "-s", "1", "-q"]).wait().unwrap().success());
@@ -188,9 +178,7 @@ async fn a_lost_slot_is_made_again_only_while_the_wal_is_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let place = Place::new();
     let server = Server::create(&place, "data", "");
     fill(&server, &place);
@@ -231,14 +219,9 @@ async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_the_intake_but_not_the_reads_until_there_is_room() {
-    if no_postgres() {
-        return;
-    }
+    need!(servers());
     let work = camino_tempfile::tempdir().unwrap();
-    let Some(disk) = small_disk::SmallDisk::mount(&work.path().join("disk"), 150) else {
-        println!("skipped: no file system can be mounted here");
-        return;
-    };
+    let disk = need!(small_disk::SmallDisk::mount(&work.path().join("disk"), 150));
     let place = Place::new();
     let server = Server::create(&place, "data", "");
     assert!(server.pgbench(&["-i", "-s", "2", "-q"]).wait().unwrap().success());

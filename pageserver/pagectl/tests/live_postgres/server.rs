@@ -7,7 +7,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use camino_tempfile::Utf8TempDir;
 
-const BIN: &str = "/usr/lib/postgresql/15/bin";
+const BIN: &str = test_needs::POSTGRES_15;
 
 const SETTINGS: &str = "
 listen_addresses = ''

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use test_needs::Missing;
 
 /// In memory; unmounted when dropped.
 pub struct SmallDisk {
@@ -10,12 +11,15 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// One of `mib` MiB at `dir`, which is made. `None` where this is not allowed.
-    pub fn mount(dir: &Utf8Path, mib: u32) -> Option<Self> {
-        std::fs::create_dir(dir).ok()?;
+    /// One of `mib` MiB at `dir`, which is made.
+    pub fn mount(dir: &Utf8Path, mib: u32) -> Result<Self, Missing> {
+        std::fs::create_dir(dir).unwrap();
         let size = format!("size={mib}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", dir.as_str()]).status().ok()?;
-        mounted.success().then(|| Self { at: dir.to_owned() })
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", dir.as_str()]).status();
+        match mounted {
+            Ok(status) if status.success() => Ok(Self { at: dir.to_owned() }),
+            _ => Err(Missing::new("the right to mount a file system")),
+        }
     }
 
     pub fn resize(&self, mib: u32) {

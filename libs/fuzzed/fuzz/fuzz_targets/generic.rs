@@ -1,0 +1,5 @@
+//! Generic records, as extensions write them: the contract of redo.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::run("generic", input));

@@ -1,0 +1,5 @@
+//! Heap records, on heap and visibility map pages: the contract of redo.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::run("heap", input));

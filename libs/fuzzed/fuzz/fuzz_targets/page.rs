@@ -1,0 +1,6 @@
+//! Any bytes as a page and any sequence of operations on it: all are total. On a page that began sane, items never
+//! leave the item area.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::run("page", input));

@@ -1,0 +1,5 @@
+//! Any bytes as the first packet of a connection: decoding is total, and what it gives encodes to the same again.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::run("startup", input));

@@ -1,0 +1,5 @@
+//! Full-page images of every kind: the contract of redo.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzzed::run("xlog", input));
