@@ -34,8 +34,8 @@ impl Default for RemoteOptions {
             retry_deadline: Duration::from_secs(60),
             max_attempts: 50,
             first_pause: Duration::from_millis(100),
-            upload_concurrency: const { NonZeroUsize::new(8).unwrap() },
-            read_concurrency: const { NonZeroUsize::new(64).unwrap() },
+            upload_concurrency: NonZeroUsize::MIN.saturating_add(7),
+            read_concurrency: NonZeroUsize::MIN.saturating_add(63),
             part_size: 16 << 20,
         }
     }

@@ -178,8 +178,8 @@ async fn five_times_the_budget_goes_through_it() {
     }
     let (evicted, refused) = (METRICS.evicted_bytes.get() - evicted, METRICS.intake_refused.get() - refused);
     println!(
-        "{} MiB through a budget of {} MiB: {:.1} MiB on disk at most, {} MiB evicted, {reads} reads meanwhile, 0 wrong, \
-         slowed for {:.1} s, {refused} refused",
+        "{} MiB through a budget of {} MiB: {:.1} MiB on disk at most, {} MiB evicted, {reads} reads meanwhile, \
+         0 wrong, slowed for {:.1} s, {refused} refused",
         put / MIB,
         BUDGET / MIB,
         most as f64 / MIB as f64,

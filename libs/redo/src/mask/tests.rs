@@ -1,4 +1,4 @@
-use postgres_formats::page::PageRef;
+use postgres_formats::page::{LpFlags, PageRef};
 
 use super::*;
 use crate::testing::page_with;

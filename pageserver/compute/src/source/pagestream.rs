@@ -237,6 +237,9 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use utils::id::{TenantId, TimelineId};
+    use utils::lsn::Lsn;
+
     use super::*;
 
     #[tokio::test]
