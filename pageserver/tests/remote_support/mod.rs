@@ -89,3 +89,12 @@ async fn bucket(url: &str) -> Arc<dyn ObjectStore> {
     };
     settings.open().await.unwrap().expect("a bucket")
 }
+
+/// Stops the clock of this runtime but while everything waits, unless a real store is waited for. Whether it has.
+pub fn pause_time() -> bool {
+    let is_local = std::env::var_os("TEST_REMOTE_STORAGE").is_none();
+    if is_local {
+        tokio::time::pause();
+    }
+    is_local
+}

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,6 +43,15 @@ pub(crate) struct Wanted {
     pub(crate) manifest: Manifest,
     /// Its layers.
     pub(crate) layers: Vec<Arc<Layer>>,
+    /// How many there were before, and this one.
+    number: u64,
+}
+
+impl Wanted {
+    /// What is to be in the bucket.
+    pub(crate) fn new(manifest: Manifest, layers: Vec<Arc<Layer>>) -> Self {
+        Self { manifest, layers, number: 0 }
+    }
 }
 
 /// How uploading goes.
@@ -68,6 +77,10 @@ struct Shared {
     remote: Arc<TenantRemote>,
     timeline: TimelineId,
     wanted: watch::Sender<Option<Arc<Wanted>>>,
+    /// Number of the last of these.
+    submitted: AtomicU64,
+    /// Number of the last one that the bucket has.
+    accepted: watch::Sender<u64>,
     /// What every later owner will see.
     consistent: watch::Sender<Option<Lsn>>,
     in_bucket: AtomicBool,
@@ -120,6 +133,8 @@ impl Uploader {
         let shared = Arc::new(Shared {
             timeline,
             wanted: watch::Sender::new(None),
+            submitted: AtomicU64::new(0),
+            accepted: watch::Sender::new(0),
             // Not even what was found is safe yet: an owner in between that is fenced by now may still write an older
             // index part, of a later generation than that. Only one of our own generation comes after all of these.
             consistent: watch::Sender::new(None),
@@ -148,7 +163,8 @@ impl Uploader {
     }
 
     /// The timeline is this now, durably here. Replaces what waits.
-    pub(crate) fn submit(&self, wanted: Wanted) {
+    pub(crate) fn submit(&self, mut wanted: Wanted) {
+        wanted.number = self.shared.submitted.fetch_add(1, Ordering::AcqRel) + 1;
         // An import has layers that the bucket got before this.
         let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| file_name(layer).to_owned());
         self.shared.uploaded.lock().extend(there);
@@ -167,6 +183,13 @@ impl Uploader {
             () = self.shared.ended.cancelled() => return false,
         };
         matches!(again, Ok(Ok(())))
+    }
+
+    /// Returns once all that was submitted so far is in the bucket: an LSN does not tell, as what is told about a
+    /// timeline changes without it.
+    pub(crate) async fn all_accepted(&self) {
+        let target = self.shared.submitted.load(Ordering::Acquire);
+        let _ = self.shared.accepted.subscribe().wait_for(|number| *number >= target).await;
     }
 
     /// Everything up to this LSN is safe in the bucket.
@@ -298,6 +321,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         && !published.is_lost
         && plan::same_contents(before, manifest)
     {
+        shared.accepted.send_replace(wanted.number);
         return published.write_origin(shared).await;
     }
     upload(shared, wanted).await?;
@@ -403,6 +427,7 @@ impl Shared {
             *known = lsn.max(*known);
             more
         });
+        self.accepted.send_replace(wanted.number);
     }
 
     fn note_waiting(&self, wanted: &Wanted) {

@@ -31,7 +31,7 @@ pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: Rec
 /// `manifest` is durable here: the bucket gets it next.
 pub(super) fn submit(state: &TimelineState, manifest: Manifest, map: &LayerMap) {
     if let Some(uploader) = &state.uploader {
-        uploader.submit(Wanted { manifest, layers: map.iter().cloned().collect() });
+        uploader.submit(Wanted::new(manifest, map.iter().cloned().collect()));
     }
 }
 
@@ -64,7 +64,11 @@ pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> b
     let (mut consistent, mut fenced) = (uploader.watch_consistent(), uploader.remote().watch_fenced());
     let uploaded = async {
         tokio::select! {
-            reached = consistent.wait_for(|lsn| *lsn >= Some(target)) => reached.is_ok(),
+            biased;
+            reached = async {
+                uploader.all_accepted().await;
+                consistent.wait_for(|lsn| *lsn >= Some(target)).await.is_ok()
+            } => reached,
             _ = fenced.wait_for(Option::is_some) => false,
             () = uploader.stopped() => false,
         }
