@@ -17,6 +17,9 @@ use tokio::task::JoinHandle;
 
 use crate::planted;
 
+/// What tokio's panics say of a runtime that is being dropped.
+const SHUTTING_DOWN: &str = "context was found, but it is being shutdown";
+
 static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 /// Panics of tasks since the process started, by the tasks' names.
@@ -53,6 +56,8 @@ where
         });
         match polled.await {
             Ok(value) => value,
+            // Timers do so to a task that runs while its runtime is being dropped: it would have been dropped next.
+            Err(panic) if message(&*panic).contains(SHUTTING_DOWN) => resume_unwind(panic),
             Err(panic) => {
                 *PANICS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
                 on_panic(told(name, &*panic));
