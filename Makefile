@@ -13,13 +13,28 @@ WORKERS ?= 2
 # One build for all tests: also the programs that tests in Python run.
 TESTED = --locked --workspace --profile tested
 
+# Another kind of machine. Here and not in a file of cargo's, which would change what everybody's cargo does. In the
+# tests' profile build scripts and macros are built already; all else is not optimised, to be built fast, and jemalloc
+# is kept from the -g3 that it would add.
+AARCH64 = --locked --profile tested --target aarch64-unknown-linux-gnu
+AARCH64_ENV = CARGO_PROFILE_TESTED_OPT_LEVEL=$(AARCH64_OPT) CARGO_PROFILE_TESTED_DEBUG=0 EXTRA_CFLAGS=-g0 \
+	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu'
+AARCH64_OPT = 0
+# Under emulation some tests take minutes without.
+test-aarch64: AARCH64_OPT = 1
+# What has its unit tests run there. Of the engine's others one works with files in all modes: without io_uring, which
+# the emulation does not have.
+AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
+
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
-.PHONY: test-api golden
+.PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 setup:  ## install what is missing: Debian packages, Rust toolchain, Python environment
 	scripts/setup.sh
@@ -34,7 +49,7 @@ demo-s3: setup build  ## the same with an S3 server on loopback as object storag
 	DEMO_STORE=weed scripts/demo.sh
 
 test: setup  ## all checks and all tests: one that fails keeps no other from running
-	MAKE="$(MAKE)" scripts/run_all.sh lint layers tidy deny test-build test-py+test-rust
+	MAKE="$(MAKE)" scripts/run_all.sh lint layers tidy deny build-aarch64 test-build test-py+test-rust
 
 test-build:  ## build all tests, and what they run
 	$(CARGO) test $(TESTED) --no-run
@@ -44,6 +59,14 @@ test-rust:  ## unit and property tests
 
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
+
+build-aarch64:  ## the programs for aarch64, not optimised: that they compile and link
+	$(AARCH64_ENV) $(CARGO) build $(AARCH64) --bin pagectl --bin pageserver --bin compute-fs
+
+test-aarch64:  ## unit tests of formats, redo and engine, and files, on an emulated aarch64; for each release
+	scripts/aarch64.sh run
+	$(AARCH64_ENV) $(CARGO) test $(AARCH64) --no-fail-fast --lib $(addprefix -p ,$(AARCH64_TESTED))
+	$(AARCH64_ENV) $(CARGO) test $(AARCH64) --no-fail-fast -p engine --test layer_stack_model std_fs
 
 test-all-versions: build  ## redo, files and attach with servers of all versions, Postgres' own tests in full
 	scripts/postgres_servers.sh

@@ -15,18 +15,15 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::storage_layer::ImageLayerWriter;
+use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
 use hdrhistogram::Histogram;
 use pageserver::auth::Auth;
-use pageserver::config::PageServerConf;
-use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::page_cache;
 use pageserver::page_service::{PageService, PageServiceSettings};
-use pageserver::pgdata::directory::{DbDir, EXISTS, encode, encode_size};
-use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::storage_layer::ImageLayerWriter;
-use pageserver::tenant::timeline::{NewTimeline, Origin, Timeline};
-use pageserver::virtual_file;
 use pageserver_api::key::{DBDIR_KEY, Key, rel_block_key, rel_entry_key, rel_size_key};
 use pageserver_api::models::virtual_file::IoMode;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
@@ -35,6 +32,8 @@ use pageserver_api::reltag::RelTag;
 use pageserver_api::shard::TenantShardId;
 use pageserver_api::value::Value;
 use pageserver_client::PageServer;
+use pgdata::directory::{DbDir, EXISTS, encode, encode_size};
+use pgdata::size_changes::SizeChanges;
 use postgres_formats::page::PageMut;
 use postgres_formats::record::{BlockRef, DecodedRecord, RecordHeader, RelFile, reduce_to_block};
 use postgres_formats::rmgr::RmgrId;
@@ -217,7 +216,14 @@ fn case_result(name: &str, depth: usize, rate: f64, times: &Histogram<u64>) -> s
 
 async fn run() -> anyhow::Result<()> {
     let dir = camino_tempfile::tempdir_in(std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()))?;
-    let conf = PageServerConf { ephemeral_keep_bytes: 128 << 20, ..PageServerConf::dummy_conf(dir.path().to_owned()) };
+    let cached = std::env::var("BENCH_CACHE").as_deref() != Ok("none");
+    let conf = PageServerConf {
+        ephemeral_keep_bytes: 128 << 20,
+        page_cache_size: 65536,
+        observer: Some(SizeChanges::observer),
+        ..PageServerConf::dummy_conf(dir.path().to_owned())
+    };
+    conf.resources.pages.set_keep_rebuilt(cached);
     let conf = Box::leak(Box::new(conf));
     let (manager, timeline) = make(conf).await?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -226,7 +232,6 @@ async fn run() -> anyhow::Result<()> {
     let service = PageService::new(manager.clone(), Auth::trust(), PageServiceSettings::default());
     let serving = tokio::spawn(service.serve(listener, cancel.clone()));
     let server = PageServer::new(&format!("host=127.0.0.1 port={port} user=bench"), None)?;
-    let cached = std::env::var("BENCH_CACHE").as_deref() != Ok("none");
     let cases: &[Case] = match cached {
         true => &[
             Case { name: "image in the open layer", rel: IN_MEMORY },
@@ -276,26 +281,20 @@ fn in_own_process(cache: &str) -> anyhow::Result<Vec<Told>> {
 }
 
 fn topology() -> Topology {
-    Topology::take(Setting {
-        dir: std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
-        engine: virtual_file::io_engine_for_bench().to_string(),
-        io_mode: "DirectRw".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    })
+    Topology::take(Setting::one_process(
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
+        virtual_file::io_engine_for_bench(),
+        "DirectRw",
+    ))
 }
 
 fn main() -> anyhow::Result<()> {
     if echo::serves_here()? {
         return Ok(());
     }
-    if let Ok(pages) = std::env::var("BENCH_CACHE") {
+    if std::env::var_os("BENCH_CACHE").is_some() {
         let engine = virtual_file::io_engine_for_bench();
         virtual_file::init(1024, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
-        page_cache::init(65536);
-        page_cache::set_keep_rebuilt(pages != "none");
         return tokio::runtime::Runtime::new()?.block_on(run());
     }
     let (topology, mut validity, mut results) = (topology(), Validity::of(Unit::Pages), Vec::new());

@@ -121,15 +121,7 @@ fn cpu_seconds() -> f64 {
 
 fn topology(dir: &Utf8Path, engine: &impl std::fmt::Display) -> Topology {
     eprintln!("data directory: {dir}, engine: {engine}");
-    Topology::take(Setting {
-        dir: dir.as_std_path(),
-        engine: engine.to_string(),
-        io_mode: "Buffered, Direct, DirectRw".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    })
+    Topology::take(Setting::one_process(dir.as_std_path(), engine, "Buffered, Direct, DirectRw"))
 }
 
 fn bench(c: &mut Criterion) {

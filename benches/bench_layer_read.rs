@@ -19,11 +19,10 @@ mod values;
 use std::time::Instant;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pageserver::config::PageServerConf;
-use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::storage_layer::ReconstructState;
-use pageserver::virtual_file;
+use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::storage_layer::ReconstructState;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::models::virtual_file::IoMode;
 use serde_json::{Map, json};
@@ -130,15 +129,7 @@ async fn both<V: Values>(
 async fn run(dir: &Utf8Path) -> anyhow::Result<()> {
     let conf: &'static PageServerConf = Box::leak(Box::new(PageServerConf::dummy_conf(dir.to_owned())));
     let engine = virtual_file::io_engine_for_bench();
-    let topology = Topology::take(Setting {
-        dir: dir.as_std_path(),
-        engine: engine.to_string(),
-        io_mode: "DirectRw".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    });
+    let topology = Topology::take(Setting::one_process(dir.as_std_path(), engine, "DirectRw"));
     virtual_file::init(1024, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
     let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
     let (mut results, mut validity) = (Map::new(), Validity::of(Unit::Values));

@@ -35,15 +35,7 @@ fn main() {
     let quick = std::env::var_os("BENCH_REDO_QUICK").is_some();
     let measured = if quick { QUICK } else { MEASURED };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let topology = Topology::take(Setting {
-        dir: Path::new("."),
-        engine: "none".to_owned(),
-        io_mode: "none".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    });
+    let topology = Topology::take(Setting::one_process(Path::new("."), "none", "none"));
     let mut validity = Validity::of(Unit::Pages);
     let types = types::measure(&open("REDO_TYPES"), measured);
     let wal = open("REDO_WAL");

@@ -10,13 +10,12 @@ mod artifact;
 use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pageserver::config::PageServerConf;
-use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::manager::{NewBranch, TenantManager};
-use pageserver::tenant::storage_layer::ImageLayerWriter;
-use pageserver::tenant::timeline::{NewTimeline, Origin, Timeline};
-use pageserver::virtual_file;
+use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::{NewBranch, TenantManager};
+use engine::tenant::storage_layer::ImageLayerWriter;
+use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
 use pageserver_api::key::Key;
 use pageserver_api::models::virtual_file::IoMode;
 use pageserver_api::shard::TenantShardId;
@@ -161,15 +160,11 @@ fn main() -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&seen)?);
         return Ok(());
     }
-    let topology = Topology::take(Setting {
-        dir: std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
-        engine: virtual_file::io_engine_for_bench().to_string(),
-        io_mode: "DirectRw".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    });
+    let topology = Topology::take(Setting::one_process(
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")),
+        virtual_file::io_engine_for_bench(),
+        "DirectRw",
+    ));
     let mut validity = Validity::of(Unit::Pages);
     let results = serde_json::json!([measure(100, &mut validity)?, measure(LAYERS, &mut validity)?]);
     artifact::write("restart", &topology, validity, results)?;

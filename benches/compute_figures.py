@@ -73,7 +73,7 @@ class Bench:
                     maintenance_work_mem="'1GB'", wal_keep_size=0, track_commit_timestamp="off")
         server.start()
         started = time.monotonic()
-        server.run("pgbench", "-h", server.sockets, "-U", "postgres", "-i", "-I", "dtgp", "-q", "-s", scale, "postgres",
+        server.run("pgbench", *server.address(), "-i", "-I", "dtgp", "-q", "-s", scale, "postgres",
                    timeout=7200)
         server.sql("VACUUM (ANALYZE, FREEZE)")
         server.stop()
@@ -240,7 +240,7 @@ class Bench:
         self.validity.add(expected=self.args.scale * ROWS_PER_SCALE, seen=rows, different=rows if differ else 0)
 
     def pgbench(self, server: Postgres, *flags) -> float:
-        out = server.run("pgbench", *server.connection()[:-2], "-n", "-c", self.args.clients, "-j", 2, "-T",
+        out = server.run("pgbench", *server.address(), "-n", "-c", self.args.clients, "-j", 2, "-T",
                          self.args.seconds, *flags, "postgres", timeout=self.args.seconds + 300).stdout
         line = next(line for line in out.splitlines() if line.startswith("tps = "))
         return round(float(line.split()[2]), 1)

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use artifact::{Setting, Topology, Unit, Validity};
-use pageserver::virtual_file::AlignedBuf;
 use rustix::fs::{Mode, OFlags, fdatasync, open};
 use tokio_epoll_uring::{SystemHandle, thread_local_system};
+use virtual_file::AlignedBuf;
 
 const VOLUME: usize = 128 << 20;
 const BLOCK: usize = 1 << 20;
@@ -121,15 +121,7 @@ fn main() {
     }
     let path = PathBuf::from(format!("device-limit-{}", std::process::id()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
-    let topology = Topology::take(Setting {
-        dir: Path::new("."),
-        engine: "tokio-epoll-uring".to_owned(),
-        io_mode: "direct, buffered".to_owned(),
-        allocator: "malloc",
-        store: "none".to_owned(),
-        delay_ms: vec![0],
-        client_on_same_cores: true,
-    });
+    let topology = Topology::take(Setting::one_process(Path::new("."), "tokio-epoll-uring", "direct, buffered"));
     let (mut results, mut validity) = (Vec::new(), Validity::of(Unit::Bytes));
     for depth in [1, 2, 4] {
         results.push((format!("direct_depth_{depth}"), direct(&runtime, &path, depth, false, &mut validity)));

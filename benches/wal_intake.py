@@ -150,7 +150,7 @@ class Bench:
                 while not clock.sees_end(parse(session.sql(REPLAYED) or "0/0")):
                     time.sleep(TICK)
                 found = clock.rate()
-            postmaster = int((copied.data / "postmaster.pid").read_text().split()[0])
+            postmaster = copied.postmaster()
             return {**found, "cpu_seconds": cpu_seconds([postmaster, *children(postmaster)])}
         finally:
             copied.stop("immediate")

@@ -24,7 +24,7 @@ run() {
 note() {
     local result=passed
     [ "$3" = 0 ] || { result=FAILED; failed+=("$1"); }
-    results+=("$(printf '%-12s %s after %d s' "$1" "$result" $((SECONDS - $2)))")
+    results+=("$(printf '%-14s %s after %d s' "$1" "$result" $((SECONDS - $2)))")
 }
 
 run_together() {

@@ -57,6 +57,7 @@ install_rust() {
     fi
     # The toolchain that rust-toolchain.toml names comes with the first call.
     cargo --version
+    scripts/aarch64.sh
 }
 
 install_python() {

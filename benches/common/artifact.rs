@@ -27,6 +27,22 @@ pub struct Setting<'a> {
     pub client_on_same_cores: bool,
 }
 
+#[allow(dead_code, reason = "not every benchmark runs like this")]
+impl<'a> Setting<'a> {
+    /// All in one process with the allocator of the system, and no other store than the local disk.
+    pub fn one_process(dir: &'a Path, engine: impl ToString, io_mode: &str) -> Self {
+        Self {
+            dir,
+            engine: engine.to_string(),
+            io_mode: io_mode.to_owned(),
+            allocator: "malloc",
+            store: "none".to_owned(),
+            delay_ms: vec![0],
+            client_on_same_cores: true,
+        }
+    }
+}
+
 /// Where a run takes place; taken at its beginning, for the load is that of before.
 pub struct Topology(Value);
 

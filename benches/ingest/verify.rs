@@ -1,9 +1,11 @@
 //! Reads values back after an ingest that nobody timed: each must be the one that was put under its key and LSN.
 
+use std::sync::Arc;
+
 use std::ops::Range;
 
-use pageserver::context::RequestContext;
-use pageserver::tenant::storage_layer::{DeltaLayer, ReconstructState};
+use engine::context::RequestContext;
+use engine::tenant::storage_layer::{DeltaLayer, ReconstructState};
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::value::Value;
@@ -19,7 +21,7 @@ const READ_BACK: u32 = 1000;
 /// Reads values from all over the layer, from the file if there is one.
 pub async fn read_back(ingested: &Ingested, case: &Case, ctx: &RequestContext) -> anyhow::Result<Validity> {
     let delta = match &ingested.delta {
-        Some((desc, path)) => Some(DeltaLayer::open(path, desc, ctx).await?),
+        Some((desc, path)) => Some(DeltaLayer::open(path, desc, &Arc::default(), ctx).await?),
         None => None,
     };
     let mut validity = Validity::of(Unit::Values);

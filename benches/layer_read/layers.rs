@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 
-use pageserver::config::PageServerConf;
-use pageserver::context::RequestContext;
-use pageserver::l0_flush::{L0FlushConfig, L0FlushGlobalState};
-use pageserver::tenant::storage_layer::{DeltaLayer, DeltaLayerWriter, InMemoryLayer, KeyHistory, ReconstructState};
+use engine::config::PageServerConf;
+use engine::context::RequestContext;
+use engine::l0_flush::{L0FlushConfig, L0FlushGlobalState};
+use engine::tenant::storage_layer::{DeltaLayer, DeltaLayerWriter, InMemoryLayer, KeyHistory, ReconstructState};
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::shard::TenantShardId;
@@ -86,8 +87,8 @@ impl<V: Values> Layers<V> {
         let written = layer.write_to_disk(ctx, None, flush.inner(), &gate, cancel).await?;
         let (sealed_desc, sealed_path) = written.expect("the layer has values");
         println!("sealed {} MiB, sorted {} MiB", sealed_desc.file_size >> 20, sorted_desc.file_size >> 20);
-        let sealed = DeltaLayer::open(&sealed_path, &sealed_desc, ctx).await?;
-        let sorted = DeltaLayer::open(&sorted_path, &sorted_desc, ctx).await?;
+        let sealed = DeltaLayer::open(&sealed_path, &sealed_desc, &Arc::default(), ctx).await?;
+        let sorted = DeltaLayer::open(&sorted_path, &sorted_desc, &Arc::default(), ctx).await?;
         Ok(Self { values: put, sealed, sorted })
     }
 }

@@ -17,7 +17,7 @@ mod store;
 mod world;
 
 use camino::Utf8Path;
-use pageserver::{page_cache, virtual_file};
+use pageserver::virtual_file;
 use pageserver_api::models::virtual_file::IoMode;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ const READ_BACK: u32 = 64;
 
 async fn upload(place: &Place, prefix: &str) -> anyhow::Result<Value> {
     let world = World::make(place.open(&format!("{prefix}-upload")).await?, UPLOAD).await?;
-    let opened = world.open().await?;
+    let opened = world.open(|_| ()).await?;
     for number in 0..READ_BACK {
         opened.read(number * (world.shape.total() / READ_BACK)).await?;
     }
@@ -174,8 +174,5 @@ fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let engine = virtual_file::io_engine_for_bench();
     virtual_file::init(16384, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
-    page_cache::init(65536);
-    // Rebuilt pages would hide what is measured.
-    page_cache::set_keep_rebuilt(false);
     tokio::runtime::Runtime::new()?.block_on(run())
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::Plan;
-use crate::world::{Draw, Opened, World, limit};
+use crate::world::{Draw, Opened, World};
 
 /// Pages of a batch.
 const BATCH: usize = 32;
@@ -50,8 +50,8 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 /// Measures a level, with single pages or batches.
 pub async fn measure(world: &World, plan: &Plan, level: Level, batch: bool, latency_ms: u64) -> anyhow::Result<Value> {
     let disk = if level == Level::Disk { 4 << 30 } else { 0 };
-    let conf = limit(|conf| conf.block_cache_disk = disk);
-    let opened = world.open().await?;
+    let opened = world.open(|conf| conf.block_cache_disk = disk).await?;
+    let conf = opened.conf();
     let per_read = if batch { BATCH } else { 1 };
     let count = if level == Level::None || level == Level::Index { plan.cold_reads } else { plan.warm_reads };
     let mut draw = Draw::new(42);

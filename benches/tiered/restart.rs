@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::store::Place;
-use crate::world::{Shape, World, limit};
+use crate::world::{Shape, World};
 
 const PAGES_PER_LAYER: u32 = 4;
 const STARTS: usize = 5;
@@ -22,11 +22,10 @@ pub async fn measure(place: &Place, prefix: &str, layers: u32, latencies_ms: &[u
     for latency_ms in latencies_ms {
         let (mut opened_ms, mut first_page_ms, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for start in 0..STARTS {
-            limit(|_| ());
             world.store.set_latency(Duration::from_millis(*latency_ms));
             world.store.asked();
             let began = Instant::now();
-            let opened = world.open().await?;
+            let opened = world.open(|_| ()).await?;
             opened_ms.push(began.elapsed().as_secs_f64() * 1000.0);
             opened.read(world.shape.total() / 7 * start as u32).await?;
             first_page_ms.push(began.elapsed().as_secs_f64() * 1000.0);

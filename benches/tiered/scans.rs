@@ -1,11 +1,12 @@
 //! All pages in order, with several settings of reading ahead.
 
+use engine::config::PageServerConf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::Plan;
-use crate::world::{PAGE, World, limit};
+use crate::world::{PAGE, World};
 
 /// Pages that are asked for at once, as a prefetching compute does.
 const BATCH: u32 = 32;
@@ -18,12 +19,13 @@ pub async fn measure(
     whole: u64,
     latency_ms: u64,
 ) -> anyhow::Result<Value> {
-    let conf = limit(|conf| {
+    let limits = |conf: &mut PageServerConf| {
         conf.read_ahead_max = read_ahead;
         conf.prefetch_whole_after = whole;
         conf.block_cache_disk = 8 << 30;
-    });
-    let opened = world.open().await?;
+    };
+    let opened = world.open(limits).await?;
+    let conf = opened.conf();
     let total = if read_ahead == 0 { world.shape.total().min(plan.scan_pages_alone) } else { world.shape.total() };
     world.store.asked();
     world.store.set_latency(Duration::from_millis(latency_ms));

@@ -14,7 +14,7 @@ use object_store::{
     CopyOptions, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use pageserver::remote_storage::{RemoteOptions, RemoteStorage, RemoteUrl, StoreSettings};
+use remote_storage::{RemoteOptions, RemoteStorage, RemoteUrl, StoreSettings};
 
 #[derive(Debug, Default)]
 struct Figures {

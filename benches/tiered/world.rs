@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
-use pageserver::block_cache;
-use pageserver::config::PageServerConf;
-use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::storage_layer::ImageLayerWriter;
-use pageserver::tenant::timeline::{NewTimeline, Origin, Timeline};
+use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::storage_layer::ImageLayerWriter;
+use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::shard::TenantShardId;
@@ -104,8 +103,17 @@ pub struct Opened {
     store: Slow,
 }
 
-fn config(dir: &Utf8Path, store: &Slow) -> &'static PageServerConf {
-    let conf = PageServerConf { remote_storage: Some(store.storage()), ..PageServerConf::dummy_conf(dir.to_owned()) };
+/// With caches of its own, whose limits `change` may change.
+fn config(dir: &Utf8Path, store: &Slow, change: impl FnOnce(&mut PageServerConf)) -> &'static PageServerConf {
+    let mut conf = PageServerConf {
+        remote_storage: Some(store.storage()),
+        prefetch_whole_after: 101,
+        ..PageServerConf::dummy_conf(dir.to_owned())
+    };
+    // Rebuilt pages would hide what is measured.
+    conf.resources.pages.set_keep_rebuilt(false);
+    conf.page_cache_size = 65536;
+    change(&mut conf);
     Box::leak(Box::new(conf))
 }
 
@@ -113,21 +121,11 @@ fn scratch() -> anyhow::Result<Utf8TempDir> {
     Ok(camino_tempfile::tempdir_in(std::env::var("CARGO_TARGET_TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()))?)
 }
 
-/// The process's limits, for what is measured next.
-pub fn limit(change: impl FnOnce(&mut PageServerConf)) -> PageServerConf {
-    let mut conf = PageServerConf { prefetch_whole_after: 101, ..PageServerConf::dummy_conf("/".into()) };
-    change(&mut conf);
-    block_cache::configure(&conf);
-    block_cache::clear_memory();
-    block_cache::set_disk_used(0);
-    conf
-}
-
 impl World {
     /// Makes the layers on disk, and waits until the bucket has them.
     pub async fn make(store: Slow, shape: Shape) -> anyhow::Result<Self> {
         let (dir, ctx) = (scratch()?, context());
-        let conf = config(dir.path(), &store);
+        let conf = config(dir.path(), &store, |_| ());
         let (tenant, timeline_id) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
         let manager = TenantManager::load_idle(conf).await?;
         manager.create_tenant(tenant).await?;
@@ -157,10 +155,10 @@ impl World {
         Ok(Self { store, shape, tenant, timeline: timeline_id, uploaded })
     }
 
-    /// Opens it on an empty disk.
-    pub async fn open(&self) -> anyhow::Result<Opened> {
+    /// Opens it on an empty disk, with nothing cached and limits that `change` may change.
+    pub async fn open(&self, change: impl FnOnce(&mut PageServerConf)) -> anyhow::Result<Opened> {
         let dir = scratch()?;
-        let manager = TenantManager::load_idle(config(dir.path(), &self.store)).await?;
+        let manager = TenantManager::load_idle(config(dir.path(), &self.store, change)).await?;
         let timeline = manager.get(self.tenant, self.timeline)?;
         Ok(Opened { _dir: dir, manager, timeline, shape: self.shape, store: self.store.clone() })
     }
@@ -194,19 +192,24 @@ impl Opened {
         Ok(took)
     }
 
+    /// How it was opened.
+    pub fn conf(&self) -> &'static PageServerConf {
+        self.manager.conf()
+    }
+
     /// Has nothing of any layer cached, not even its index.
     pub async fn forget_all(&self) -> anyhow::Result<()> {
         for layer in self.timeline.layer_files() {
             layer.evict().await?;
         }
-        block_cache::clear_memory();
+        self.conf().resources.blocks.clear_memory();
         self.settle().await;
         Ok(())
     }
 
     /// Has no data cached in memory.
     pub fn forget_memory(&self) {
-        block_cache::clear_memory();
+        self.conf().resources.blocks.clear_memory();
     }
 
     /// Bytes on local disk.

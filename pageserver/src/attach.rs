@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::id::{TenantId, TimelineId};
 
-use crate::tenant::manager::{ManageError, TenantManager};
 use crate::walreceiver::{WalReceivers, WalSource};
+use engine::tenant::manager::{ManageError, TenantManager};
 use job::Job;
 use status::StatusCell;
 pub use status::{AttachPhase, AttachStatus};

@@ -39,8 +39,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Auth, KeyRing};
-use crate::tenant::manager::TenantManager;
 use app::{App, AppState, new_ctx};
+use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
 use routes::{diff, layers, lsn, node, page, stored, tenant, timeline, writer};

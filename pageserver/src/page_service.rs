@@ -35,7 +35,7 @@ use shared::Shared;
 
 use crate::auth::Auth;
 use crate::places::Places;
-use crate::tenant::manager::TenantManager;
+use engine::tenant::manager::TenantManager;
 
 /// After a failed accept: most often file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

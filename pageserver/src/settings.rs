@@ -15,8 +15,9 @@ use std::net::SocketAddr;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::config::PageServerConf;
-use crate::remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
+use engine::config::PageServerConf;
+use pgdata::size_changes::SizeChanges;
+use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 
 pub use keys::{KEYS, Key, Settings};
 pub use load::{Overrides, SettingsError};
@@ -60,6 +61,7 @@ impl Settings {
         conf.prefetch_whole_after = self.prefetch_whole_after;
         conf.disk_budget_bytes = self.disk_budget;
         conf.disk_reserve = self.disk_reserve;
+        conf.observer = Some(SizeChanges::observer);
         conf
     }
 

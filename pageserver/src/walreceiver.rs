@@ -30,12 +30,12 @@ use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use crate::errors::StorageError;
-use crate::metrics::METRICS;
-use crate::tenant::manager::TenantManager;
-use crate::tenant::timeline::Timeline;
 use backoff::Backoff;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::Timeline;
+use errors::StorageError;
 use failure::{Failure, Remedy};
+use metrics::METRICS;
 use session::{Ended, Receiver};
 pub use source::WalSource;
 use status::StatusCell;

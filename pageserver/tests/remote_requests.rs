@@ -1,13 +1,14 @@
 //! Requests to object storage: attempts, deadlines, budgets, and what comes back from a store that fails.
 
+#[path = "../../engine/tests/remote_support/mod.rs"]
 mod remote_support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pageserver::errors::{ErrorKind, RemoteFailure, StorageError};
-use pageserver::remote_storage::{Creation, RemoteOptions, RemotePath, RemoteStorage, RequestClass};
+use errors::{ErrorKind, RemoteFailure, StorageError};
+use remote_storage::{Creation, RemoteOptions, RemotePath, RemoteStorage, RequestClass};
 use remote_support::{Fault, Op, TestStore, fast, pause_time, test_store, test_store_with};
 use tokio::time::Instant;
 

@@ -13,7 +13,6 @@ from fixtures.attached import Attached, attach_new
 from fixtures.computes import Compute, amcheck, stay_where_it_is
 from fixtures.copies import checksums
 from fixtures.pageserver import POSTGRES_IS_GONE
-from fixtures.postgres import run_as_postgres
 from fixtures.programs import program
 from fixtures.slow_link import SlowLink
 from fixtures.small_disk import fill, free_mib, small_disk
@@ -48,8 +47,7 @@ def insert_until_killed(compute: Compute, said: int) -> int:
 
 def inserts(compute: Compute, row: int) -> bool:
     """Whether a row is acknowledged soon."""
-    command = ["psql", "-Xq", *compute.connection(), "-c", f"INSERT INTO acknowledged VALUES ({row})"]
-    process = subprocess.Popen([*run_as_postgres(), *command], stderr=subprocess.DEVNULL, cwd="/")
+    process = compute.popen("psql", "-Xq", *compute.connection(), "-c", f"INSERT INTO acknowledged VALUES ({row})")
     try:
         return process.wait(10) == 0
     except subprocess.TimeoutExpired:

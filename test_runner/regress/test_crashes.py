@@ -85,7 +85,7 @@ def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pag
 
 def kill_postgres(pg: Postgres):
     """Ends the server and all its processes, without a word."""
-    postmaster = int((pg.data / "postmaster.pid").read_text().splitlines()[0])
+    postmaster = pg.postmaster()
     children = [int(pid) for pid in open(f"/proc/{postmaster}/task/{postmaster}/children").read().split()]
     for pid in [postmaster, *children]:
         try:
@@ -129,7 +129,7 @@ def test_a_promoted_standby_is_followed(followed_before, make_postgres, make_pag
     if followed_before:
         attached.wait_for_receiver("streaming", "catching_up")
         wait_until(lambda: standby.sql("SELECT count(*) FROM pg_replication_slots WHERE active") == "1", 60)
-    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    standby.promote()
     promoted = Attached(standby, server, timeline)
     standby.bench(1000)
     standby.sql("CREATE TABLE after_promotion AS SELECT generate_series(1, 10000) AS id")
@@ -202,7 +202,7 @@ def test_a_server_that_went_another_way_is_not_followed(make_postgres, make_page
     before = attached.timeline.last_record_lsn()
     kill_postgres(primary)
     standby.start()
-    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    standby.promote()
     standby.bench(2000)
     status = attached.wait_for_receiver("failed", timeout=90)
     assert "diverged" in status["last_error"], status

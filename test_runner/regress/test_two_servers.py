@@ -1,12 +1,10 @@
 """Two pageservers on one bucket: nobody takes anything unasked; who takes a tenant over follows its server at once."""
 
-import subprocess
 
 import pytest
 
 from fixtures.attached import Attached, attach_new
 from fixtures.pageserver import POSTGRES_IS_GONE
-from fixtures.postgres import run_as_postgres
 from fixtures.stored import QUICK, all_stored, wipe
 from fixtures.wait import wait_until
 
@@ -77,9 +75,7 @@ def test_a_slot_that_somebody_else_holds_is_told_and_waited_for(pair):
     slot, _ = attached.slot()
     server.stop()
     place = postgres.own(postgres.data.parent / "received")
-    program = postgres.installed.program("pg_receivewal")
-    command = [*run_as_postgres(), program, "-h", postgres.sockets, "-U", "postgres", "-D", place, "-S", slot]
-    holder = subprocess.Popen(list(map(str, command)), cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    holder = postgres.popen("pg_receivewal", *postgres.address(), "-D", place, "-S", slot)
     try:
         active = "SELECT count(*) FROM pg_replication_slots WHERE active"
         wait_until(lambda: postgres.sql(active) == "1", 30, what="somebody else at the slot")

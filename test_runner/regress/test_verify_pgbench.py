@@ -84,7 +84,7 @@ def test_a_base_backup_of_a_busy_server_is_a_start(make_postgres, make_pagectl, 
         with server.session() as session:
             session.sql("BEGIN; CREATE TABLE still_open AS SELECT generate_series(1, 20000) AS id")
             bench = server.start_bench(seconds=8)
-            server.run("pg_basebackup", "-D", backup, "-c", "fast", "-X", "none", *server.connection()[:4],
+            server.run("pg_basebackup", "-D", backup, "-c", "fast", "-X", "none", *server.address(),
                        "-T", f"{place}={away}")
             session.sql("COMMIT")
             bench.wait()

@@ -1,17 +1,13 @@
 //! The WAL of a real server: every record must be what `pg_waldump` says, in all compressions, and what is decoded
 //! must agree with the server's files.
 
-#[path = "real_wal/cluster.rs"]
-mod cluster;
-
 use std::{
     collections::{BTreeMap, HashMap},
     io::{Seek, SeekFrom, Write},
-    path::Path,
 };
 
 use bytes::Bytes;
-use cluster::Cluster;
+use camino::Utf8Path;
 use postgres_formats::{
     BLCKSZ,
     control_file::{ClusterState, ControlFile},
@@ -27,6 +23,7 @@ use postgres_formats::{
     xlog,
 };
 use test_needs::need;
+use test_postgres::{Postgres, Server};
 use utils::lsn::Lsn;
 use wal_decoder::stream::{EndReason, WalError, WalRecord, WalStart, WalStreamConfig, WalStreamDecoder};
 
@@ -48,7 +45,7 @@ struct Wal {
     bytes: Bytes,
 }
 
-fn read_wal(data: &Path, segment_size: u32) -> Wal {
+fn read_wal(data: &Utf8Path, segment_size: u32) -> Wal {
     let mut segments = BTreeMap::new();
     for entry in std::fs::read_dir(data.join("pg_wal")).unwrap() {
         let entry = entry.unwrap();
@@ -95,11 +92,11 @@ fn decode_stream(wal: &Wal, control: &ControlFile, piece: usize) -> Vec<WalRecor
 
 /// As if the server had crashed while it wrote its last long record: WAL from a page inside of that on is zeroed.
 /// Gives the start of the record.
-fn cut_last_long_record(cluster: &Cluster) -> Lsn {
+fn cut_last_long_record(server: &Server) -> Lsn {
     const LONG: usize = 100_000;
-    let control = read_control(cluster);
+    let control = read_control(server);
     let segment_size = u64::from(control.fields.wal_segment_size);
-    let wal = read_wal(&cluster.data(), control.fields.wal_segment_size);
+    let wal = read_wal(server.data(), control.fields.wal_segment_size);
     let records = decode_stream(&wal, &control, 1 << 24);
     let start = records.iter().rev().find(|record| record.bytes.len() > LONG).unwrap().start;
     assert!(start > control.fields.checkpoint);
@@ -108,7 +105,7 @@ fn cut_last_long_record(cluster: &Cluster) -> Lsn {
     while lsn.0 < wal.start.0 + wal.bytes.len() as u64 {
         let next = Lsn(lsn.segment_start(segment_size).0 + segment_size);
         let at = WalPosition { timeline: 1, lsn, segment_size: control.fields.wal_segment_size };
-        let path = cluster.data().join("pg_wal").join(at.file_name());
+        let path = server.data().join("pg_wal").join(at.file_name());
         let mut file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         file.seek(SeekFrom::Start(at.offset().into())).unwrap();
         file.write_all(&vec![0; (next.0 - lsn.0) as usize]).unwrap();
@@ -117,8 +114,8 @@ fn cut_last_long_record(cluster: &Cluster) -> Lsn {
     start
 }
 
-fn read_control(cluster: &Cluster) -> ControlFile {
-    ControlFile::decode(&std::fs::read(cluster.data().join("global/pg_control")).unwrap()).unwrap()
+fn read_control(server: &Server) -> ControlFile {
+    ControlFile::decode(&std::fs::read(server.data().join("global/pg_control")).unwrap()).unwrap()
 }
 
 /// What `pg_waldump` tells of a record in one line.
@@ -156,14 +153,15 @@ fn described(line: &str) -> String {
     text
 }
 
-fn compare_with_waldump(cluster: &Cluster, wal: &Wal, records: &[WalRecord]) {
-    let path = cluster.data().join("pg_wal");
+fn compare_with_waldump(server: &Server, wal: &Wal, records: &[WalRecord]) {
+    let postgres = server.place().postgres();
+    let path = server.data().join("pg_wal");
     let end = records.last().unwrap().end.to_string();
     let start = wal.start.to_string();
-    let dump = cluster.run("pg_waldump", &["-p", path.to_str().unwrap(), "-s", &start, "-e", &end]);
+    let dump = postgres.run("pg_waldump", &["-p", path.as_str(), "-s", &start, "-e", &end]);
     let mut lines = dump.lines().filter(|line| line.starts_with("rmgr:"));
     for record in records {
-        let decoded = decode(cluster.version, &record.bytes).unwrap();
+        let decoded = decode(postgres.version(), &record.bytes).unwrap();
         let line = lines.next().unwrap_or_else(|| panic!("pg_waldump has no record at {}", record.start));
         assert_eq!(describe(record, &decoded), described(line), "{line}");
     }
@@ -207,7 +205,7 @@ fn restore_images(version: PgVersion, records: &[WalRecord]) -> Images {
 
 /// Pages of users' indexes that nothing changed after their image: the server's file must have exactly the image, but
 /// for LSN, checksum, and hole. (Heap pages and catalogs' indexes may have got hint bits.)
-fn compare_with_files(data: &Path, images: &Images) -> HashMap<String, usize> {
+fn compare_with_files(data: &Utf8Path, images: &Images) -> HashMap<String, usize> {
     const FIRST_USER_OID: u32 = 16384;
     let mut compared = HashMap::new();
     for ((rel, fork, blkno), Restored { end, method, page: image }) in &images.newest {
@@ -297,11 +295,11 @@ fn check_reduction(version: PgVersion, records: &[WalRecord]) -> (usize, usize) 
 }
 
 /// Every page of every relation file has the checksum that we compute.
-fn verify_checksums(data: &Path) -> usize {
+fn verify_checksums(data: &Utf8Path) -> usize {
     let mut pages = 0;
     let relation = |name: &str| name.starts_with(|c: char| c.is_ascii_digit()) && !name.contains('.');
     let databases = std::fs::read_dir(data.join("base")).unwrap().map(|entry| entry.unwrap().path());
-    for dir in databases.chain([data.join("global")]) {
+    for dir in databases.chain([data.join("global").into()]) {
         for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             if !relation(entry.file_name().unwrap().to_str().unwrap()) {
                 continue;
@@ -317,74 +315,76 @@ fn verify_checksums(data: &Path) -> usize {
     pages
 }
 
-fn check_files(cluster: &Cluster, control: &ControlFile) {
-    let data = cluster.data();
+fn check_files(server: &Server, control: &ControlFile) {
+    let data = server.data();
     let stored = std::fs::read(data.join("global/pg_control")).unwrap();
     assert_eq!(control.encode()[..], stored[..], "the control file survives a round trip");
     assert_eq!(control.state(), ClusterState::Shutdowned);
-    let told = cluster.run("pg_controldata", &["-D", data.to_str().unwrap()]);
+    let told = server.offline("pg_controldata", &[]);
     let identifier = format!("{:>14}{}", "", control.fields.system_identifier);
     assert!(told.contains(identifier.trim_start()), "{told}");
     assert!(told.contains(&format!("{}", control.fields.checkpoint_copy.redo)), "{told}");
     let map = std::fs::read(data.join("global").join(relmap::FILE_NAME)).unwrap();
-    let entries = relmap::decode(cluster.version, &map).unwrap();
-    assert_eq!(relmap::encode(cluster.version, &entries).unwrap(), map);
+    let version = server.place().postgres().version();
+    let entries = relmap::decode(version, &map).unwrap();
+    assert_eq!(relmap::encode(version, &entries).unwrap(), map);
 }
 
 #[test]
 fn every_record_is_what_the_server_says() {
-    let mut cluster = need!(Cluster::create(SETTINGS));
-    cluster.start();
-    let methods: &[&str] = if cluster.version == PgVersion::V14 { &["on"] } else { &["pglz", "lz4", "zstd"] };
+    let postgres = need!(Postgres::find());
+    let version = postgres.version();
+    let server = postgres.place().start("data", SETTINGS);
+    let methods: &[&str] = if version == PgVersion::V14 { &["on"] } else { &["pglz", "lz4", "zstd"] };
     for method in methods.iter().chain(&["off"]) {
-        cluster.sql(&format!("ALTER SYSTEM SET wal_compression = {method}; SELECT pg_reload_conf(); CHECKPOINT;"));
-        cluster.pgbench_init(1);
-        cluster.sql("CHECKPOINT; UPDATE pgbench_accounts SET abalance = aid WHERE aid % 40 = 0;");
-        cluster.sql(&format!(
+        server.sql(&format!("ALTER SYSTEM SET wal_compression = {method}; SELECT pg_reload_conf(); CHECKPOINT;"));
+        server.bench_init(1);
+        server.sql("CHECKPOINT; UPDATE pgbench_accounts SET abalance = aid WHERE aid % 40 = 0;");
+        server.sql(&format!(
             "CREATE TABLE kept_{method} AS SELECT i, md5(i::text) s FROM generate_series(1, 20000) i;
              CREATE INDEX ON kept_{method} (i); CREATE INDEX ON kept_{method} (s);"
         ));
     }
     let script = include_str!("real_wal/workload.sql");
-    let strategy = cluster.version != PgVersion::V14;
+    let strategy = version != PgVersion::V14;
     let script = if strategy {
         script.to_owned()
     } else {
         script.replace(" STRATEGY file_copy", "").replace(" STRATEGY wal_log", "")
     };
-    cluster.sql(&script);
-    cluster.sql(
+    server.sql(&script);
+    server.sql(
         "CHECKPOINT; SELECT pg_logical_emit_message(false, 'lost', repeat('y', 200000)) IS NULL; \
          CREATE TABLE flushed ();",
     );
-    cluster.stop("immediate");
-    let lost = cut_last_long_record(&cluster);
-    cluster.start();
-    cluster.sql("CHECKPOINT;");
-    cluster.stop("fast");
+    server.stop_immediately();
+    let lost = cut_last_long_record(&server);
+    server.start();
+    server.sql("CHECKPOINT;");
+    server.stop();
 
-    let data = cluster.data();
-    let control = read_control(&cluster);
-    check_files(&cluster, &control);
-    let wal = read_wal(&data, control.fields.wal_segment_size);
+    let data = server.data();
+    let control = read_control(&server);
+    check_files(&server, &control);
+    let wal = read_wal(data, control.fields.wal_segment_size);
     let records = decode_stream(&wal, &control, 100_003);
     assert!(records == decode_stream(&wal, &control, 1 << 24), "pieces do not matter");
     assert!(records == decode_stream(&wal, &control, 777), "pieces do not matter");
-    compare_with_waldump(&cluster, &wal, &records);
+    compare_with_waldump(&server, &wal, &records);
     assert_eq!(records.last().unwrap().start, control.fields.checkpoint);
 
     assert!(records.iter().all(|record| record.start != lost), "the record cut short is not given");
-    let images = restore_images(cluster.version, &records);
-    let compared = compare_with_files(&data, &images);
-    let (prepared, parsed) = parse_metadata(cluster.version, &records);
-    let (before, after) = check_reduction(cluster.version, &records);
+    let images = restore_images(version, &records);
+    let compared = compare_with_files(data, &images);
+    let (prepared, parsed) = parse_metadata(version, &records);
+    let (before, after) = check_reduction(version, &records);
     for (xid, main) in &prepared {
-        let name = twophase::file_name(cluster.version, u64::from(*xid));
+        let name = twophase::file_name(version, u64::from(*xid));
         let file = std::fs::read(data.join(twophase::DIRECTORY).join(name)).unwrap();
         assert_eq!(file, twophase::state_file(main));
         assert_eq!(twophase::main_data_of_file(&file).unwrap(), main);
     }
-    let pages = verify_checksums(&data);
+    let pages = verify_checksums(data);
     eprintln!(
         "{} records, images {:?}, {compared:?} equal to files, {} kinds of metadata, \
          reduced {before} to {after} bytes, {pages} checksums",

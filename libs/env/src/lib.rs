@@ -1,11 +1,13 @@
-//! Seams for what a test must be able to replace: time, randomness and the spawning of tasks.
+//! Seams for what a test must be able to replace: time, randomness and the spawning of tasks and threads.
 //!
 //! The rest of the project may not call `Instant::now`, `SystemTime::now`, `thread::spawn`, `tokio::spawn` or a random
 //! generator directly; `clippy.toml` forbids it.
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_methods)]
 
+#[allow(clippy::disallowed_methods, reason = "this is the seam for time")]
 pub mod clock;
-pub mod planted;
+mod planted;
+#[allow(clippy::disallowed_methods, reason = "this is the seam for chance")]
 pub mod random;
+#[allow(clippy::disallowed_methods, reason = "this is the seam for tasks and threads")]
 pub mod spawn;

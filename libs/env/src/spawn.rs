@@ -8,10 +8,10 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
@@ -47,9 +47,17 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    // By itself, or the task would have it once for each of the futures around it.
+    let mut future = Box::pin(future);
     tokio::spawn(async move {
-        let mut future = pin!(planted::before(name, future));
-        let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        let mut has_begun = false;
+        let mut poll = |cx: &mut Context<'_>| {
+            if !std::mem::replace(&mut has_begun, true) {
+                planted::panic_if_next(name);
+            }
+            future.as_mut().poll(cx)
+        };
+        let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
             Err(panic) => Poll::Ready(Err(panic)),
@@ -83,6 +91,15 @@ where
     R: Send + 'static,
 {
     tokio::task::spawn_blocking(call)
+}
+
+/// Runs a blocking call on a thread of its own, also where there is no runtime. Whoever joins it learns of its panic.
+pub fn thread<T, F>(name: &'static str, call: F) -> io::Result<std::thread::JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    std::thread::Builder::new().name(name.to_owned()).spawn(call)
 }
 
 /// As [`blocking`]; should it panic, the process ends at once.

@@ -36,9 +36,9 @@ pub(crate) fn run(input: &[u8]) {
     }
     let _ = data_checksum(page.bytes(), 1);
     if sane {
-        let layout = page.layout().expect("a sane page stays sane");
+        let Ok(layout) = page.layout() else { panic!("a sane page does not stay sane") };
         for offset in 1..=page.max_offset() {
-            let id = page.item_id(offset).expect("within the line pointers");
+            let Ok(id) = page.item_id(offset) else { panic!("{offset} is not within the line pointers") };
             if id.has_storage() {
                 let start = usize::from(id.offset());
                 assert!(layout.upper <= start && start + usize::from(id.len()) <= layout.special, "{id:?}");

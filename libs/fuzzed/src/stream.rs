@@ -46,7 +46,7 @@ fn base_of(bytes: &[u8]) -> u64 {
 }
 
 fn decode(config: &WalStreamConfig, bytes: &[u8], piece: usize) -> (Vec<WalRecord>, Option<WalError>) {
-    let mut decoder = WalStreamDecoder::new(config).expect("the start is at a page boundary");
+    let Ok(mut decoder) = WalStreamDecoder::new(config) else { panic!("the start is at no page boundary") };
     let mut records = vec![];
     for part in bytes.chunks(piece) {
         decoder.feed(Bytes::copy_from_slice(part));

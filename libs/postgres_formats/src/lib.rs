@@ -2,7 +2,7 @@
 //!
 //! Bytes only: nothing here opens a file or knows of keys and layers. Every parser is total: bytes from outside give
 //! typed errors, never panics.
-
+#![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 

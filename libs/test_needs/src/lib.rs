@@ -56,9 +56,12 @@ pub fn file(path: impl AsRef<Path>) -> Result<(), Missing> {
     if path.exists() { Ok(()) } else { Err(Missing::new(path.display().to_string())) }
 }
 
-/// The server programs of [`POSTGRES_15`].
-pub fn postgres_15() -> Result<(), Missing> {
-    file(Path::new(POSTGRES_15).join("postgres"))
+/// The directory of server programs: what `PG_BIN` names, or [`POSTGRES_15`].
+pub fn postgres() -> Result<PathBuf, Missing> {
+    let bin = std::env::var_os("PG_BIN").filter(|bin| !bin.is_empty());
+    let bin = PathBuf::from(bin.unwrap_or_else(|| POSTGRES_15.into()));
+    file(bin.join("initdb"))?;
+    Ok(bin)
 }
 
 /// For [`need!`]: `place` is the type of a closure in the test.

@@ -62,6 +62,10 @@ impl<R: Operation> Op<R> {
         Self { lease, progress, operation: Some(operation), retries: 0 }
     }
 
+    fn take(&mut self) -> R {
+        self.operation.take().expect("only a result takes it, and after one there is no further poll")
+    }
+
     /// Whether the operation is worth another try: when a thread exits, the kernel cancels what it had handed to
     /// that thread's workers (ECANCELED, EINTR) or could not resume in its context (EFAULT). All operations here may
     /// be repeated. EAGAIN is a shortage that leaks out of some file systems.
@@ -114,19 +118,14 @@ impl<R: Operation> Future for Op<R> {
                 }
                 Progress::Finished => panic!("an operation was polled after it was ready"),
             };
+            let mut operation = this.take();
             if !this.may_retry(result) {
                 budget.made_progress();
-                return Poll::Ready(this.take().complete(to_result(result)));
+                return Poll::Ready(operation.complete(to_result(result)));
             }
-            let operation = this.operation.as_mut().expect("kept until completion");
-            this.progress = Progress::start(&this.lease, operation, false);
+            this.progress = Progress::start(&this.lease, &mut operation, false);
+            this.operation = Some(operation);
         }
-    }
-}
-
-impl<R: Operation> Op<R> {
-    fn take(&mut self) -> R {
-        self.operation.take().expect("kept until completion")
     }
 }
 

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 /// Index of a slot; the `user_data` of the operation in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotId(pub(crate) u32);
+pub(crate) struct SlotId(pub(crate) usize);
 
 /// The resources of an operation whose future was dropped.
 pub(crate) trait Discard: Send {
@@ -46,19 +46,19 @@ pub(crate) enum Abandoned {
 #[derive(Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    vacant: Vec<u32>,
+    vacant: Vec<usize>,
 }
 
 impl Slots {
     pub(crate) fn insert(&mut self) -> SlotId {
         let slot = Slot::Queued(None);
         if let Some(index) = self.vacant.pop() {
-            self.slots[index as usize] = slot;
+            let before = std::mem::replace(&mut self.slots[index], slot);
+            assert!(matches!(before, Slot::Vacant), "a slot is given to two operations");
             return SlotId(index);
         }
-        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 operations fit into memory");
         self.slots.push(slot);
-        SlotId(index)
+        SlotId(self.slots.len() - 1)
     }
 
     /// A queued operation is about to be submitted. False if it is not wanted any more: its slot is free then.
@@ -140,6 +140,6 @@ impl Slots {
     }
 
     fn get_mut(&mut self, id: SlotId) -> &mut Slot {
-        self.slots.get_mut(id.0 as usize).expect("slot ids come from insert, and slots are never removed")
+        self.slots.get_mut(id.0).expect("slot ids come from insert, and slots are never removed")
     }
 }

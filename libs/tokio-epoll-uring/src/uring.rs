@@ -69,7 +69,7 @@ impl Uring {
     /// All memory that `entry` points to stays valid for what the operation does, and its file descriptor stays
     /// open, until `reap` reports `slot`.
     pub(crate) unsafe fn push(&mut self, slot: SlotId, entry: squeue::Entry) {
-        let entry = entry.user_data(u64::from(slot.0));
+        let entry = entry.user_data(slot.0 as u64);
         // SAFETY: the caller's promise.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("has_room bounds what is in the submission queue by its size");
@@ -108,7 +108,7 @@ impl Uring {
         loop {
             for entry in self.ring.completion() {
                 self.in_kernel -= 1;
-                report(SlotId(entry.user_data() as u32), entry.result());
+                report(SlotId(entry.user_data() as usize), entry.result());
             }
             // Results the kernel keeps outside the queue because it was full are handed over by an enter.
             if !self.ring.submission().cq_overflow() || self.enter(0, 0, ENTER_GETEVENTS).is_err() {

@@ -109,7 +109,7 @@ impl Lsn {
 impl Add<u64> for Lsn {
     type Output = Lsn;
     fn add(self, bytes: u64) -> Lsn {
-        Lsn(self.0.checked_add(bytes).expect("LSN overflow"))
+        Lsn(self.0.checked_add(bytes).expect("a cluster writes far less than 2^64 bytes of WAL"))
     }
 }
 
@@ -122,7 +122,7 @@ impl AddAssign<u64> for Lsn {
 impl Sub<u64> for Lsn {
     type Output = Lsn;
     fn sub(self, bytes: u64) -> Lsn {
-        Lsn(self.0.checked_sub(bytes).expect("LSN underflow"))
+        Lsn(self.0.checked_sub(bytes).expect("what is taken off an LSN lies before it"))
     }
 }
 

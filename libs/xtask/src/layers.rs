@@ -1,23 +1,29 @@
-//! The rank check: every crate, and every module of a crate with inner ranks, may use only what is ranked below it; and
-//! no modules of any crate, program or library, may use each other in a circle.
+//! The rank check: every crate, and every module of every library and program, may use only what is ranked below it;
+//! and no modules may use each other in a circle.
 //!
 //! The table is `docs/layers.toml`. Four rules: a crate depends on crates of lower rank; a module imports from modules
 //! of lower rank of its own crate; two of the same rank only where the table names the pair and says why; the modules
 //! of each crate can be put in an order in which each uses only earlier ones. An import is judged by the path as
-//! written, so naming a type through a parent's re-export counts as using the parent: that is how cycles hide.
+//! written, so naming a type through a parent's re-export counts as using the parent: that is how cycles hide. Only
+//! what a crate's root hands on is followed to the module that defines it: the root is above all modules.
 
 mod crates;
 mod cycles;
+mod definitions;
 mod modules;
 mod table;
+mod targets;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use modules::{Ranks, Seen};
 use table::Table;
+use targets::Target;
 
 /// Checks the workspace at `root`; gives the findings, in order, and a summary line.
 pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
@@ -27,25 +33,57 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     let members = crates::members(root)?;
     let mut findings = Vec::new();
     let dependencies = crates::check(&table, &members, &mut findings);
-    let mut modules = 0;
-    let mut imports = 0;
-    for (name, inner) in &table.inner {
-        let Some(member) = members.iter().find(|member| &member.name == name) else {
-            findings.push(format!("docs/layers.toml: [inner.{name}] is not a crate of the workspace"));
-            continue;
-        };
-        let seen = modules::check(root, member, inner, &table.crates, &mut findings)?;
-        modules += seen.modules;
-        imports += seen.imports;
-    }
-    let seen = cycles::check(root, &members, &table.cycles, &mut findings)?;
+    let targets = targets::read(root, &members)?;
+    let seen = check_modules(root, &table, &targets, &mut findings)?;
+    let largest = cycles::check(&members, &targets, &table.cycles, &mut findings);
+    let ranked = match seen.unranked {
+        0 => "all ranked".to_owned(),
+        unranked => format!("{unranked} of them without a rank"),
+    };
     let summary = format!(
-        "layers: {} crates, {dependencies} dependencies, {modules} ranked modules, {imports} imports between them; \
-         {} modules in all, largest cycle {}; {} findings",
+        "layers: {} crates, {dependencies} dependencies; {} modules, {ranked}, {} imports between ranks, \
+         largest cycle {largest}; {} findings",
         members.len(),
         seen.modules,
-        seen.largest,
+        seen.imports,
         findings.len()
     );
     Ok((findings, summary))
+}
+
+/// Checks every library and program against its ranks, and that the table has ranks for each and for no other.
+fn check_modules(root: &Path, table: &Table, targets: &[Target<'_>], findings: &mut Vec<String>) -> Result<Seen> {
+    let mut all = Seen::default();
+    let mut wanted = BTreeSet::new();
+    for target in targets {
+        let title = target.table();
+        let inner = match &target.program {
+            None => table.inner.get(&target.member.name),
+            Some(program) => table.programs.get(program),
+        };
+        wanted.insert(title.clone());
+        if inner.is_none() && target.modules.len() > 1 {
+            findings.push(format!("docs/layers.toml: {title} is missing: {} has modules", target.title()));
+            all.modules += target.modules.len();
+            all.unranked += target.modules.len() - 1;
+            continue;
+        }
+        let of = match inner {
+            Some(inner) => inner.ranks().with_context(|| format!("docs/layers.toml: {title}"))?,
+            // A root without modules needs no ranks.
+            None => BTreeMap::new(),
+        };
+        let (split, siblings) = inner.map_or((&[][..], &[][..]), |inner| (&inner.split, &inner.sibling));
+        let ranks = Ranks { of, split, siblings };
+        let seen = modules::check(root, target, &ranks, table, findings);
+        all.modules += seen.modules;
+        all.unranked += seen.unranked;
+        all.imports += seen.imports;
+    }
+    let libraries = table.inner.keys().map(|name| format!("[inner.{name}]"));
+    let programs = table.programs.keys().map(|name| format!("[programs.{name}]"));
+    for title in libraries.chain(programs).filter(|title| !wanted.contains(title)) {
+        findings.push(format!("docs/layers.toml: {title} is nothing of the workspace"));
+    }
+    Ok(all)
 }

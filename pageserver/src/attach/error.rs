@@ -2,8 +2,8 @@
 
 use pq_proto::client::ClientError;
 
-use crate::errors::StorageError;
-use crate::tenant::manager::ManageError;
+use engine::tenant::manager::ManageError;
+use errors::StorageError;
 
 /// Why a server was not attached.
 #[derive(Debug, thiserror::Error)]

@@ -13,13 +13,13 @@ use utils::id::TimelineId;
 use super::error::AttachError;
 use super::status::{AttachPhase, StatusCell};
 use super::{checks, synchrony};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
-use crate::metrics::{self, METRICS, StorageOperation};
-use crate::task_mgr::TaskKind;
-use crate::tenant::manager::TenantManager;
-use crate::tenant::timeline::Timeline;
 use crate::walreceiver::{WalReceivers, WalSource};
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::Timeline;
+use metrics::{self, METRICS, StorageOperation};
+use pgdata::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
 
 /// For the removal of a slot after a failure.
 const DROP_SLOT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -191,7 +191,7 @@ impl Job {
         }
         let slot = self.source.slot();
         let dropped = env::clock::timeout(DROP_SLOT_TIMEOUT, async {
-            self.connect().await?.drop_slot(slot).await.map_err(AttachError::from)
+            self.connect().await?.drop_slot_when_idle(slot).await.map_err(AttachError::from)
         });
         let left = match dropped.await {
             Ok(Ok(())) => return error,
@@ -231,5 +231,5 @@ async fn remove(timeline: Timeline) -> Result<(), AttachError> {
         tracing::warn!(timeline = %timeline.timeline_id(), "it may be left in the bucket, delete it: {error}");
     }
     timeline.shutdown().await;
-    Ok(crate::import::remove(&dir).await?)
+    Ok(pgdata::import::remove(&dir).await?)
 }

@@ -10,7 +10,7 @@ use utils::id::TenantId;
 use super::app::App;
 use super::error::ApiError;
 use crate::auth::{AuthError, Grant};
-use crate::metrics::METRICS;
+use metrics::METRICS;
 
 /// These answer without a token.
 const OPEN: [&str; 5] = ["/v1/status", "/v1/doc", "/v1/openapi.json", "/swagger.yml", "/metrics"];

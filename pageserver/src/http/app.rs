@@ -13,9 +13,9 @@ use super::known_args::KnownArgs;
 use super::scrubs::Scrubs;
 use super::sources::Sources;
 use crate::auth::{Auth, KeyRing};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::task_mgr::TaskKind;
-use crate::tenant::manager::TenantManager;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::TenantManager;
 
 /// There is one server, and this is its number.
 pub(super) const NODE_ID: u64 = 1;

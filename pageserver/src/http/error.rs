@@ -7,8 +7,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::auth::AuthError;
-use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::manager::ManageError;
+use engine::tenant::manager::ManageError;
+use errors::{ErrorKind, StorageError};
 
 /// What every error's body looks like.
 #[derive(Debug, Serialize, ToSchema)]

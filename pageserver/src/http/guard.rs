@@ -11,7 +11,7 @@ use super::access::{Caller, Needs, permitted};
 use super::app::App;
 use super::error::ApiError;
 use crate::auth::{AuthError, Grant};
-use crate::metrics::METRICS;
+use metrics::METRICS;
 
 /// Tells that the server has been started anew.
 const LAUNCH_HEADER: HeaderName = HeaderName::from_static("pageserver_launch_timestamp");

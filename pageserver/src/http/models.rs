@@ -10,7 +10,7 @@ use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
 use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
-use crate::disk_budget::Level;
+use engine::disk_budget::Level;
 
 /// A state, as `slug` and what there is to say about it.
 #[derive(Debug, Serialize, ToSchema)]

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use utils::excerpt::Excerpt;
 
-use crate::pgdata::timestamps::PgTimestamp;
+use pgdata::timestamps::PgTimestamp;
 
 /// Seconds from 1970 to 2000, where Postgres' time begins.
 const PG_EPOCH: u64 = 946_684_800;

@@ -8,11 +8,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::block_cache;
 use crate::http::sources::Sources;
-use crate::metrics::{Exposition, METRICS};
-use crate::tenant::manager::TenantManager;
-use crate::tenant::timeline::{LayerInfo, LayerKind, Timeline};
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::{LayerInfo, LayerKind, Timeline};
+use metrics::{Exposition, METRICS};
 
 type Of<const N: usize> = Family<[(&'static str, String); N], Gauge<u64, AtomicU64>>;
 
@@ -41,7 +40,7 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     let gauges = Gauges::default();
     let tenants = manager.tenants();
     set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
-    for (usage, bytes) in block_cache::memory_by_use() {
+    for (usage, bytes) in manager.conf().resources.blocks.memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
     }
     for (task, panics) in env::spawn::panics() {

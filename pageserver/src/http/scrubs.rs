@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::tenant::manager::{ManageError, TenantManager};
-use crate::tenant::scrub::{self, Options, Progress, Report, Subject};
+use engine::tenant::manager::{ManageError, TenantManager};
+use engine::tenant::scrub::{self, Options, Progress, Report, Subject};
 
 /// How far a scrub is, or what came of it.
 #[derive(Debug, Serialize, ToSchema)]

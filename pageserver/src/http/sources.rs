@@ -6,9 +6,9 @@ use utils::id::TimelineId;
 
 use super::models::{AttachBody, LeftSlot};
 use crate::attach::{AttachPhase, AttachRequest, Attacher};
-use crate::tenant::manager::ManageError;
-use crate::tenant::timeline::Timeline;
 use crate::walreceiver::{NewWriter, WalReceivers, Writer};
+use engine::tenant::manager::ManageError;
+use engine::tenant::timeline::Timeline;
 
 /// Attaches clusters and follows their WAL. Cheap to clone.
 #[derive(Clone)]

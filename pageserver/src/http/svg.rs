@@ -15,7 +15,7 @@ use utils::lsn::Lsn;
 
 use self::axis::Axis;
 use super::page_for_people::escape;
-use crate::tenant::timeline::{LayerInfo, LayerKind};
+use engine::tenant::timeline::{LayerInfo, LayerKind};
 
 /// Width of the key axis in pixels.
 const WIDTH: f64 = 1400.0;

@@ -6,8 +6,8 @@ use pq_proto::sqlstate::SqlState;
 
 use super::shared::Shared;
 use crate::auth::Grant;
-use crate::metrics::METRICS;
 use crate::places::{Place, Work, Working};
+use metrics::METRICS;
 
 /// Where a client that has a place waits to be let in.
 pub(super) struct Gate<'a> {

@@ -11,11 +11,11 @@ use utils::lsn::Lsn;
 use super::errors::CommandError;
 use super::lsn::wait_for;
 use super::session::Session;
-use crate::basebackup::{self, BackupError, BackupRequest, Extent, Sink};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::pgdata::TimelineStore;
-use crate::task_mgr::TaskKind;
-use crate::tenant::timeline::Timeline;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::Timeline;
+use pgdata::TimelineStore;
+use pgdata::basebackup::{self, BackupError, BackupRequest, Extent, Sink};
 
 /// Bytes that are collected before they are sent.
 const SEND_ABOVE: usize = 256 * 1024;

@@ -8,7 +8,7 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
 
-use crate::metrics::ComputeCommand;
+use metrics::ComputeCommand;
 
 /// A command. Its words are separated by white space; the first ones may be in any case.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use super::errors::CommandError;
 use super::session::Session;
 use super::shared::Shared;
 use super::{backup, stream};
-use crate::basebackup::Extent;
-use crate::metrics::METRICS;
 use crate::places::Place;
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use metrics::METRICS;
+use pgdata::basebackup::Extent;
 
 /// What commands answer that give no rows.
 const DONE: &str = "SELECT 1";

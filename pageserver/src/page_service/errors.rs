@@ -8,8 +8,8 @@ use pq_proto::server::ConnectionError;
 use pq_proto::sqlstate::SqlState;
 
 use crate::auth::AuthError;
-use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::manager::ManageError;
+use engine::tenant::manager::ManageError;
+use errors::{ErrorKind, StorageError};
 
 /// Why a command was not served.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use pageserver_api::pagestream::RequestHeader;
 use utils::lsn::Lsn;
 
-use crate::errors::StorageError;
-use crate::metrics::{METRICS, seconds_since};
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use errors::StorageError;
+use metrics::{METRICS, seconds_since};
 
 /// Whether the header makes sense; the error is what the client is told.
 pub(super) fn check(header: &RequestHeader) -> Result<(), String> {

@@ -13,12 +13,12 @@ use wal_decoder::tablespaces::{FIRST_SLOT, TablespaceError};
 
 use super::lsn::{check, effective, wait_for};
 use super::rel_sizes::{RelSizes, Size};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::errors::StorageError;
-use crate::pgdata::TimelineStore;
-use crate::pgdata::listing::Listing;
-use crate::task_mgr::TaskKind;
-use crate::tenant::timeline::Timeline;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::Timeline;
+use errors::StorageError;
+use pgdata::TimelineStore;
+use pgdata::listing::Listing;
 
 /// What lies beyond the end of a relation.
 static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];

@@ -1,7 +1,7 @@
 //! Sizes of relations that are known, so that not every request for a page has to look one up.
 //!
 //! A size read at an LSN is right for every LSN since its last change before, up to the next change after. A timeline
-//! knows when each fork changed last ([`Timeline::size_unchanged_since`]); what was read since then is the size for all
+//! knows when each fork changed last ([`size_changes::unchanged_since`]); what was read since then is the size for all
 //! LSNs since then. What was read before is only good for that very LSN: standbys and branches of the past ask for the
 //! same LSN again and again.
 
@@ -9,10 +9,11 @@ use pageserver_api::reltag::{BlockNumber, RelTag};
 use quick_cache::sync::Cache;
 use utils::lsn::Lsn;
 
-use crate::errors::StorageError;
-use crate::pgdata::PageStore;
-use crate::pgdata::listing::Listing;
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use errors::StorageError;
+use pgdata::PageStore;
+use pgdata::listing::Listing;
+use pgdata::size_changes;
 
 /// Sizes kept, of either kind: some 10 MiB.
 const ENTRIES: usize = 64 * 1024;
@@ -42,7 +43,7 @@ impl RelSizes {
         lsn: Lsn,
     ) -> Result<Size, StorageError> {
         // Read before the size: a change that comes meanwhile makes the entry useless, not wrong.
-        let unchanged_since = timeline.size_unchanged_since(rel);
+        let unchanged_since = size_changes::unchanged_since(timeline, rel);
         let instance = timeline.instance();
         if let Some(size) = self.find(instance, rel, lsn, unchanged_since) {
             return Ok(size);

@@ -7,8 +7,8 @@ use pageserver_api::reltag::{DEFAULT_TABLESPACE, SlruKind};
 use utils::lsn::Lsn;
 
 use super::pages::{Reader, blocks_or_error};
-use crate::errors::{ErrorKind, StorageError};
-use crate::pgdata::directory::{SlruDir, decode, decode_size};
+use errors::{ErrorKind, StorageError};
+use pgdata::directory::{SlruDir, decode, decode_size};
 
 /// An answer, or why there is none.
 pub(super) type Served = Result<Answer<Bytes>, StorageError>;

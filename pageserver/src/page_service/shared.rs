@@ -9,7 +9,7 @@ use super::command;
 use super::rel_sizes::RelSizes;
 use crate::auth::Auth;
 use crate::places::Places;
-use crate::tenant::manager::TenantManager;
+use engine::tenant::manager::TenantManager;
 
 /// Settings of the page service.
 #[derive(Clone)]

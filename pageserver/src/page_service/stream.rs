@@ -11,9 +11,9 @@ use super::errors::CommandError;
 use super::pages::Reader;
 use super::serve::{self, Served};
 use super::session::Session;
-use crate::errors::StorageError;
-use crate::metrics::{METRICS, SmgrQuery, seconds_since};
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use errors::StorageError;
+use metrics::{METRICS, SmgrQuery, seconds_since};
 
 /// Room that a page's answer needs in the buffer: headers and page.
 const PAGE_ANSWER: usize = 8192 + 64;

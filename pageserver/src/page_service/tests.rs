@@ -13,8 +13,8 @@ use utils::id::{TenantId, TimelineId};
 use super::{PageService, PageServiceSettings};
 use crate::auth::tests::Signer;
 use crate::auth::{Auth, KeyRing};
-use crate::config::PageServerConf;
-use crate::tenant::manager::TenantManager;
+use engine::config::PageServerConf;
+use engine::tenant::manager::TenantManager;
 
 /// What a client with `token` is told when it asks for a timeline of `tenant`; there is none.
 async fn ask(port: u16, token: Option<&str>, tenant: TenantId) -> String {

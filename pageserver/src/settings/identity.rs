@@ -7,9 +7,8 @@
 use camino::Utf8Path;
 
 use super::Settings;
-use crate::config::ServerIdentity;
-use crate::errors::{ErrorKind, StorageError};
-use crate::virtual_file::fs;
+use engine::config::ServerIdentity;
+use errors::{ErrorKind, StorageError};
 
 /// The file in the working directory: ids that this server has had, one on each line, the one in use first.
 const FILE_NAME: &str = "server_id";
@@ -29,7 +28,8 @@ impl Settings {
         let identity = choose(&self.server_id, &noted, workdir);
         let ids: Vec<&str> = identity.all().collect();
         if ids != noted {
-            fs::write_file_durably(&workdir.join(FILE_NAME), format!("{}\n", ids.join("\n")).as_bytes()).await?;
+            virtual_file::write_file_durably(&workdir.join(FILE_NAME), format!("{}\n", ids.join("\n")).as_bytes())
+                .await?;
         }
         Ok(identity)
     }
@@ -51,7 +51,7 @@ pub(super) fn defect(id: &str) -> Option<String> {
 }
 
 async fn noted(workdir: &Utf8Path) -> Result<Vec<String>, StorageError> {
-    match fs::read_file(&workdir.join(FILE_NAME)).await {
+    match virtual_file::read_file(&workdir.join(FILE_NAME)).await {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             Ok(text.lines().filter(|id| !id.is_empty() && defect(id).is_none()).map(str::to_owned).collect())

@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::IoMode;
 
 use super::value::{AuthType, IoEngineChoice, LogFormat, SettingValue};
-use crate::config::AttachOnStart;
+use engine::config::AttachOnStart;
 
 /// One key, as people need to know it.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +49,8 @@ macro_rules! settings {
 
         impl Default for Settings {
             fn default() -> Self {
-                let valid = "the tests parse every default";
-                Self { $($($name: SettingValue::parse(&toml::Value::from($default)).expect(valid),)+)+ }
+                Self { $($($name: SettingValue::parse(&toml::Value::from($default))
+                    .expect("the tests parse every default"),)+)+ }
             }
         }
 

@@ -6,7 +6,7 @@ use toml::Value;
 use super::identity::defect;
 use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
-use crate::remote_storage::RemoteUrl;
+use remote_storage::RemoteUrl;
 
 /// Why the process cannot start with these settings. Each names the place to mend.
 #[derive(Debug, thiserror::Error)]

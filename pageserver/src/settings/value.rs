@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 use toml::Value;
 
-use crate::config::AttachOnStart;
+use engine::config::AttachOnStart;
 
 /// A value of a setting.
 pub(super) trait SettingValue: Sized {

@@ -4,9 +4,9 @@ use pq_proto::client::ClientError;
 use pq_proto::sqlstate::SqlState;
 use wal_decoder::stream::WalError;
 
-use crate::errors::{ErrorKind, StorageError};
-use crate::ingest::IngestError;
-use crate::ingest::pipeline::IntakeError;
+use errors::{ErrorKind, StorageError};
+use pgdata::ingest::IngestError;
+use pgdata::ingest::pipeline::IntakeError;
 
 /// What to do after a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use utils::lsn::Lsn;
 use wal_decoder::stream::{WalStart, WalStreamConfig, WalStreamDecoder};
 
 use super::failure::Failure;
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::ingest::WalIngest;
-use crate::ingest::pipeline::WalIntake;
-use crate::pgdata::TimelineStore;
-use crate::pgdata::listing::Listing;
-use crate::task_mgr::TaskKind;
-use crate::tenant::timeline::Timeline;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::Timeline;
+use pgdata::TimelineStore;
+use pgdata::ingest::WalIngest;
+use pgdata::ingest::pipeline::WalIntake;
+use pgdata::listing::Listing;
 
 /// What stands behind the last record.
 pub(super) struct Beginning {

@@ -6,8 +6,8 @@ use utils::id::TimelineId;
 use super::WalReceivers;
 use super::source::WalSource;
 use super::writer::{NewWriter, Writer};
-use crate::tenant::manager::ManageError;
-use crate::tenant::timeline::Timeline;
+use engine::tenant::manager::ManageError;
+use engine::tenant::timeline::Timeline;
 
 impl WalReceivers {
     /// Registers a compute and follows it. The same compute again only says anew how to reach it.

@@ -16,10 +16,10 @@ use super::intake::Beginning;
 use super::slot;
 use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState};
-use crate::context::{DownloadBehavior, RequestContext};
-use crate::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
-use crate::task_mgr::TaskKind;
-use crate::tenant::timeline::{RecordLsn, Timeline};
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::{RecordLsn, Timeline};
+use pgdata::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
 
 /// The server hears of progress at least this often...
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
@@ -30,6 +30,8 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 const APPLY_PERIOD: Duration = Duration::from_millis(5);
 /// A server that has been silent for so long is asked for an answer...
 const SILENCE_ASK: Duration = Duration::from_secs(30);
+/// How long a slot that is of no use may stay in use.
+const DROP_SLOT_MAX: Duration = Duration::from_secs(20);
 /// ... and after so long it is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A server that asks again so soon after an answer waits for `flush` to reach the end of its WAL: it shuts down.
@@ -212,9 +214,11 @@ async fn wal_removed(receiver: &Receiver, slot_is_new: bool, stored: Lsn, failur
     ))
 }
 
+/// The process that streamed from it may hold it yet: it ends after it has told why.
 async fn drop_slot(source: &WalSource) -> Result<(), Failure> {
     let mut client = ReplicationClient::connect(&source.config()?).await?;
-    Ok(client.drop_slot(source.slot()).await?)
+    let dropped = env::clock::timeout(DROP_SLOT_MAX, client.drop_slot_when_idle(source.slot())).await;
+    Ok(dropped.unwrap_or(Err(ClientError::Timeout("waiting until the slot is idle")))?)
 }
 
 struct Session<'a> {
@@ -331,6 +335,8 @@ impl Session<'_> {
     fn standing(&self, reply_requested: bool) -> StandbyStatus {
         let timeline = &self.receiver.timeline;
         let (flush, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
+        // The server removes what it was told is durable.
+        assert!(flush <= apply, "durable up to {flush}, but the history is final only to {apply}");
         StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
     }
 

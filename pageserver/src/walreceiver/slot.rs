@@ -11,8 +11,8 @@ use pq_proto::sqlstate::SqlState;
 
 use super::failure::Failure;
 use super::source::WalSource;
-use crate::errors::{ErrorKind, StorageError};
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use errors::{ErrorKind, StorageError};
 
 /// `READ_REPLICATION_SLOT` is there from this version on.
 const CAN_READ_SLOT: u32 = 15;

@@ -4,7 +4,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::writer::Writer;
-use crate::errors::StorageError;
+use errors::StorageError;
 
 /// A server to stream WAL from. The connection string may hold a password: it is stored where only the owner may read
 /// it, and in the bucket, and is never shown.

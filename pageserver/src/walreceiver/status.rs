@@ -8,7 +8,7 @@ use utils::lsn::Lsn;
 
 use super::source::WalSource;
 use super::writer::Writer;
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
 
 /// What a receiver is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -8,8 +8,8 @@ use utils::shard::TenantShardId;
 
 use super::source::WalSource;
 use super::writer::Writer;
-use crate::errors::StorageError;
-use crate::tenant::timeline::{Manifest, Timeline, Told};
+use engine::tenant::timeline::{Manifest, Timeline, Told};
+use errors::StorageError;
 
 /// The text, which is JSON. It may hold a password, so it is never shown.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ mod bad_input;
 mod client;
 mod crowds;
 mod server;
-#[path = "../stack/mod.rs"]
+#[path = "../../../engine/tests/stack/mod.rs"]
 mod stack;
 mod stored;
 mod tls;

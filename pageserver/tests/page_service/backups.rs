@@ -1,20 +1,18 @@
 //! Base backups: Postgres starts from them.
 
-use std::fs;
-use std::process::{Command, Stdio};
-
 use bytes::{Bytes, BytesMut};
-use pageserver::context::{DownloadBehavior, RequestContext};
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
 use pageserver::page_service::PageServiceSettings;
-use pageserver::task_mgr::TaskKind;
 use pageserver_api::key::rel_block_key;
 use pageserver_api::reltag::RelTag;
 use pageserver_api::value::Value;
 use pageserver_client::{BackupOptions, BackupStream};
+use test_needs::need;
+use test_postgres::{Postgres, Server, tar};
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-use crate::fixture::{Fixture, HBA, rel, serve, sql};
-use crate::server::{Server, run};
+use crate::fixture::{Fixture, rel, serve};
 
 const WORKLOAD: &str = "
 CREATE TABLE t AS SELECT i, repeat('x', i % 300) AS x FROM generate_series(1, 20000) i;
@@ -34,74 +32,60 @@ pub async fn collect(mut stream: BackupStream) -> Bytes {
     all.freeze()
 }
 
-pub fn tar(arguments: &[&str], archive: &Bytes) -> String {
-    let file = camino_tempfile::NamedUtf8TempFile::new().unwrap();
-    fs::write(file.path(), archive).unwrap();
-    let mut command = Command::new("tar");
-    command.args(arguments).arg("-f").arg(file.path()).stderr(Stdio::inherit());
-    let output = command.output().unwrap();
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// A server on the files of a backup.
-fn restore(archive: &Bytes) -> Server {
-    let mut server = Server::empty();
-    fs::create_dir(server.data()).unwrap();
-    run(Command::new("chmod").arg("700").arg(server.data()));
-    tar(&["-x", "-C", server.data().to_str().unwrap()], archive);
-    server.configure("fsync = off\nshared_buffers = 16MB\n");
-    server.chown();
-    server.go();
+fn restore(postgres: &Postgres, archive: &Bytes) -> Server {
+    let server = postgres.place().restore("data", archive);
+    server.configure("fsync = off\nshared_buffers = 16MB");
+    server.start();
     server
 }
 
-pub async fn source() -> Server {
-    let server = Server::start("max_prepared_transactions = 5\n", HBA);
-    let space = server.dir().join("space");
-    fs::create_dir(&space).unwrap();
-    server.chown();
-    sql(&server, WORKLOAD).await;
-    sql(&server, &format!("CREATE TABLESPACE space LOCATION '{}'", space.display())).await;
-    sql(&server, "CREATE TABLE in_space TABLESPACE space AS SELECT generate_series(1, 1000) AS i").await;
+pub fn source(postgres: &Postgres) -> Server {
+    let server = postgres.start("autovacuum = off\nmax_prepared_transactions = 5");
+    let space = server.place().directory("space");
+    server.sql(WORKLOAD);
+    server.sql(&format!("CREATE TABLESPACE space LOCATION '{space}'"));
+    server.sql("CREATE TABLE in_space TABLESPACE space AS SELECT generate_series(1, 1000) AS i");
     // A prepared transaction that holds a row lock together with another one: a multixact.
-    sql(&server, "BEGIN; INSERT INTO r VALUES (1); PREPARE TRANSACTION 'first'").await;
-    sql(&server, "BEGIN; INSERT INTO r VALUES (1); COMMIT").await;
-    sql(&server, "CHECKPOINT").await;
+    server.sql("BEGIN; INSERT INTO r VALUES (1); PREPARE TRANSACTION 'first'");
+    server.sql("BEGIN; INSERT INTO r VALUES (1); COMMIT");
+    server.sql("CHECKPOINT");
     server
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_starts_from_a_full_backup() {
-    let mut original = source().await;
-    let expected = sql(&original, DIGEST).await;
+    let postgres = need!(Postgres::find());
+    let original = source(&postgres);
+    let expected = original.sql(DIGEST);
     original.stop();
     let fixture = serve(original.data(), PageServiceSettings::default()).await;
     let lsn = fixture.timeline.last_record_lsn();
     for at in [None, Some(lsn)] {
         let stream = fixture.client.fullbackup(fixture.tenant, fixture.timeline_id(), at).await.unwrap();
-        let mut copy = restore(&collect(stream).await);
-        assert_eq!(sql(&copy, DIGEST).await, expected);
-        assert_eq!(sql(&copy, "SELECT count(*) FROM in_space").await, "1000");
-        assert_eq!(sql(&copy, "SELECT count(*) FROM u").await, "0", "an unlogged table starts empty");
+        let copy = restore(&postgres, &collect(stream).await);
+        assert_eq!(copy.sql(DIGEST), expected);
+        assert_eq!(copy.sql("SELECT count(*) FROM in_space"), "1000");
+        assert_eq!(copy.sql("SELECT count(*) FROM u"), "0", "an unlogged table starts empty");
         let indexed = "SET enable_seqscan = off; SELECT x FROM t WHERE i = 777";
-        assert_eq!(sql(&copy, indexed).await.len(), 777 % 300);
+        assert_eq!(copy.sql(indexed).len(), 777 % 300);
         let behind = format!("SELECT pg_current_wal_lsn() - '{lsn}'::pg_lsn > 0");
-        assert_eq!(sql(&copy, &behind).await, "t");
-        sql(&copy, "COMMIT PREPARED 'first'").await;
-        sql(&copy, "INSERT INTO u VALUES (1, 'x'); UPDATE t SET x = 'y' WHERE i < 100; VACUUM; CHECKPOINT").await;
+        assert_eq!(copy.sql(&behind), "t");
+        copy.sql("COMMIT PREPARED 'first'");
+        copy.sql("INSERT INTO u VALUES (1, 'x'); UPDATE t SET x = 'y' WHERE i < 100; VACUUM; CHECKPOINT");
         copy.stop();
-        copy.go();
-        assert_eq!(sql(&copy, "SELECT count(*) FROM r").await, "2");
-        assert_eq!(sql(&copy, "SELECT count(*) FROM t WHERE x = 'y'").await, "99");
+        copy.start();
+        assert_eq!(copy.sql("SELECT count(*) FROM r"), "2");
+        assert_eq!(copy.sql("SELECT count(*) FROM t WHERE x = 'y'"), "99");
     }
     fixture.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_backup_has_all_but_relations() {
-    let mut original = source().await;
-    let unlogged = sql(&original, "SELECT count(*) FROM pg_class WHERE relpersistence = 'u'").await;
+    let postgres = need!(Postgres::find());
+    let original = source(&postgres);
+    let unlogged = original.sql("SELECT count(*) FROM pg_class WHERE relpersistence = 'u'");
     original.stop();
     let fixture = serve(original.data(), PageServiceSettings::default()).await;
     let (tenant, timeline) = (fixture.tenant, fixture.timeline_id());
@@ -128,18 +112,19 @@ async fn a_base_backup_has_all_but_relations() {
 /// Redo changes pages without their checksums: a backup has to set them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_a_full_backup_have_their_checksums() {
-    let mut original = Server::start("", HBA);
-    sql(&original, "CREATE TABLE t AS SELECT i FROM generate_series(1, 5000) i").await;
-    let rel = rel(&sql(&original, "SELECT pg_relation_filepath('t')").await);
+    let postgres = need!(Postgres::find());
+    let original = postgres.start("autovacuum = off");
+    original.sql("CREATE TABLE t AS SELECT i FROM generate_series(1, 5000) i");
+    let rel = rel(&original.sql("SELECT pg_relation_filepath('t')"));
     original.stop();
     original.offline("pg_checksums", &["--enable"]);
     let fixture = serve(original.data(), PageServiceSettings::default()).await;
     change_without_checksum(&fixture, rel).await;
     let stream = fixture.client.fullbackup(fixture.tenant, fixture.timeline_id(), None).await.unwrap();
-    let mut copy = restore(&collect(stream).await);
-    assert_eq!(sql(&copy, "SELECT count(*) FROM t").await, "5000");
+    let copy = restore(&postgres, &collect(stream).await);
+    assert_eq!(copy.sql("SELECT count(*) FROM t"), "5000");
     copy.stop();
-    copy.offline("pg_checksums", &["--check"]);
+    copy.verify_checksums();
     fixture.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::os::unix::fs::symlink;
 
 use bytes::Bytes;
 use pageserver::page_service::PageServiceSettings;
@@ -12,10 +12,11 @@ use pageserver_api::boot_image::{
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query};
 use pageserver_client::PageStream;
 use postgres_formats::page::set_data_checksum;
+use test_needs::need;
+use test_postgres::{Postgres, tar};
 
-use crate::backups::{DIGEST, collect, source, tar};
-use crate::fixture::{Fixture, at, serve, sql};
-use crate::server::{Server, run};
+use crate::backups::{DIGEST, collect, source};
+use crate::fixture::{Fixture, at, serve};
 
 /// The files of the archive, each of which must be as the sums say.
 fn unpack(archive: &Bytes, dir: &str) -> BTreeMap<String, Vec<u8>> {
@@ -75,32 +76,32 @@ async fn write_relations(fixture: &Fixture, files: &BTreeMap<String, Vec<u8>>, d
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_starts_from_a_boot_image() {
-    let mut original = source().await;
-    let expected = sql(&original, DIGEST).await;
+    let postgres = need!(Postgres::find());
+    let original = source(&postgres);
+    let expected = original.sql(DIGEST);
     original.stop();
     original.offline("pg_checksums", &["--enable"]);
     let fixture = serve(original.data(), PageServiceSettings::default()).await;
     let lsn = fixture.timeline.last_record_lsn();
     let stream = fixture.client.boot_image(fixture.tenant, fixture.timeline_id(), lsn, false).await.unwrap();
     let archive = collect(stream).await;
-    let mut copy = Server::empty();
-    let dir = copy.dir().display().to_string();
-    let files = unpack(&archive, &dir);
-    fs::rename(format!("{dir}/upper"), copy.data()).unwrap();
-    run(Command::new("ln").args(["-s", "../pg_wal"]).arg(copy.data().join("pg_wal")));
-    let (came_along, all) = write_relations(&fixture, &files, copy.data().to_str().unwrap()).await;
+    let copy = postgres.place().server("data");
+    let dir = copy.place().path();
+    let files = unpack(&archive, dir.as_str());
+    fs::rename(dir.join("upper"), copy.data()).unwrap();
+    symlink("../pg_wal", copy.data().join("pg_wal")).unwrap();
+    let (came_along, all) = write_relations(&fixture, &files, copy.data().as_str()).await;
     println!("{} bytes, {came_along} of {all} blocks came along", archive.len());
     assert!(came_along > 300 && all > 2000, "{came_along} of {all}");
-    copy.configure("fsync = off\nshared_buffers = 16MB\n");
-    copy.chown();
-    run(Command::new("chmod").arg("700").arg(copy.data()));
-    copy.go();
-    assert_eq!(sql(&copy, DIGEST).await, expected);
-    assert_eq!(sql(&copy, "SELECT count(*) FROM in_space").await, "1000");
-    assert_eq!(sql(&copy, "SELECT count(*) FROM u").await, "0", "an unlogged table starts empty");
-    sql(&copy, "COMMIT PREPARED 'first'").await;
-    sql(&copy, "INSERT INTO u VALUES (1, 'x'); UPDATE t SET x = 'y' WHERE i < 100; VACUUM; CHECKPOINT").await;
+    copy.configure("fsync = off\nshared_buffers = 16MB");
+    copy.own();
+    copy.start();
+    assert_eq!(copy.sql(DIGEST), expected);
+    assert_eq!(copy.sql("SELECT count(*) FROM in_space"), "1000");
+    assert_eq!(copy.sql("SELECT count(*) FROM u"), "0", "an unlogged table starts empty");
+    copy.sql("COMMIT PREPARED 'first'");
+    copy.sql("INSERT INTO u VALUES (1, 'x'); UPDATE t SET x = 'y' WHERE i < 100; VACUUM; CHECKPOINT");
     copy.stop();
-    copy.offline("pg_checksums", &["--check"]);
+    copy.verify_checksums();
     fixture.stop().await;
 }

@@ -1,31 +1,25 @@
 //! A cluster of Postgres, stopped and imported, and a page service over it.
 
-use std::path::PathBuf;
-
-use camino::Utf8PathBuf;
+use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
+use datadir::DataDir;
+use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::Timeline;
 use pageserver::auth::Auth;
-use pageserver::config::PageServerConf;
-use pageserver::context::{DownloadBehavior, RequestContext};
-use pageserver::datadir::DataDir;
 use pageserver::page_service::{PageService, PageServiceSettings};
-use pageserver::task_mgr::TaskKind;
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::timeline::Timeline;
 use pageserver_api::pagestream::{Answer, Query, Request, RequestHeader};
 use pageserver_api::reltag::RelTag;
 use pageserver_api::shard::TenantShardId;
 use pageserver_client::PageServer;
-use pq_proto::client::Client;
+use pgdata::size_changes::SizeChanges;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
-
-use crate::server::Server;
-
-pub const HBA: &str = "local all all trust\n";
 
 /// The page service and what it serves.
 pub struct Fixture {
@@ -51,30 +45,19 @@ impl Fixture {
     }
 }
 
-/// Runs SQL, one statement after the other; the first value of the last result.
-pub async fn sql(server: &Server, text: &str) -> String {
-    let mut client = Client::connect(&server.by_socket("user=postgres dbname=postgres"), &[]).await.unwrap();
-    let mut sets = vec![];
-    for statement in text.split(';') {
-        sets = client.simple_query(statement).await.unwrap();
-    }
-    client.close().await;
-    let first = sets.last().and_then(|set| set.rows.first()?.first()?.clone());
-    first.map(|bytes| String::from_utf8(bytes.into()).unwrap()).unwrap_or_default()
-}
-
 /// Imports the stopped cluster in `data` and serves it.
-pub async fn serve(data: PathBuf, settings: PageServiceSettings) -> Fixture {
+pub async fn serve(data: &Utf8Path, settings: PageServiceSettings) -> Fixture {
     let workdir = camino_tempfile::Builder::new().prefix("page-service-").tempdir_in("/tmp").unwrap();
     let mut conf = PageServerConf::dummy_conf(workdir.path().to_owned());
+    conf.observer = Some(SizeChanges::observer);
     conf.wait_lsn_timeout = std::time::Duration::from_millis(500);
     let conf: &'static PageServerConf = Box::leak(Box::new(conf));
     let manager = TenantManager::load_idle(conf).await.unwrap();
     let (tenant, timeline_id) = (TenantId::generate(), TimelineId::generate());
-    let source = DataDir::open(&Utf8PathBuf::try_from(data).unwrap()).unwrap();
+    let source = DataDir::open(data).unwrap();
     let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
     let shard = TenantShardId::unsharded(tenant);
-    let imported = pageserver::import::import(conf, shard, timeline_id, &source, &mut |_| {}, &ctx).await;
+    let imported = pgdata::import::import(conf, shard, timeline_id, &source, &mut |_| {}, &ctx).await;
     let (timeline, _) = imported.unwrap();
     manager.add(timeline.clone()).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3,8 +3,5 @@
 mod backups;
 mod boot_images;
 mod fixture;
-#[path = "../../../libs/pq_proto/tests/postgres/server.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod server;
 mod sessions;
 mod streams;

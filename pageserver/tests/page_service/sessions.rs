@@ -11,11 +11,12 @@ use pageserver_client::ClientError;
 use pq_proto::client::Client;
 use pq_proto::frontend::{Target, put};
 use pq_proto::sqlstate::SqlState;
+use test_needs::need;
+use test_postgres::Postgres;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use crate::fixture::{Fixture, HBA, latest, serve};
-use crate::server::Server;
+use crate::fixture::{Fixture, latest, serve};
 
 async fn check_commands(fixture: &Fixture) {
     let mut client = Client::connect(&fixture.address.parse().unwrap(), &[]).await.unwrap();
@@ -96,7 +97,7 @@ async fn check_limit_and_shutdown(fixture: Fixture) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_limits_and_endings() {
-    let mut server = Server::start("", HBA);
+    let server = need!(Postgres::find()).start("");
     server.stop();
     let settings = PageServiceSettings { max_connections: 4, ..Default::default() };
     let fixture = serve(server.data(), settings).await;

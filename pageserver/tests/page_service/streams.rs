@@ -4,19 +4,20 @@ use std::fs;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pageserver::context::{DownloadBehavior, RequestContext};
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
 use pageserver::page_service::PageServiceSettings;
-use pageserver::task_mgr::TaskKind;
 use pageserver_api::key::{rel_block_key, rel_size_key};
 use pageserver_api::pagestream::ProtocolVersion::{V2, V3};
 use pageserver_api::pagestream::{Answer, Query};
 use pageserver_api::reltag::{RelTag, SlruKind};
 use pageserver_api::value::Value;
+use test_needs::need;
+use test_postgres::{Postgres, Server};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-use crate::fixture::{Fixture, HBA, at, error_text, latest, rel, serve, sql};
-use crate::server::Server;
+use crate::fixture::{Fixture, at, error_text, latest, rel, serve};
 
 const PAGE: usize = 8192;
 
@@ -27,10 +28,10 @@ struct Table {
 }
 
 /// A stopped cluster with a table of some hundred pages.
-async fn table() -> Table {
-    let mut server = Server::start("", HBA);
-    sql(&server, "CREATE TABLE t AS SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i; VACUUM t").await;
-    let path = sql(&server, "SELECT pg_relation_filepath('t')").await;
+fn table(postgres: &Postgres) -> Table {
+    let server = postgres.start("autovacuum = off");
+    server.sql("CREATE TABLE t AS SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i; VACUUM t");
+    let path = server.sql("SELECT pg_relation_filepath('t')");
     server.stop();
     let file = fs::read(server.data().join(&path)).unwrap();
     assert!(file.len() / PAGE > 100);
@@ -165,7 +166,7 @@ async fn check_sizes_under_ingest(fixture: &Fixture, table: &Table) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_those_of_the_data_files() {
-    let table = table().await;
+    let table = table(&need!(Postgres::find()));
     let fixture = serve(table.server.data(), PageServiceSettings::default()).await;
     check_everything_once(&fixture, &table).await;
     check_lsns(&fixture, &table).await;

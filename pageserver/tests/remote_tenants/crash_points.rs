@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use camino_tempfile::{Utf8TempDir, tempdir};
+use engine::tenant::manager::{NewBranch, TenantManager};
+use engine::tenant::timeline::{NewTimeline, Timeline};
 use futures_util::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
-use pageserver::tenant::manager::{NewBranch, TenantManager};
-use pageserver::tenant::timeline::{NewTimeline, Timeline};
 use tokio::task::JoinSet;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;

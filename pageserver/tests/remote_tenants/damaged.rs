@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino_tempfile::{Utf8TempDir, tempdir};
+use engine::tenant::manager::TenantManager;
+use engine::tenant::scrub::{self, Options, Report, Subject};
+use engine::tenant::timeline::{NewTimeline, Timeline};
+use errors::ErrorKind;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
-use pageserver::errors::ErrorKind;
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::scrub::{self, Options, Report, Subject};
-use pageserver::tenant::timeline::{NewTimeline, Timeline};
 use utils::lsn::Lsn;
 
 use crate::remote_support::{TestStore, test_store};

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use camino_tempfile::{Utf8TempDir, tempdir};
+use engine::tenant::manager::{NewBranch, TenantManager};
+use engine::tenant::timeline::Timeline;
 use object_store::local::LocalFileSystem;
-use pageserver::remote_storage::RemoteStorage;
-use pageserver::tenant::manager::{NewBranch, TenantManager};
-use pageserver::tenant::timeline::Timeline;
 use pageserver::walreceiver::{NewWriter, WalReceivers, Writer};
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use remote_storage::RemoteStorage;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
@@ -51,7 +51,7 @@ fn copy(from: &Utf8Path, to: &Utf8Path) {
 async fn sums(timeline: &Timeline, lsn: Lsn) -> Vec<String> {
     let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await.unwrap();
     let sum = |(key, value): (Key, Result<bytes::Bytes, _>)| {
-        let value = value.unwrap_or_else(|error: pageserver::errors::StorageError| panic!("{key} at {lsn}: {error}"));
+        let value = value.unwrap_or_else(|error: errors::StorageError| panic!("{key} at {lsn}: {error}"));
         format!("{} {lsn} {key} {:08x}", timeline.timeline_id(), crc32c::crc32c(&value))
     };
     found.into_iter().map(sum).collect()

@@ -4,11 +4,11 @@ mod crash_points;
 mod damaged;
 mod golden;
 mod owners;
-#[path = "../remote_support/mod.rs"]
+#[path = "../../../engine/tests/remote_support/mod.rs"]
 mod remote_support;
 mod servers;
 mod sources;
-#[path = "../stack/mod.rs"]
+#[path = "../../../engine/tests/stack/mod.rs"]
 mod stack;
 mod waiting;
 mod world;

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use camino_tempfile::{Utf8TempDir, tempdir};
+use engine::tenant::manager::{ManageError, TenantManager};
+use engine::tenant::remote::TenantRemote;
+use engine::tenant::timeline::{NewTimeline, Timeline};
+use errors::{ErrorKind, StorageError};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use pageserver::errors::{ErrorKind, StorageError};
-use pageserver::tenant::manager::{ManageError, TenantManager};
-use pageserver::tenant::remote::TenantRemote;
-use pageserver::tenant::timeline::{NewTimeline, Timeline};
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use crate::remote_support::{TestStore, fast, test_store};
@@ -162,9 +162,8 @@ async fn a_damaged_index_part_is_named_and_the_rest_serves() {
 async fn a_start_without_the_bucket_gives_up_in_time_and_says_why() {
     let world = world().await;
     world.manager.shutdown().await;
-    let (storage, faults) = world
-        .store
-        .another(pageserver::remote_storage::RemoteOptions { retry_deadline: Duration::from_millis(200), ..fast() });
+    let (storage, faults) =
+        world.store.another(remote_storage::RemoteOptions { retry_deadline: Duration::from_millis(200), ..fast() });
     faults.set_gone(true);
     let started = Instant::now();
     let error = TenantManager::load_idle(config(world.dir.path(), &storage)).await.unwrap_err();

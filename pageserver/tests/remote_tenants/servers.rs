@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use camino_tempfile::tempdir;
+use engine::config::{AttachOnStart, PageServerConf, ServerIdentity};
+use engine::tenant::manager::TenantManager;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
-use pageserver::config::{AttachOnStart, PageServerConf, ServerIdentity};
-use pageserver::tenant::manager::TenantManager;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TenantId;
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use camino_tempfile::{Utf8TempDir, tempdir};
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::timeline::{Manifest, NewTimeline, Timeline};
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::{Manifest, NewTimeline, Timeline};
 use pageserver::walreceiver::{NewWriter, WalReceiverState, WalReceiverStatus, WalReceivers, Writer};
 
 use crate::remote_support::{TestStore, test_store};
@@ -147,11 +147,9 @@ async fn a_timeline_that_comes_later_is_followed_too() {
     let world = world().await;
     let (tenant, id) = (world.new.tenant_shard_id, world.new.timeline_id);
     let dir = tempdir().unwrap();
-    let local = pageserver::config::AttachOnStart::Local;
-    let conf = pageserver::config::PageServerConf {
-        attach_on_start: local,
-        ..config(dir.path(), &world.store.storage).clone()
-    };
+    let local = engine::config::AttachOnStart::Local;
+    let conf =
+        engine::config::PageServerConf { attach_on_start: local, ..config(dir.path(), &world.store.storage).clone() };
     let manager = TenantManager::load_idle(Box::leak(Box::new(conf))).await.unwrap();
     let receivers = WalReceivers::new(manager.clone());
     receivers.start_all().await;

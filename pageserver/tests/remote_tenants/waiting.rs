@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use camino_tempfile::tempdir;
+use engine::tenant::manager::{NewBranch, TenantManager};
 use object_store::path::Path;
-use pageserver::tenant::manager::{NewBranch, TenantManager};
 use pageserver_api::shard::TenantShardId;
 use utils::id::{TenantId, TimelineId};
 

@@ -1,12 +1,12 @@
 //! What these tests share.
 
 use camino::Utf8Path;
-use pageserver::config::PageServerConf;
-use pageserver::remote_storage::{RemoteOptions, RemoteStorage};
-use pageserver::tenant::manager::TenantManager;
-use pageserver::tenant::timeline::Timeline;
+use engine::config::PageServerConf;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::timeline::Timeline;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
+use remote_storage::{RemoteOptions, RemoteStorage};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 

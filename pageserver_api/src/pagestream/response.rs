@@ -62,9 +62,9 @@ impl<P: AsRef<[u8]>> Answer<P> {
 }
 
 fn put_segment(buf: &mut impl BufMut, pages: &[u8]) {
-    let blocks = pages.len() / PAGE_SIZE;
-    assert_eq!(blocks * PAGE_SIZE, pages.len(), "pages are whole");
-    buf.put_u32(u32::try_from(blocks).expect("a segment has few pages"));
+    let blocks = (pages.len() / PAGE_SIZE) as u32;
+    assert_eq!(blocks as usize * PAGE_SIZE, pages.len(), "a segment is of few pages, all whole");
+    buf.put_u32(blocks);
     buf.put_slice(pages);
 }
 

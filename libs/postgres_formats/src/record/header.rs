@@ -59,6 +59,14 @@ impl RecordHeader {
         tail.copy_from_slice(&tail_words.to_le_bytes());
         bytes
     }
+
+    /// The record of this header and `body`, with its CRC.
+    pub fn with_body(self, body: &[u8]) -> Vec<u8> {
+        let header = self.encode();
+        let (covered, _) = header.split_at(CRC_OFFSET);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(body), covered);
+        [&Self { crc, ..self }.encode()[..], body].concat()
+    }
 }
 
 /// CRC-32C of a record: everything behind the header first, then the header up to the CRC field.

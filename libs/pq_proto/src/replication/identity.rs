@@ -75,6 +75,14 @@ impl ReplicationClient {
         self.query_one(&format!("DROP_REPLICATION_SLOT {}", identifier(name))).await.map(drop)
     }
 
+    /// Removes a slot; if somebody streams from it, as soon as he is gone. There may be no end to that.
+    ///
+    /// # Errors
+    /// [`SqlState::UNDEFINED_OBJECT`] if there is none.
+    pub async fn drop_slot_when_idle(&mut self, name: &str) -> Result<(), ClientError> {
+        self.query_one(&format!("DROP_REPLICATION_SLOT {} WAIT", identifier(name))).await.map(drop)
+    }
+
     /// The slot `name`; `None` if there is no such slot.
     ///
     /// # Errors

@@ -1,12 +1,13 @@
 //! Every way to log in that is supported, and that errors tell enough but never the password.
 
+use std::fs;
 use std::process::Command;
 
 use pq_proto::client::{Client, ClientError};
 use pq_proto::sqlstate::SqlState;
+use test_needs::need;
+use test_postgres::{Postgres, Server, run};
 use tokio_postgres::Config;
-
-use crate::server::{Server, run};
 
 const HBA: &str = "
 local all postgres trust
@@ -18,8 +19,9 @@ hostssl all scram 127.0.0.1/32 scram-sha-256
 ";
 const SECRET: &str = "it's a \"secret\" \\ \u{e4}";
 
-fn with_tls() -> Server {
-    let mut server = Server::start("", HBA);
+fn with_tls(postgres: &Postgres) -> Server {
+    let server = postgres.place().server("data").on_loopback();
+    server.init(&[]);
     let (key, cert) = (server.data().join("server.key"), server.data().join("server.crt"));
     let kind = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
     run(Command::new("openssl")
@@ -28,11 +30,19 @@ fn with_tls() -> Server {
         .arg(&key)
         .arg("-out")
         .arg(&cert));
-    server.chown();
-    server.append_setting("ssl = on\n");
-    server.stop();
-    server.go();
+    server.own();
+    server.configure("ssl = on");
+    fs::write(server.data().join("pg_hba.conf"), HBA).unwrap();
+    server.start();
     server
+}
+
+fn by_socket(server: &Server, more: &str) -> Config {
+    format!("{} {more}", server.socket()).parse().unwrap()
+}
+
+fn by_tcp(server: &Server, more: &str) -> Config {
+    format!("{} {more}", server.loopback()).parse().unwrap()
 }
 
 async fn one(config: &Config, sql: &str) -> Result<String, ClientError> {
@@ -48,7 +58,7 @@ fn with_password(mut config: Config, password: &str) -> Config {
 }
 
 async fn create_users(server: &Server) {
-    let mut admin = Client::connect(&server.by_socket("user=postgres"), &[]).await.unwrap();
+    let mut admin = Client::connect(&by_socket(server, "user=postgres"), &[]).await.unwrap();
     let quoted = SECRET.replace('\'', "''");
     let sql = format!(
         "CREATE USER scram PASSWORD '{quoted}'; CREATE USER clear PASSWORD '{quoted}';
@@ -66,37 +76,35 @@ async fn create_users(server: &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_to_log_in() {
-    let server = with_tls();
+    let server = with_tls(&need!(Postgres::find()));
     create_users(&server).await;
     for user in ["scram", "md5", "clear"] {
-        let config = with_password(server.by_socket(&format!("user={user}")), SECRET);
+        let config = with_password(by_socket(&server, &format!("user={user}")), SECRET);
         assert_eq!(one(&config, "SELECT current_user").await.unwrap(), user);
         let wrong = one(&with_password(config.clone(), "wrong"), "SELECT 1").await.unwrap_err();
         assert_eq!(wrong.sqlstate(), Some(SqlState::INVALID_PASSWORD), "{wrong}");
-        let none = one(&server.by_socket(&format!("user={user} dbname=postgres")), "SELECT 1").await.unwrap_err();
+        let none = one(&by_socket(&server, &format!("user={user} dbname=postgres")), "SELECT 1").await.unwrap_err();
         assert!(matches!(none, ClientError::Authentication(_)), "{none}");
     }
     let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
     for mode in ["prefer", "require"] {
-        let config = with_password(server.by_tcp(&format!("user=scram sslmode={mode}")), SECRET);
+        let config = with_password(by_tcp(&server, &format!("user=scram sslmode={mode}")), SECRET);
         assert_eq!(one(&config, encrypted).await.unwrap(), "t", "{mode}");
     }
-    let config = with_password(server.by_tcp("user=scram sslmode=disable"), SECRET);
+    let config = with_password(by_tcp(&server, "user=scram sslmode=disable"), SECRET);
     let refused = one(&config, encrypted).await.unwrap_err();
     assert_eq!(refused.sqlstate(), Some(SqlState::INVALID_AUTHORIZATION), "{refused}");
     // Let in only without TLS: `prefer` falls back, `require` does not.
-    let config = with_password(server.by_tcp("user=plainonly sslmode=prefer"), SECRET);
+    let config = with_password(by_tcp(&server, "user=plainonly sslmode=prefer"), SECRET);
     assert_eq!(one(&config, encrypted).await.unwrap(), "f");
-    let config = with_password(server.by_tcp("user=plainonly sslmode=require"), SECRET);
+    let config = with_password(by_tcp(&server, "user=plainonly sslmode=require"), SECRET);
     assert_eq!(one(&config, encrypted).await.unwrap_err().sqlstate(), Some(SqlState::INVALID_AUTHORIZATION));
 }
 
 #[tokio::test]
 async fn a_host_that_is_down_is_skipped_and_named() {
-    let server = Server::start("", HBA);
-    let dir = server.dir();
-    let two =
-        format!("host=/nowhere,{} port={},{} user=postgres", dir.display(), 1, server.by_socket("").get_ports()[0]);
+    let server = need!(Postgres::find()).start("");
+    let two = format!("host=/nowhere,{} port=1,{} user=postgres", server.place().path(), server.port());
     assert_eq!(one(&two.parse().unwrap(), "SELECT 7").await.unwrap(), "7");
     let secret = "host=127.0.0.1 port=1 user=x password=hunter2".parse().unwrap();
     let error = Client::connect(&secret, &[]).await.err().unwrap();

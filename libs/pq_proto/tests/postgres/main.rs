@@ -2,5 +2,3 @@
 
 mod login;
 mod replicate;
-#[allow(dead_code, reason = "shared with other tests")]
-mod server;

@@ -2,39 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pq_proto::client::{Client, ClientError};
+use pq_proto::client::ClientError;
 use pq_proto::replication::{BackupEvent, BaseBackupOptions, PhysicalEvent, ReplicationClient, StandbyStatus};
 use pq_proto::sqlstate::SqlState;
+use test_needs::need;
+use test_postgres::{Postgres, Server, tar};
 use utils::lsn::Lsn;
 
-use crate::server::Server;
-
-const HBA: &str = "local all all trust\nlocal replication all trust\n";
+/// All segments are kept, for they are compared.
+const SETTINGS: &str = "autovacuum = off\nwal_keep_size = 1GB";
 const SEGMENT: u64 = 16 << 20;
 
-async fn sql(server: &Server, text: &str) -> String {
-    let mut client = Client::connect(&server.by_socket("user=postgres dbname=postgres"), &[]).await.unwrap();
-    let sets = client.simple_query(text).await.unwrap();
-    client.close().await;
-    let first = sets.last().and_then(|set| set.rows.first()?.first()?.clone());
-    first.map(|bytes| String::from_utf8(bytes.into()).unwrap()).unwrap_or_default()
-}
-
 async fn replication(server: &Server) -> ReplicationClient {
-    ReplicationClient::connect(&server.by_socket("user=postgres")).await.unwrap()
+    ReplicationClient::connect(&server.connstr().parse().unwrap()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_settings_and_slots() {
-    let server = Server::start("", HBA);
+    let server = need!(Postgres::find()).start(SETTINGS);
     let mut client = replication(&server).await;
     let identity = client.identify_system().await.unwrap();
     assert_eq!(identity.timeline, 1);
-    let system_id = sql(&server, "SELECT system_identifier FROM pg_control_system()").await;
+    let system_id = server.sql("SELECT system_identifier FROM pg_control_system()");
     assert_eq!(identity.system_id.to_string(), system_id);
     assert!(identity.flush_lsn > Lsn(0x100_0000));
     assert_eq!(client.show("wal_segment_size").await.unwrap(), "16MB");
@@ -76,32 +68,22 @@ async fn receive_backup(client: ReplicationClient) -> (BTreeMap<String, BytesMut
     (archives, backup.into_client().unwrap())
 }
 
-fn list(archive: &[u8]) -> String {
-    let file = camino_tempfile::NamedUtf8TempFile::new().unwrap();
-    fs::write(file.path(), archive).unwrap();
-    let output = Command::new("tar").arg("-tf").arg(file.path()).stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_backup_arrives_whole() {
-    let server = Server::start("", HBA);
-    let space = server.dir().join("space");
-    fs::create_dir(&space).unwrap();
-    server.chown();
-    sql(&server, &format!("CREATE TABLESPACE space LOCATION '{}'", space.display())).await;
-    sql(&server, "CREATE TABLE t TABLESPACE space AS SELECT generate_series(1, 100000) AS i").await;
-    let file = sql(&server, "SELECT pg_relation_filepath('t')").await;
+    let server = need!(Postgres::find()).start(SETTINGS);
+    let space = server.place().directory("space");
+    server.sql(&format!("CREATE TABLESPACE space LOCATION '{space}'"));
+    server.sql("CREATE TABLE t TABLESPACE space AS SELECT generate_series(1, 100000) AS i");
+    let file = server.sql("SELECT pg_relation_filepath('t')");
     let (archives, mut client) = receive_backup(replication(&server).await).await;
     let oid = file.split('/').nth(1).unwrap();
-    let base = list(&archives["base.tar"]);
+    let base = tar(&["-t"], &archives["base.tar"]);
     assert!(base.contains("backup_label"));
     for name in ["global/pg_control", "pg_xact/0000", "pg_wal/0000000100000000"] {
         assert!(base.contains(name), "{name} is not in\n{base}");
     }
     let inside = file.splitn(3, '/').nth(2).unwrap();
-    assert!(list(&archives[&format!("{oid}.tar")]).contains(inside));
+    assert!(tar(&["-t"], &archives[&format!("{oid}.tar")]).contains(inside));
     assert_eq!(client.identify_system().await.unwrap().timeline, 1);
 }
 
@@ -131,11 +113,11 @@ async fn stream(client: ReplicationClient, slot: &str, from: Lsn, until: Lsn) ->
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wal_arrives_and_a_timeline_ends() {
-    let mut server = Server::start("", HBA);
+    let server = need!(Postgres::find()).start(SETTINGS);
     let mut client = replication(&server).await;
     client.create_physical_slot("w", true).await.unwrap();
-    sql(&server, "CREATE TABLE t AS SELECT generate_series(1, 300000) AS i").await;
-    let until: Lsn = sql(&server, "SELECT pg_current_wal_flush_lsn()").await.parse().unwrap();
+    server.sql("CREATE TABLE t AS SELECT generate_series(1, 300000) AS i");
+    let until: Lsn = server.sql("SELECT pg_current_wal_flush_lsn()").parse().unwrap();
     let mut ahead = replication(&server).await.start_physical(None, until + (1 << 30), 1).await.unwrap();
     let ahead = ahead.next().await.unwrap_err();
     assert!(ahead.to_string().contains("ahead of the WAL flush position"), "{ahead}");
@@ -149,9 +131,9 @@ async fn wal_arrives_and_a_timeline_ends() {
 
     server.stop();
     fs::write(server.data().join("recovery.signal"), "").unwrap();
-    server.chown();
-    server.append_setting("restore_command = 'false'\n");
-    server.go();
+    server.own();
+    server.configure("restore_command = 'false'");
+    server.start();
     // It answers before it is promoted.
     let mut client = replication(&server).await;
     for _ in 0..600 {
@@ -179,7 +161,7 @@ async fn wal_arrives_and_a_timeline_ends() {
     let mut none = client.start_physical(None, switch_lsn, 1).await.unwrap();
     assert_eq!(none.next().await.unwrap(), PhysicalEvent::EndOfTimeline { next_timeline: 2, switch_lsn });
     let mut second = none.into_client().unwrap().start_physical(None, switch_lsn, 2).await.unwrap();
-    sql(&server, "CREATE TABLE u()").await;
+    server.sql("CREATE TABLE u()");
     assert!(matches!(second.next().await.unwrap(), PhysicalEvent::XLogData { start, .. } if start == switch_lsn));
     // A server that stops waits for the client to have all, then says good bye.
     let stop = std::thread::spawn(move || server.stop());

@@ -111,7 +111,7 @@ pub(crate) async fn ftruncate_blocking<F: AsFdOwned>(file: F, len: u64) -> (F, i
     let file = Arc::new(Mutex::new(Some(file)));
     let shared = file.clone();
     let pooled = tokio::task::spawn_blocking(move || shared.lock().as_ref().map(|file| truncate(file, len))).await;
-    let file = file.lock().take().expect("only taken here");
+    let file = file.lock().take().expect("nobody but this line takes it");
     let result = pooled.ok().flatten().unwrap_or_else(|| truncate(&file, len));
     (file, result)
 }

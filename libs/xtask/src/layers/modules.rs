@@ -1,90 +1,97 @@
 //! Ranks between the modules of one crate, from its sources.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Result;
-
-use super::crates::Member;
-use super::table::{Inner, Verdict, check_siblings, judge};
+use super::definitions::Definitions;
+use super::table::{Sibling, Table, Verdict, check_siblings, judge};
+use super::targets::Target;
+use crate::source::Module;
 use crate::source::paths::PathRef;
-use crate::source::{self, Module};
+
+/// How the table calls a crate's root, where its modules use what it defines. A root that is not listed is above all.
+const ROOT: &str = "crate";
+
+/// The ranks of a library's or a program's modules.
+pub(crate) struct Ranks<'a> {
+    /// Rank of each listed module, ordered as text.
+    pub(crate) of: BTreeMap<String, String>,
+    /// Modules whose children are listed each.
+    pub(crate) split: &'a [String],
+    pub(crate) siblings: &'a [Sibling],
+}
 
 /// What was looked at.
+#[derive(Default)]
 pub(crate) struct Seen {
-    /// Modules with a rank of their own that exist.
     pub(crate) modules: usize,
-    /// Imports between two of them.
+    /// Those without a rank: of their own, of a parent, or as root above all others.
+    pub(crate) unranked: usize,
+    /// Imports from one ranked module to another.
     pub(crate) imports: usize,
 }
 
-/// Checks the library of `member`.
+/// Checks one library or program.
 pub(crate) fn check(
     root: &Path,
-    member: &Member,
-    inner: &Inner,
-    crates: &BTreeMap<String, u32>,
+    target: &Target<'_>,
+    ranks: &Ranks<'_>,
+    table: &Table,
     findings: &mut Vec<String>,
-) -> Result<Seen> {
-    let modules = source::read_crate(&root.join(&member.dir).join("src/lib.rs"))?;
-    let tree: BTreeSet<&[String]> = modules.iter().map(|module| module.path.as_slice()).collect();
-    let checker = Checker { root, member, inner, crates, tree };
-    checker.check_table(&modules, findings);
-    let mut used = vec![false; inner.sibling.len()];
+) -> Seen {
+    let modules = &target.modules;
+    let checker = Checker { root, target, ranks, table, definitions: Definitions::new(modules) };
+    checker.check_table(findings);
+    let mut used = vec![false; ranks.siblings.len()];
     let mut imports = 0;
-    for module in &modules {
+    for module in modules {
         for path in &module.paths {
             imports += usize::from(checker.check_path(module, path, &mut used, findings));
         }
     }
-    check_siblings(&inner.sibling, &used, findings);
+    check_siblings(ranks.siblings, &used, findings);
     findings.dedup();
-    Ok(Seen { modules: checker.listed_modules(), imports })
+    let unranked = modules.iter().filter(|module| !module.path.is_empty() && checker.unit(&module.path).is_none());
+    Seen { modules: modules.len(), unranked: unranked.count(), imports }
 }
 
 struct Checker<'a> {
     root: &'a Path,
-    member: &'a Member,
-    inner: &'a Inner,
-    crates: &'a BTreeMap<String, u32>,
-    tree: BTreeSet<&'a [String]>,
+    target: &'a Target<'a>,
+    ranks: &'a Ranks<'a>,
+    table: &'a Table,
+    definitions: Definitions<'a>,
 }
 
 impl Checker<'_> {
     /// The table must name every module that needs a rank, and no other.
-    fn check_table(&self, modules: &[Module], findings: &mut Vec<String>) {
-        for module in modules {
+    fn check_table(&self, findings: &mut Vec<String>) {
+        let title = self.target.title();
+        for module in &self.target.modules {
             let Some((_, parent)) = module.path.split_last() else { continue };
-            let needs_rank = parent.is_empty() || self.inner.split.contains(&parent.join("::"));
+            let needs_rank = parent.is_empty() || self.ranks.split.contains(&parent.join("::"));
             let name = module.path.join("::");
-            if needs_rank && !self.inner.ranks.contains_key(&name) {
-                findings.push(format!(
-                    "{}: module {name} of {} has no rank in docs/layers.toml",
-                    self.place(module, module.line),
-                    self.member.name
-                ));
+            if needs_rank && !self.ranks.of.contains_key(&name) {
+                let place = self.place(module, module.line);
+                findings.push(format!("{place}: module {name} of {title} has no rank in docs/layers.toml"));
             }
         }
-        for name in self.inner.ranks.keys().chain(&self.inner.split) {
-            let path: Vec<String> = name.split("::").map(str::to_owned).collect();
-            if !self.tree.contains(path.as_slice()) {
-                findings.push(format!("docs/layers.toml: {} has no module {name}", self.member.name));
+        for name in self.ranks.of.keys().chain(self.ranks.split) {
+            let path: Vec<String> = name.split("::").filter(|name| *name != ROOT).map(str::to_owned).collect();
+            if !self.definitions.has(&path) {
+                findings.push(format!("docs/layers.toml: {title} has no module {name}"));
             }
         }
-    }
-
-    fn listed_modules(&self) -> usize {
-        self.tree.iter().filter(|path| self.inner.ranks.contains_key(&path.join("::"))).count()
     }
 
     /// Judges one path of a module; true if it leads from one ranked module to another.
     fn check_path(&self, module: &Module, path: &PathRef, used: &mut [bool], findings: &mut Vec<String>) -> bool {
-        // The root may name everything: it declares and re-exports.
-        let Some((from, from_rank)) = self.unit(&module.path) else { return false };
-        let Some((target, _)) = resolve(&module.path, path, |path| self.tree.contains(path)) else {
+        let Some((mut target, _)) = self.definitions.written(&module.path, path) else {
             self.check_crate(module, path, findings);
             return false;
         };
+        // A root that is not listed may name everything.
+        let Some((from, from_rank)) = self.unit(&module.path) else { return false };
         // What its own children define, a module may hand on: that uses nothing.
         if path.handed_on.is_some() && target.len() > module.path.len() && target.starts_with(&module.path) {
             return false;
@@ -92,9 +99,14 @@ impl Checker<'_> {
         let place = self.place(module, path.line);
         let written = path.segments.join("::");
         if target.is_empty() {
+            // The root hands on what others define: they are used, or another crate is.
+            let Some(definition) = self.definitions.find(&module.path, path) else { return false };
+            target = definition;
+        }
+        if target.is_empty() && self.unit(&target).is_none() {
             findings.push(format!(
-                "{place}: {from} (rank {from_rank}) names {written} through the crate's root: \
-                 name the module that defines it"
+                "{place}: {from} (rank {from_rank}) uses {written} of the crate's root, which is above all modules \
+                 unless the table lists it as {ROOT}"
             ));
             return true;
         }
@@ -103,7 +115,7 @@ impl Checker<'_> {
         if from == to {
             return false;
         }
-        match judge((&from, from_rank), (&to, to_rank), &self.inner.sibling) {
+        match judge((&from, from_rank), (&to, to_rank), self.ranks.siblings) {
             Verdict::Down => {}
             Verdict::ListedSibling(at) => used[at] = true,
             verdict => findings.push(format!(
@@ -120,74 +132,25 @@ impl Checker<'_> {
         if path.segments.len() < 2 && !path.is_use && !path.leading_colon {
             return;
         }
-        let Some(own_rank) = self.crates.get(&self.member.name) else { return };
-        let other = self.crates.iter().find(|(name, _)| &name.replace('-', "_") == first);
-        let Some((name, rank)) = other else { return };
-        if name != &self.member.name && rank >= own_rank {
-            findings.push(format!(
-                "{}: {} (rank {own_rank}) may not use crate {name} (rank {rank})",
-                self.place(module, path.line),
-                self.member.name
-            ));
+        let own = &self.target.member.name;
+        let Some(own_rank) = self.table.crates.get(own) else { return };
+        let other = self.table.crates.iter().find(|(name, _)| &name.replace('-', "_") == first);
+        let Some((name, rank)) = other.filter(|(name, _)| *name != own) else { return };
+        if matches!(judge((own, own_rank), (name, rank), &self.table.sibling), Verdict::Sideways | Verdict::Up) {
+            let place = self.place(module, path.line);
+            findings.push(format!("{place}: {own} (rank {own_rank}) may not use crate {name} (rank {rank})"));
         }
     }
 
-    /// The nearest listed module at or above `path`, with its rank; none for the crate's root.
+    /// The nearest listed module at or above `path`, with its rank; the root is above none.
     fn unit(&self, path: &[String]) -> Option<(String, &String)> {
-        (1..=path.len()).rev().find_map(|length| {
-            let name = path[..length].join("::");
-            let rank = self.inner.ranks.get(&name)?;
-            Some((name, rank))
-        })
+        let root = path.is_empty().then(|| ROOT.to_owned());
+        let names = (1..=path.len()).rev().map(|length| path[..length].join("::"));
+        root.into_iter().chain(names).find_map(|name| self.ranks.of.get(&name).map(|rank| (name, rank)))
     }
 
     fn place(&self, module: &Module, line: usize) -> String {
         let file = module.file.strip_prefix(self.root).unwrap_or(&module.file);
         format!("{}:{line}", file.display())
     }
-}
-
-/// The module that a path named in module `from` leads into, and how many of its segments lead there; none if it leads
-/// out of the crate.
-pub(super) fn resolve(
-    from: &[String],
-    path: &PathRef,
-    exists: impl Fn(&[String]) -> bool,
-) -> Option<(Vec<String>, usize)> {
-    if path.leading_colon {
-        return None;
-    }
-    let segments = path.segments.as_slice();
-    let mut at = from.to_vec();
-    let mut used = 0;
-    match segments.first()?.as_str() {
-        "crate" => {
-            at.clear();
-            used = 1;
-        }
-        "self" => used = 1,
-        "super" => {
-            while segments.get(used).is_some_and(|name| name == "super") {
-                at.pop();
-                used += 1;
-            }
-        }
-        first => {
-            // Only a child module can be meant by a bare name; anything else is a crate or an import.
-            at.push(first.to_owned());
-            if !exists(&at) {
-                return None;
-            }
-            used = 1;
-        }
-    }
-    while let Some(name) = segments.get(used) {
-        at.push(name.clone());
-        if !exists(&at) {
-            at.pop();
-            break;
-        }
-        used += 1;
-    }
-    Some((at, used))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 /// The whole table.
@@ -13,9 +14,12 @@ pub(crate) struct Table {
     /// Pairs of crates of one rank of which the first may use the second.
     #[serde(default)]
     pub(crate) sibling: Vec<Sibling>,
-    /// Crates whose modules are ranked too.
+    /// Ranks of the modules of each library.
     #[serde(default)]
     pub(crate) inner: BTreeMap<String, Inner>,
+    /// Ranks of the modules of each program.
+    #[serde(default)]
+    pub(crate) programs: BTreeMap<String, Inner>,
     /// Modules in the largest cycle of a crate, where there still is one. Entries only shrink.
     #[serde(default)]
     pub(crate) cycles: BTreeMap<String, usize>,
@@ -29,10 +33,29 @@ pub(crate) struct Inner {
     #[serde(default)]
     pub(crate) split: Vec<String>,
     /// Rank of each module, ordered as text: `a` is lowest. What lies deeper has the rank of its nearest listed parent.
-    pub(crate) ranks: BTreeMap<String, String>,
+    #[serde(default)]
+    ranks: BTreeMap<String, String>,
+    /// Short for `ranks`: rows of names from the lowest rank, `a`, to the highest.
+    #[serde(default)]
+    order: Vec<String>,
     /// Pairs of modules of one rank of which the first may use the second.
     #[serde(default)]
     pub(crate) sibling: Vec<Sibling>,
+}
+
+impl Inner {
+    /// The rank of each listed module, whichever way it is written.
+    pub(crate) fn ranks(&self) -> Result<BTreeMap<String, String>> {
+        ensure!(self.ranks.is_empty() || self.order.is_empty(), "give either ranks or an order, not both");
+        ensure!(self.order.len() <= 26, "an order has at most 26 rows: one for each letter");
+        let mut ranks = self.ranks.clone();
+        for (row, letter) in self.order.iter().zip('a'..='z') {
+            for name in row.split_whitespace() {
+                ensure!(ranks.insert(name.to_owned(), letter.to_string()).is_none(), "{name} is listed twice");
+            }
+        }
+        Ok(ranks)
+    }
 }
 
 /// One allowed use between two of the same rank.

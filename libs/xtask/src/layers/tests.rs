@@ -64,6 +64,14 @@ impl Sample {
         findings.into_iter().next().expect("one finding")
     }
 
+    /// The one finding about circles of a tree that has one, which is against the ranks, too.
+    fn circle(&self) -> String {
+        let mut findings = self.findings();
+        findings.retain(|finding| finding.contains(" in a circle: "));
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        findings.remove(0)
+    }
+
     /// The one finding about ranks of a tree with one import against them: it may close a circle, too.
     fn against_ranks(&self) -> String {
         let mut findings = self.findings();
@@ -77,7 +85,8 @@ impl Sample {
 fn a_tree_that_obeys_has_no_finding() {
     let (findings, summary) = check(Sample::new().dir.path().as_std_path()).expect("check runs");
     assert!(findings.is_empty(), "{findings:?}");
-    assert!(summary.starts_with("layers: 3 crates, 1 dependencies, 6 ranked modules, 5 imports"), "{summary}");
+    assert!(summary.starts_with("layers: 3 crates, 1 dependencies; 8 modules, all ranked, 5 imports"), "{summary}");
+    assert!(summary.ends_with("largest cycle 0; 0 findings"), "{summary}");
 }
 
 #[test]
@@ -133,12 +142,86 @@ fn a_sideways_import_needs_a_listed_pair_with_a_reason() {
 }
 
 #[test]
-fn a_type_taken_through_a_parent_or_the_root_counts_as_use_of_it() {
+fn a_type_taken_through_a_parent_counts_as_use_of_it_and_one_through_the_root_as_use_of_who_defines_it() {
     let sample = Sample::new();
     sample.write("engine/src/tenant/map.rs", "use crate::tenant::Tenant;\n");
     assert!(sample.against_ranks().contains("tenant::map (rank d) may not use tenant (rank h)"));
     sample.write("engine/src/tenant/map.rs", "use crate::Tenant;\n");
-    assert!(sample.against_ranks().contains("through the crate's root"));
+    assert!(
+        sample.against_ranks().contains("tenant::map (rank d) may not use tenant (rank h): crate::Tenant points up")
+    );
+    // What it hands on of below may be used, and so may another crate's.
+    let root = "mod config;\nmod disk;\nmod cache;\nmod tenant;\npub use config::Config;\npub use ids::Id;\n";
+    sample.write("engine/src/lib.rs", root);
+    sample.write("engine/src/tenant/map.rs", "use crate::{Config, Id};\n");
+    assert_eq!(sample.findings(), Vec::<String>::new());
+}
+
+#[test]
+fn what_the_root_defines_may_be_used_where_the_root_has_a_rank() {
+    let sample = Sample::new();
+    let root = "mod config;\nmod disk;\nmod cache;\nmod tenant;\npub use tenant::Tenant;\npub const BLOCK: u8 = 1;\n";
+    sample.write("engine/src/lib.rs", root);
+    sample.write("engine/src/config.rs", "use crate::BLOCK;\npub struct Config;\n");
+    assert!(sample.finding().contains("config (rank a) uses crate::BLOCK of the crate's root, which is above all"));
+    sample.write("docs/layers.toml", &TABLE.replace("config = \"a\"", "crate = \"0\"\nconfig = \"a\""));
+    assert_eq!(sample.findings(), Vec::<String>::new());
+    // It is bound by its rank then, but for what it only hands on.
+    sample.write("engine/src/lib.rs", &format!("{root}fn f(_: disk::Disk) {{}}\n"));
+    assert!(sample.against_ranks().contains("crate (rank 0) may not use disk (rank b): disk::Disk points up"));
+}
+
+#[test]
+fn every_library_and_program_with_modules_needs_ranks() {
+    let sample = Sample::new();
+    sample.write("clock/src/lib.rs", "pub fn now() {}\n");
+    assert_eq!(sample.findings(), Vec::<String>::new());
+    sample.write("clock/src/lib.rs", "mod hand;\n");
+    sample.write("clock/src/hand.rs", "");
+    assert_eq!(sample.finding(), "docs/layers.toml: [inner.clock] is missing: clock has modules");
+    let (_, summary) = check(sample.dir.path().as_std_path()).expect("check runs");
+    assert!(summary.contains("; 10 modules, 1 of them without a rank, "), "{summary}");
+
+    let sample = Sample::new();
+    sample.write("ids/src/main.rs", "mod args;\nfn main() {}\n");
+    sample.write("ids/src/args.rs", "");
+    assert_eq!(sample.finding(), "docs/layers.toml: [programs.ids] is missing: the program ids has modules");
+
+    let sample = Sample::new();
+    let more = "[inner.watch]\norder = [\"a\"]\n[programs.tick]\norder = [\"a\"]\n";
+    sample.write("docs/layers.toml", &format!("{TABLE}{more}"));
+    let findings = sample.findings();
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert_eq!(findings[0], "docs/layers.toml: [inner.watch] is nothing of the workspace");
+    assert_eq!(findings[1], "docs/layers.toml: [programs.tick] is nothing of the workspace");
+}
+
+#[test]
+fn modules_of_programs_obey_their_order() {
+    let sample = Sample::new();
+    sample.write("docs/layers.toml", &format!("{TABLE}[programs.tick]\norder = [\"args hand\", \"serve\"]\n"));
+    sample.write("clock/src/bin/tick/main.rs", "mod args;\nmod hand;\nmod serve;\nfn main() {\n    serve::run();\n}\n");
+    sample.write("clock/src/bin/tick/args.rs", "pub struct Args;\n");
+    sample.write("clock/src/bin/tick/hand.rs", "");
+    sample.write("clock/src/bin/tick/serve.rs", "use crate::args::Args;\npub fn run() {}\n");
+    assert_eq!(sample.findings(), Vec::<String>::new());
+    sample.write("clock/src/bin/tick/hand.rs", "use crate::serve::run;\n");
+    let start = "clock/src/bin/tick/hand.rs:1: hand (rank a) may not use serve (rank b): crate::serve::run points up";
+    assert_eq!(sample.finding(), start);
+    sample.write("clock/src/bin/tick/hand.rs", "use super::args;\n");
+    assert!(sample.finding().contains("hand (rank a) may not use args (rank a): super::args points sideways"));
+}
+
+#[test]
+fn an_order_names_each_module_once_and_stands_alone() {
+    for wrong in ["order = [\"hand\", \"hand\"]", "order = [\"hand\"]\nranks = { hand = \"a\" }"] {
+        let sample = Sample::new();
+        sample.write("clock/src/lib.rs", "mod hand;\n");
+        sample.write("clock/src/hand.rs", "");
+        sample.write("docs/layers.toml", &format!("{TABLE}[inner.clock]\n{wrong}\n"));
+        let error = check(sample.dir.path().as_std_path()).expect_err("is refused");
+        assert_eq!(error.to_string(), "docs/layers.toml: [inner.clock]");
+    }
 }
 
 #[test]
@@ -203,31 +286,35 @@ fn sources_that_cannot_be_read_are_an_error_with_their_place() {
 #[test]
 fn modules_that_use_each_other_are_found_in_any_crate_and_program() {
     let sample = Sample::new();
+    let tables = "[inner.clock]\norder = [\"face\", \"hand\"]\n[programs.tick]\norder = [\"crate\", \"a\"]\n";
+    sample.write("docs/layers.toml", &format!("{TABLE}{tables}"));
+    sample.write("clock/src/bin/tick/main.rs", "mod a;\nfn main() {}\n");
+    sample.write("clock/src/bin/tick/a.rs", "");
     sample.write("clock/src/lib.rs", "mod hand;\nmod face;\npub use hand::Hand;\n");
     sample.write("clock/src/hand.rs", "use crate::face::Face;\npub struct Hand(Face);\n");
     sample.write("clock/src/face.rs", "pub struct Face;\n");
     assert_eq!(sample.findings(), Vec::<String>::new());
     // The name is handed on by the root; the module that defines it is used nevertheless.
     sample.write("clock/src/face.rs", "pub struct Face(Option<Box<crate::Hand>>);\n");
-    assert_eq!(sample.finding(), "clock: 2 modules use each other in a circle: face, hand");
+    assert_eq!(sample.circle(), "clock: 2 modules use each other in a circle: face, hand");
     sample.write("clock/src/face.rs", "pub struct Face;\n");
     sample.write("clock/src/bin/tick/main.rs", "mod a;\nstruct Args;\nfn main() {\n    a::run();\n}\n");
     sample.write("clock/src/bin/tick/a.rs", "pub fn run() {\n    let _ = crate::Args;\n}\n");
-    assert_eq!(sample.finding(), "clock: 2 modules use each other in a circle: a, crate");
+    assert_eq!(sample.circle(), "clock: 2 modules use each other in a circle: a, crate");
 }
 
 #[test]
 fn a_cycle_may_only_shrink() {
     let sample = Sample::new();
-    sample.write("clock/src/lib.rs", "mod hand;\nmod face;\n");
-    sample.write("clock/src/hand.rs", "use crate::face;\n");
-    sample.write("clock/src/face.rs", "use crate::hand;\n");
-    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nclock = 2\n"));
+    sample.write("engine/src/config.rs", "mod read;\nmod write;\npub struct Config;\n");
+    sample.write("engine/src/config/read.rs", "use super::write;\n");
+    sample.write("engine/src/config/write.rs", "use super::read;\n");
+    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nengine = 2\n"));
     assert_eq!(sample.findings(), Vec::<String>::new());
-    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nclock = 3\n"));
-    assert!(sample.finding().contains("the largest cycle of clock has 2 modules now: lower its entry"));
-    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nwatch = 2\n"));
-    assert_eq!(sample.findings().len(), 2);
+    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nengine = 3\n"));
+    assert!(sample.finding().contains("the largest cycle of engine has 2 modules now: lower its entry"));
+    sample.write("docs/layers.toml", &format!("{TABLE}\n[cycles]\nengine = 2\nwatch = 2\n"));
+    assert!(sample.finding().contains("cycles: watch is not a crate of the workspace"));
 }
 
 #[test]

@@ -10,6 +10,9 @@ use super::rust;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
+/// Calls of `expect` in all of the product: each is a promise that something cannot fail, and says why.
+const EXPECTS_MAX: usize = 20;
+const EXPECT_WORDS_MIN: usize = 3;
 
 /// Endings of the files that count as sources.
 const SOURCES: [&str; 4] = ["rs", "py", "sh", "toml"];
@@ -29,6 +32,8 @@ pub(crate) struct Measured {
     pub(crate) files: usize,
     pub(crate) rust_lines: usize,
     pub(crate) functions: usize,
+    /// `file:line` of each call of `expect`, and whether it says why it cannot fail.
+    expects: Vec<(String, bool)>,
 }
 
 impl Measured {
@@ -54,6 +59,8 @@ impl Measured {
             return;
         }
         self.add_lines("unwrap", name, found.unwraps.clone());
+        let expects = found.expects.iter();
+        self.expects.extend(expects.map(|call| (format!("{name}:{}", call.line), call.words >= EXPECT_WORDS_MIN)));
         if found.lines > FILE_LINES_MAX {
             self.add("file_lines", name, found.lines, Vec::new());
         }
@@ -68,6 +75,24 @@ impl Measured {
         if !lines.is_empty() {
             self.add(rule, name, lines.len(), lines);
         }
+    }
+
+    /// How often the product calls `expect`.
+    pub(crate) fn expects(&self) -> usize {
+        self.expects.len()
+    }
+
+    /// What is wrong with the calls of `expect`: too many in all, or one that does not say why it cannot fail.
+    pub(crate) fn expect_findings(&self) -> Vec<String> {
+        let mute = self.expects.iter().filter(|(_, says_why)| !says_why);
+        let mut findings: Vec<String> =
+            mute.map(|(place, _)| format!("{place}: expect does not say, as plain text, why it cannot fail")).collect();
+        if self.expects.len() > EXPECTS_MAX {
+            let places: Vec<&str> = self.expects.iter().map(|(place, _)| place.as_str()).collect();
+            let (count, places) = (places.len(), places.join(", "));
+            findings.push(format!("{count} calls of expect outside tests, at most {EXPECTS_MAX} may be: {places}"));
+        }
+        findings
     }
 
     /// ` at line(s) ..`, or nothing where the whole file is meant.
@@ -157,11 +182,12 @@ fn has_mark(line: &str) -> bool {
     })
 }
 
-/// Files that hold tests, benches or fuzz targets only.
+/// Files that hold tests, benches or fuzz targets only, and those of crates that only tests use.
 fn is_test_file(file: &Path) -> bool {
     let in_test_dir = file.parent().is_some_and(|dir| {
         dir.components()
-            .any(|part| ["tests", "benches", "fuzz", "examples"].iter().any(|name| part.as_os_str() == *name))
+            .filter_map(|part| part.as_os_str().to_str())
+            .any(|part| ["tests", "benches", "fuzz", "examples"].contains(&part) || part.starts_with("test_"))
     });
     in_test_dir || file.file_stem().is_some_and(|stem| stem == "tests")
 }

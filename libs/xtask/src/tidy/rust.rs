@@ -15,10 +15,19 @@ pub(crate) struct Found {
     pub(crate) functions: Vec<Function>,
     /// Lines with a call of `unwrap` outside tests, once for each call.
     pub(crate) unwraps: Vec<usize>,
+    /// Calls of `expect` outside tests.
+    pub(crate) expects: Vec<Expect>,
     /// Lines with an `unsafe` block or impl, tests included, without a comment that says why it is sound.
     pub(crate) bare_unsafe: Vec<usize>,
     /// Names of the modules, in files of their own, that it declares for tests only.
     pub(crate) test_modules: Vec<String>,
+}
+
+/// One call of `expect`.
+pub(crate) struct Expect {
+    pub(crate) line: usize,
+    /// Words of its message; none where that is no plain text.
+    pub(crate) words: usize,
 }
 
 /// One function with a body.
@@ -83,17 +92,29 @@ impl Visitor<'_> {
         self.in_test -= usize::from(is_test);
     }
 
-    /// Macro arguments are tokens: looks for `.unwrap()` and `unsafe {` among them.
+    fn expect_at(&mut self, name: &syn::Ident, message: Option<syn::LitStr>) {
+        if self.in_test == 0 {
+            let words = message.map_or(0, |message| message.value().split_whitespace().count());
+            self.found.expects.push(Expect { line: name.span().start().line, words });
+        }
+    }
+
+    /// Macro arguments are tokens: looks for `.unwrap()`, `.expect(..)` and `unsafe {` among them.
     fn scan_tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         for (at, token) in tokens.iter().enumerate() {
+            let after_dot = at > 0 && matches!(&tokens[at - 1], TokenTree::Punct(p) if p.as_char() == '.');
             match token {
                 TokenTree::Group(group) => self.scan_tokens(group.stream()),
                 TokenTree::Ident(ident) if ident == "unwrap" && self.in_test == 0 => {
-                    let after_dot = at > 0 && matches!(&tokens[at - 1], TokenTree::Punct(p) if p.as_char() == '.');
                     let call = matches!(tokens.get(at + 1), Some(TokenTree::Group(g)) if g.stream().is_empty());
                     if after_dot && call {
                         self.found.unwraps.push(ident.span().start().line);
+                    }
+                }
+                TokenTree::Ident(ident) if ident == "expect" && after_dot => {
+                    if let Some(TokenTree::Group(arguments)) = tokens.get(at + 1) {
+                        self.expect_at(ident, syn::parse2(arguments.stream()).ok());
                     }
                 }
                 TokenTree::Ident(ident) if ident == "unsafe" => {
@@ -196,6 +217,13 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         if call.method == "unwrap" && call.args.is_empty() && self.in_test == 0 {
             self.found.unwraps.push(call.method.span().start().line);
+        }
+        if let (true, Some(message)) = (call.method == "expect", call.args.first()) {
+            let literal = match message {
+                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.clone()),
+                _ => None,
+            };
+            self.expect_at(&call.method, literal);
         }
         visit::visit_expr_method_call(self, call);
     }

@@ -117,6 +117,42 @@ fn unwrap_is_counted_outside_tests_and_inside_macros() {
 }
 
 #[test]
+fn expect_says_why_it_cannot_fail_and_is_rare() {
+    let sample = Sample::new("");
+    let code = |calls: usize| {
+        let call = "    a.expect(\"it was just put there\");\n".repeat(calls);
+        format!("fn f(a: Option<u8>) {{\n{call}}}\n#[cfg(test)]\nmod tests {{\n    fn g() {{\n{call}    }}\n}}\n")
+    };
+    sample.write("a.rs", &code(10));
+    sample.write("b.rs", &code(10));
+    assert_eq!(sample.findings(false), Vec::<String>::new());
+    sample.write("b.rs", &code(11));
+    sample.assert_one("21 calls of expect outside tests, at most 20 may be: a.rs:2, ");
+    sample.write("b.rs", "fn f(a: Option<u8>) {\n    a.expect(\"overflow\");\n}\n");
+    sample.assert_one("b.rs:2: expect does not say, as plain text, why it cannot fail");
+    sample.write("b.rs", "macro_rules! m {\n    ($a:ident) => {\n        $a.expect(why)\n    };\n}\n");
+    sample.assert_one("b.rs:3: expect does not say, as plain text, why it cannot fail");
+    sample.write("b.rs", "fn f(a: Parser) {\n    a.expect_err(\"x\");\n    expect(1);\n}\n");
+    assert_eq!(sample.findings(false), Vec::<String>::new());
+}
+
+#[test]
+fn a_list_of_seams_of_its_own_may_leave_out_files_only() {
+    let sample = Sample::new("");
+    let list = |paths: &[&str]| {
+        let paths: Vec<String> = paths.iter().map(|path| format!("{{ path = {path:?} }}")).collect();
+        format!("disallowed-methods = [{}]\n", paths.join(", "))
+    };
+    sample.write("clippy.toml", &list(&["tokio::spawn", "std::fs::write"]));
+    sample.write("compute/clippy.toml", &list(&["tokio::spawn"]));
+    assert_eq!(sample.findings(false), Vec::<String>::new());
+    sample.write("compute/clippy.toml", &list(&["tokio::time::sleep"]));
+    let findings = sample.findings(false);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert_eq!(findings[0], "compute/clippy.toml: tokio::spawn is denied here or in clippy.toml, not in both");
+}
+
+#[test]
 fn unsafe_needs_its_reason() {
     let sample = Sample::new("");
     let bare = "fn f() {\n    unsafe { g() }\n}\nunsafe impl Send for T {}\n";

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use pageserver::settings::{FILE_NAME, Overrides, Settings, commented_file};
-use pageserver::virtual_file::fs;
+use virtual_file::fs;
 
 use crate::args::Place;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
         if path.exists() {
             bail!("{path} exists already: it is left as it is");
         }
-        fs::write_file_durably(&path, commented_file(&settings).as_bytes()).await?;
+        virtual_file::write_file_durably(&path, commented_file(&settings).as_bytes()).await?;
         let parent = workdir.parent().context("the root directory cannot be a working directory")?;
         fs::fsync_dir(parent).await?;
         anyhow::Ok(())

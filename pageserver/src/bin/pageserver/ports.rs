@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use anyhow::{Context, bail};
 use camino::Utf8Path;
 use pageserver::settings::{Port, Settings};
-use pageserver::virtual_file::fs;
 use serde::Serialize;
 use tokio::net::TcpListener;
+use virtual_file::fs;
 
 /// Tells which addresses are in use, as JSON. There only while the process serves.
 const ADDR_FILE: &str = "pageserver.addr";
@@ -41,7 +41,7 @@ pub(crate) async fn listen(settings: &Settings, port: Port) -> anyhow::Result<Tc
 pub(crate) async fn publish(workdir: &Utf8Path, pg: &TcpListener, http: &TcpListener) -> anyhow::Result<()> {
     let (listen_pg_addr, listen_http_addr) = (pg.local_addr()?, http.local_addr()?);
     let addresses = Addresses { pid: std::process::id(), listen_pg_addr, listen_http_addr };
-    fs::write_file_durably(&workdir.join(ADDR_FILE), &serde_json::to_vec_pretty(&addresses)?).await?;
+    virtual_file::write_file_durably(&workdir.join(ADDR_FILE), &serde_json::to_vec_pretty(&addresses)?).await?;
     tracing::info!("page service on {listen_pg_addr}, management interface on {listen_http_addr}");
     Ok(())
 }

@@ -5,22 +5,20 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
+use engine::tenant::manager::TenantManager;
 use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
-use pageserver::block_cache;
 use pageserver::http::{self, HttpOptions, Sources};
-use pageserver::page_cache;
 use pageserver::page_service::{PageService, PageServiceSettings};
-use pageserver::remote_storage::RemoteStorage;
 use pageserver::settings::{AuthType, Port, Settings};
-use pageserver::tenant::manager::TenantManager;
 use pageserver::tls::Certificate;
-use pageserver::virtual_file::{self, SyncMode};
 use pageserver::walreceiver::WalReceivers;
+use remote_storage::RemoteStorage;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use virtual_file::{self, SyncMode};
 
 use crate::signals::{Request, Signals};
 use crate::{notify, ports};
@@ -84,7 +82,6 @@ async fn start(
 ) -> anyhow::Result<Running> {
     let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
-    page_cache::init(settings.page_cache_size.get());
     let mut conf = settings.engine_conf(workdir.to_owned());
     // The working directory itself may be anything. By default objects are in it, too.
     for ours in [conf.tenants_path(), workdir.join("objects")] {
@@ -93,7 +90,6 @@ async fn start(
     conf.virtual_file_io_engine = Some(engine);
     conf.remote_storage = open_store(settings, workdir).await?;
     conf.server = settings.identity(workdir).await.context("cannot tell who this server is")?;
-    block_cache::configure(&conf);
     // One for the whole process, which lives as long as it does.
     let conf = Box::leak(Box::new(conf));
     let started = env::clock::now();

@@ -12,9 +12,9 @@ use crate::http::app::{App, new_ctx};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TimelinePath};
 use crate::http::ids::{LsnText, TimelineText};
-use crate::pgdata::TimelineStore;
-use crate::pgdata::difference::{RelationDifference, difference};
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use pgdata::TimelineStore;
+use pgdata::difference::{RelationDifference, difference};
 
 /// With what it is compared.
 #[derive(Debug, Deserialize, IntoParams)]

@@ -10,7 +10,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, TimelinePath};
 use crate::http::models::{HistoricLayer, InMemoryLayer, LayersAnswer};
 use crate::http::svg;
-use crate::tenant::timeline::{LayerInfo, LayerKind};
+use engine::tenant::timeline::{LayerInfo, LayerKind};
 
 fn kind(layer: &LayerInfo) -> &'static str {
     match layer.kind {

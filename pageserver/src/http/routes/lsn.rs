@@ -8,16 +8,16 @@ use serde::Deserialize;
 use utils::lsn::Lsn;
 use utoipa::IntoParams;
 
-use crate::errors::{ErrorKind, StorageError};
 use crate::http::app::{App, new_ctx};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TimelinePath};
 use crate::http::ids::LsnText;
 use crate::http::models::{LeaseAnswer, LsnBody, LsnByTimestampAnswer};
 use crate::http::moment;
-use crate::pgdata::TimelineStore;
-use crate::pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
-use crate::tenant::timeline::Timeline;
+use engine::tenant::timeline::Timeline;
+use errors::{ErrorKind, StorageError};
+use pgdata::TimelineStore;
+use pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
 
 /// Where `wanted` lies in the history that is kept of `timeline`.
 pub(super) async fn find_moment(timeline: &Timeline, wanted: SystemTime) -> Result<LsnByTimestamp, StorageError> {

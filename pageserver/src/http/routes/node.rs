@@ -7,12 +7,12 @@ use axum::response::{Html, IntoResponse, Response};
 use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
 
-use crate::disk_budget::{DiskBudget, Measured};
 use crate::http::app::{App, NODE_ID};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::models::{DiskStatus, StatusAnswer};
 use crate::http::scrape;
-use crate::metrics::Exposition;
+use engine::disk_budget::{DiskBudget, Measured};
+use metrics::Exposition;
 
 /// Whether the server is alive.
 #[utoipa::path(get, path = "/v1/status", tag = "server", responses((status = 200, body = StatusAnswer)))]

@@ -17,9 +17,9 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TimelinePath};
 use crate::http::ids::{KeyText, LsnText};
 use crate::http::models::KeySpaceAnswer;
-use crate::pgdata::TimelineStore;
-use crate::pgdata::keys::ExistingKeys;
-use crate::pgdata::listing::Listing;
+use pgdata::TimelineStore;
+use pgdata::keys::ExistingKeys;
+use pgdata::listing::Listing;
 
 /// As of when.
 #[derive(Debug, Deserialize, IntoParams)]

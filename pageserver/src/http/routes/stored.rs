@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use utils::id::TimelineId;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::errors::ErrorKind;
 use crate::http::app::{App, new_ctx, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TenantPath};
 use crate::http::ids::{TenantShardText, TimelineText};
 use crate::http::scrubs::{GRACE, ScrubAnswer};
-use crate::tenant::layer_map::Layer;
-use crate::tenant::scrub::Options;
+use engine::tenant::layer_map::Layer;
+use engine::tenant::scrub::Options;
+use errors::ErrorKind;
 
 /// A layer of a timeline.
 #[derive(Clone, Debug, Deserialize, IntoParams)]

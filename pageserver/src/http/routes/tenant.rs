@@ -5,14 +5,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use pageserver_api::shard::TenantShardId;
 
-use crate::errors::ErrorKind;
 use crate::http::app::{App, NODE_ID, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath};
 use crate::http::models::{
     DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn,
 };
-use crate::tenant::manager::TenantManager;
+use engine::tenant::manager::TenantManager;
+use errors::ErrorKind;
 
 fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     let timelines = app.manager.timelines(id)?;

@@ -15,10 +15,10 @@ use crate::http::models::{
     AttachAnswer, AttachBody, BrokenTimeline, DeleteAnswer, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
 use crate::http::moment;
-use crate::pgdata::timestamps::LsnByTimestamp;
-use crate::tenant::manager::{ManageError, NewBranch};
-use crate::tenant::timeline::{Timeline, Told};
 use crate::walreceiver::stored::{name_of, of_new_branch};
+use engine::tenant::manager::{ManageError, NewBranch};
+use engine::tenant::timeline::{Timeline, Told};
+use pgdata::timestamps::LsnByTimestamp;
 
 use super::lsn::find_moment;
 

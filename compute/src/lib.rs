@@ -1,0 +1,24 @@
+//! Computes: stock Postgres servers on the history of a timeline.
+//!
+//! A compute is a directory ([`layout`]). Its data directory is a file system in user space, which takes blocks that
+//! this compute never wrote from a [`source`] as of one LSN, and keeps what Postgres writes.
+#![forbid(unsafe_code)]
+
+pub mod boot;
+pub mod catalog;
+pub mod fetch;
+pub mod fs;
+pub mod layout;
+pub mod lifecycle;
+pub mod manifest;
+mod overlay;
+mod private;
+mod readahead;
+pub mod source;
+pub mod supervisor;
+
+/// Bytes of a block of a relation.
+pub const BLOCK: usize = 8192;
+
+/// Blocks of a full segment: Postgres cuts relation files after 1 GiB.
+pub const SEGMENT_BLOCKS: u32 = 1 << 17;

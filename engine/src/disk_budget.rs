@@ -1,0 +1,257 @@
+//! How much more the local disk may take: intake slows down as room runs out, and is refused before there is none.
+//!
+//! Whoever takes in values asks [`DiskBudget::admit`] first. A keeper (`tenant::eviction`) measures and evicts, and
+//! says now and then how much room there is ([`DiskBudget::set`]); between two measurements what is admitted is
+//! subtracted.
+//! Without a keeper there is no limit.
+
+mod hold;
+mod pace;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+
+use errors::StorageError;
+pub use hold::Hold;
+use metrics::METRICS;
+use pace::Pace;
+
+/// How long somebody who takes in values waits for room before he is refused.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a writer that met a full disk waits for the keeper.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What happens to those who take in values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Level {
+    /// There is room.
+    Open,
+    /// Room is running out, and cannot be made fast enough: each byte costs time.
+    Slow,
+    /// There is none.
+    Refuse,
+}
+
+/// What the keeper has measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Measured {
+    /// Bytes that may still be taken in; negative if there are too many already.
+    pub room: i64,
+    /// Below this room intake slows down.
+    pub slow_below: i64,
+    /// Below this room something is evicted.
+    pub evict_below: i64,
+    /// Bytes of layers on the local disk, whole and partial.
+    pub resident: u64,
+    /// Bytes of layers that only this disk has, as yet.
+    pub not_uploaded: u64,
+    /// Bytes of values in in-memory layers and their ephemeral files.
+    pub in_memory: u64,
+    /// Bytes of imports under way.
+    pub importing: u64,
+    /// Bytes that are free on the file system, if it could be asked.
+    pub disk_free: Option<u64>,
+    /// What to do about a lack of room, for people.
+    pub advice: String,
+}
+
+/// The budget of one working directory. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct DiskBudget {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    room: AtomicI64,
+    /// All bytes that were ever subtracted from it.
+    used: AtomicU64,
+    /// Bytes of files that no timeline has yet.
+    held: AtomicU64,
+    slow_below: AtomicI64,
+    evict_below: AtomicI64,
+    has_keeper: AtomicBool,
+    /// Nanoseconds that were due so far and were too few to wait for.
+    owed: AtomicU64,
+    measured: Mutex<Measured>,
+    /// Wakes the keeper.
+    pressed: Notify,
+    /// Number of the keeper's rounds that have ended; wakes those who wait for room.
+    rounds: watch::Sender<u64>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            room: AtomicI64::new(i64::MAX),
+            used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            slow_below: AtomicI64::new(0),
+            evict_below: AtomicI64::new(0),
+            has_keeper: AtomicBool::new(false),
+            owed: AtomicU64::new(0),
+            measured: Mutex::default(),
+            pressed: Notify::new(),
+            rounds: watch::Sender::new(0),
+        }
+    }
+}
+
+impl DiskBudget {
+    /// Waits until `bytes` more may be taken in.
+    ///
+    /// # Errors
+    /// [`StorageError::NoRoom`], after a while, which says what to do. Nothing is lost, and the call may be repeated.
+    pub async fn admit(&self, bytes: u64) -> Result<(), StorageError> {
+        if self.room() <= self.inner.evict_below.load(Ordering::Relaxed) {
+            self.inner.pressed.notify_one();
+            if self.level() != Level::Open {
+                self.wait_for_room(bytes).await?;
+            }
+        }
+        self.note_used(bytes);
+        Ok(())
+    }
+
+    /// What happens to those who take in values now.
+    pub fn level(&self) -> Level {
+        match self.room() {
+            ..=0 => Level::Refuse,
+            room if room < self.inner.slow_below.load(Ordering::Relaxed) => Level::Slow,
+            _ => Level::Open,
+        }
+    }
+
+    /// Bytes that may still be taken in, as far as is known.
+    pub fn room(&self) -> i64 {
+        self.inner.room.load(Ordering::Relaxed)
+    }
+
+    /// Whether something could be fetched into the local cache without anything being evicted for it.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.room().saturating_sub(bytes) > self.inner.evict_below.load(Ordering::Relaxed)
+    }
+
+    /// Notes that so many bytes were written.
+    pub fn note_used(&self, bytes: u64) {
+        // Nobody writes that much; what matters is that the sum cannot wrap around.
+        let bytes = bytes.min(1 << 40);
+        self.inner.used.fetch_add(bytes, Ordering::Relaxed);
+        self.inner.room.fetch_sub(signed(bytes), Ordering::Relaxed);
+    }
+
+    /// The keeper's last measurement; `None` if there is no keeper.
+    pub fn measured(&self) -> Option<Measured> {
+        self.inner.has_keeper.load(Ordering::Relaxed).then(|| self.inner.measured.lock().clone())
+    }
+
+    /// Where the keeper begins to measure, for [`DiskBudget::set`].
+    pub fn begin(&self) -> u64 {
+        self.inner.used.load(Ordering::Relaxed)
+    }
+
+    /// The keeper's result of one round that began at `begun`: what was taken in meanwhile may not be in it.
+    pub fn set(&self, measured: Measured, begun: u64) {
+        let inner = &self.inner;
+        let meanwhile = signed(self.begin().saturating_sub(begun));
+        inner.slow_below.store(measured.slow_below, Ordering::Relaxed);
+        inner.evict_below.store(measured.evict_below, Ordering::Relaxed);
+        inner.room.store(measured.room.saturating_sub(meanwhile), Ordering::Relaxed);
+        *inner.measured.lock() = measured;
+        inner.has_keeper.store(true, Ordering::Relaxed);
+        inner.rounds.send_modify(|round| *round += 1);
+    }
+
+    /// Ends when room is short and the keeper should see to it at once.
+    pub async fn pressed(&self) {
+        self.inner.pressed.notified().await;
+    }
+
+    /// For whoever has met a full disk: asks the keeper to make room and waits for it. Whether to try again.
+    pub async fn make_room(&self) -> bool {
+        let inner = &self.inner;
+        if !inner.has_keeper.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut rounds = inner.rounds.subscribe();
+        // A round that is under way may have looked before the disk was full: the one after it has not.
+        let enough = *rounds.borrow() + 2;
+        let waiting = async {
+            while *rounds.borrow_and_update() < enough {
+                inner.room.fetch_min(0, Ordering::Relaxed);
+                inner.pressed.notify_one();
+                if rounds.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        env::clock::timeout(KEEPER_TIMEOUT, waiting).await.is_ok()
+    }
+
+    async fn wait_for_room(&self, bytes: u64) -> Result<(), StorageError> {
+        let started = env::clock::now();
+        let result = self.wait_patiently(bytes).await;
+        let waited = env::clock::now().saturating_duration_since(started);
+        METRICS.intake_slowed_seconds.inc_by(waited.as_secs_f64());
+        METRICS.intake_refused.inc_by(u64::from(result.is_err()));
+        result
+    }
+
+    async fn wait_patiently(&self, bytes: u64) -> Result<(), StorageError> {
+        let mut rounds = self.inner.rounds.subscribe();
+        let deadline = env::clock::now() + PATIENCE;
+        let mut slowed_until = None;
+        loop {
+            rounds.mark_unchanged();
+            let left = deadline.saturating_duration_since(env::clock::now());
+            match self.level() {
+                Level::Open => return Ok(()),
+                Level::Slow => {
+                    // Whoever waits longer than one round of the keeper looks at what has changed. What was waited
+                    // before counts: rounds may come faster than any wait ends.
+                    let now = env::clock::now();
+                    let until = *slowed_until.get_or_insert_with(|| now + self.due(bytes));
+                    let due = until.saturating_duration_since(now);
+                    if due.is_zero() || env::clock::timeout(due, rounds.changed()).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                Level::Refuse if left.is_zero() => return Err(StorageError::NoRoom(self.refusal())),
+                Level::Refuse => {
+                    self.inner.pressed.notify_one();
+                    let _ = env::clock::timeout(left, rounds.changed()).await;
+                }
+            }
+        }
+    }
+
+    /// How long to wait for `bytes` now.
+    fn due(&self, bytes: u64) -> Duration {
+        let pace = Pace { room: self.room(), slow_below: self.inner.slow_below.load(Ordering::Relaxed) };
+        let nanos = u64::try_from(pace.delay(bytes).as_nanos()).unwrap_or(u64::MAX);
+        let owed = self.inner.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
+        if owed < pace::SHORTEST.as_nanos() as u64 {
+            return Duration::ZERO;
+        }
+        self.inner.owed.fetch_sub(owed, Ordering::Relaxed);
+        Duration::from_nanos(owed).min(pace::LONGEST)
+    }
+
+    fn refusal(&self) -> String {
+        let measured = self.inner.measured.lock();
+        format!("the intake is refused, for the local disk has no room: {}", measured.advice)
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

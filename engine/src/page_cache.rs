@@ -1,0 +1,147 @@
+//! Index pages of open layers and rebuilt pages, within one budget.
+//!
+//! A rebuilt page is kept under its key and the LSN of the newest version that went into it. Whoever has found that
+//! version in an index knows that the page is the one it would rebuild; so nothing has to be invalidated.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use pageserver_api::key::{CompactKey, Key};
+use quick_cache::sync::Cache;
+use utils::lsn::Lsn;
+
+use metrics::METRICS;
+
+/// Pages kept where nobody says how many.
+const DEFAULT_PAGES: usize = 8192;
+/// What is longer is not kept, so that the budget holds in bytes too.
+const PAGE_SIZE: usize = 8192;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Name {
+    Index { file: u64, page: u32 },
+    Rebuilt { timeline: u64, key: CompactKey, lsn: Lsn },
+}
+
+/// What [`init`] was told.
+static PAGES: OnceLock<usize> = OnceLock::new();
+
+/// Sets the budget of page caches whose owner does not say how large they are, in pages of 8 KiB.
+///
+/// # Panics
+/// If it was set already.
+pub fn init(pages: usize) {
+    let fresh = PAGES.set(pages).is_ok();
+    assert!(fresh, "the page cache is initialized twice");
+}
+
+/// See the module's documentation.
+pub struct PageCache {
+    /// Made when a page comes first. 0 pages are those of [`init`].
+    cache: OnceLock<Cache<Name, Bytes>>,
+    pages: AtomicUsize,
+    next_name: AtomicU64,
+    keep_rebuilt: AtomicBool,
+}
+
+/// An open layer file in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedFile {
+    cache: Arc<PageCache>,
+    name: u64,
+}
+
+/// An open timeline in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedTimeline {
+    cache: Arc<PageCache>,
+    name: u64,
+}
+
+impl Default for PageCache {
+    fn default() -> Self {
+        let keep_rebuilt = AtomicBool::new(true);
+        Self { cache: OnceLock::new(), pages: AtomicUsize::new(0), next_name: AtomicU64::new(1), keep_rebuilt }
+    }
+}
+
+impl PageCache {
+    /// Sets the budget, in pages of 8 KiB. May be called again.
+    pub fn configure(&self, pages: usize) {
+        self.pages.store(pages, Ordering::Relaxed);
+        if let Some(cache) = self.cache.get() {
+            cache.set_capacity(pages as u64);
+        }
+    }
+
+    /// Whether rebuilt pages are kept. Benchmarks of rebuilding switch it off.
+    pub fn set_keep_rebuilt(&self, keep: bool) {
+        self.keep_rebuilt.store(keep, Ordering::Relaxed);
+    }
+
+    fn cache(&self) -> &Cache<Name, Bytes> {
+        self.cache.get_or_init(|| match self.pages.load(Ordering::Relaxed) {
+            0 => Cache::new(PAGES.get().copied().unwrap_or(DEFAULT_PAGES)),
+            pages => Cache::new(pages),
+        })
+    }
+
+    fn next_name(&self) -> u64 {
+        self.next_name.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A place for the pages of an open file, whose name no other has or had.
+    pub(crate) fn file(self: &Arc<Self>) -> CachedFile {
+        CachedFile { cache: Arc::clone(self), name: self.next_name() }
+    }
+
+    /// A place for the pages of an open timeline, whose name no other has or had.
+    pub(crate) fn timeline(self: &Arc<Self>) -> CachedTimeline {
+        CachedTimeline { cache: Arc::clone(self), name: self.next_name() }
+    }
+}
+
+impl std::fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageCache").field("pages", &self.pages).finish_non_exhaustive()
+    }
+}
+
+impl CachedFile {
+    /// Page `page` of the file, if it is cached.
+    pub(crate) fn get(&self, page: u32) -> Option<Bytes> {
+        METRICS.page_cache_read_accesses.inc();
+        let found = self.cache.cache().get(&Name::Index { file: self.name, page });
+        METRICS.page_cache_read_hits.inc_by(u64::from(found.is_some()));
+        found
+    }
+
+    /// Keeps page `page` of the file.
+    pub(crate) fn insert(&self, page: u32, bytes: Bytes) {
+        self.cache.cache().insert(Name::Index { file: self.name, page }, bytes);
+    }
+}
+
+impl CachedTimeline {
+    /// What no other timeline of this cache has or had.
+    pub(crate) fn id(&self) -> u64 {
+        self.name
+    }
+
+    /// The value of `key` whose newest version is at `lsn`, if it is cached.
+    pub(crate) fn get(&self, key: &Key, lsn: Lsn) -> Option<Bytes> {
+        self.cache.cache().get(&self.name(key, lsn))
+    }
+
+    /// Keeps the value of `key` whose newest version is at `lsn`.
+    pub(crate) fn insert(&self, key: &Key, lsn: Lsn, value: Bytes) {
+        if value.len() <= PAGE_SIZE && self.cache.keep_rebuilt.load(Ordering::Relaxed) {
+            self.cache.cache().insert(self.name(key, lsn), value);
+        }
+    }
+
+    fn name(&self, key: &Key, lsn: Lsn) -> Name {
+        Name::Rebuilt { timeline: self.name, key: key.to_compact(), lsn }
+    }
+}

@@ -1,0 +1,126 @@
+//! Which layer file answers a key range below an LSN.
+//!
+//! A [`LayerMap`] is an immutable snapshot: an update builds a new one that shares what did not change. A flush only
+//! adds an L0 layer and costs one copy of the list of L0 layers; anything else rebuilds the index over the keys.
+
+mod coverage;
+mod handle;
+pub mod invariants;
+mod select;
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pageserver_api::key::Key;
+use utils::lsn::Lsn;
+
+use crate::tenant::storage_layer::LayerName;
+use coverage::Coverage;
+pub use handle::Layer;
+pub use invariants::Violation;
+use select::{Candidates, Choice};
+
+/// A set of layer files, indexed for search.
+#[derive(Clone, Debug, Default)]
+pub struct LayerMap {
+    /// Delta layers over all keys, by LSN.
+    l0: Vec<Arc<Layer>>,
+    /// All other layers.
+    keyed: Arc<Coverage>,
+}
+
+/// A part of the keys searched, and the layer to read for it.
+#[derive(Clone, Debug)]
+pub struct SearchResult {
+    /// The part.
+    pub keys: Range<Key>,
+    /// The layer to read next.
+    pub layer: Arc<Layer>,
+    /// Versions from here (inclusive) up to the LSN searched are to be taken from `layer`; older ones are found by a
+    /// search below this LSN. Below an image layer there is nothing to search.
+    pub lsn_floor: Lsn,
+}
+
+impl LayerMap {
+    /// A map of `layers`, in any order.
+    pub fn new(layers: Vec<Arc<Layer>>) -> Result<Self, Violation> {
+        invariants::check(layers.iter().map(|layer| layer.desc()))?;
+        let (mut l0, keyed): (Vec<_>, Vec<_>) = layers.into_iter().partition(|layer| layer.desc().is_l0());
+        l0.sort_by_key(|layer| layer.desc().lsn_range.start);
+        Ok(Self { l0, keyed: Arc::new(Coverage::new(keyed)) })
+    }
+
+    /// The map with one more L0 layer, which must follow all others.
+    pub fn with_l0(&self, layer: Arc<Layer>) -> Result<Self, Violation> {
+        invariants::check_next_l0(self.l0.last().map(|last| last.desc()), layer.desc())?;
+        let mut l0 = Vec::with_capacity(self.l0.len() + 1);
+        l0.extend_from_slice(&self.l0);
+        l0.push(layer);
+        let next = Self { l0, keyed: Arc::clone(&self.keyed) };
+        if cfg!(debug_assertions) {
+            let descs: Vec<_> = next.iter().map(|layer| layer.desc()).collect();
+            assert_eq!(invariants::check(descs.iter().copied()), Ok(()), "with one more L0 layer");
+        }
+        Ok(next)
+    }
+
+    /// The map without the layers named in `remove`, and with `add`.
+    pub fn update(&self, remove: &HashSet<LayerName>, add: Vec<Arc<Layer>>) -> Result<Self, Violation> {
+        let kept: Vec<_> = self.iter().filter(|layer| !remove.contains(&layer.desc().layer_name())).cloned().collect();
+        assert_eq!(self.len() - kept.len(), remove.len(), "layers are to go that are not there: {remove:?}");
+        Self::new(kept.into_iter().chain(add).collect())
+    }
+
+    /// For each part of `keys` that any layer covers below `end_lsn` (exclusive), the layer to read next. Parts are
+    /// disjoint and ascending; neighbours differ in layer or floor.
+    pub fn search(&self, keys: &Range<Key>, end_lsn: Lsn) -> Vec<SearchResult> {
+        let mut results: Vec<SearchResult> = Vec::new();
+        let above = Candidates { delta: select::newest_below(&self.l0, end_lsn), image: None };
+        self.keyed.for_each_part(keys, end_lsn, above, &mut |part, candidates| {
+            let Some(Choice { layer, lsn_floor }) = candidates.choose(end_lsn) else { return };
+            match results.last_mut() {
+                Some(last) if continues(last, &part, layer, lsn_floor) => last.keys.end = part.end,
+                _ => results.push(SearchResult { keys: part, layer: Arc::clone(layer), lsn_floor }),
+            }
+        });
+        results
+    }
+
+    /// All layers: L0 by LSN, then the others in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Layer>> {
+        self.l0.iter().chain(self.keyed.layers())
+    }
+
+    /// L0 layers, oldest first.
+    pub fn l0_layers(&self) -> &[Arc<Layer>] {
+        &self.l0
+    }
+
+    /// Number of layers.
+    pub fn len(&self) -> usize {
+        self.l0.len() + self.keyed.layers().len()
+    }
+
+    /// Whether there are no layers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the delta layers end: the largest exclusive end LSN of any.
+    pub fn delta_end(&self) -> Option<Lsn> {
+        self.iter().filter(|layer| layer.desc().is_delta).map(|layer| layer.desc().lsn_range.end).max()
+    }
+
+    /// Size of all layer files in bytes.
+    pub fn total_size(&self) -> u64 {
+        self.iter().map(|layer| layer.desc().file_size).sum()
+    }
+}
+
+fn continues(last: &SearchResult, part: &Range<Key>, layer: &Arc<Layer>, lsn_floor: Lsn) -> bool {
+    last.keys.end == part.start && last.lsn_floor == lsn_floor && Arc::ptr_eq(&last.layer, layer)
+}
+
+#[cfg(test)]
+mod tests;

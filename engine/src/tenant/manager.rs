@@ -1,0 +1,347 @@
+//! All tenants and timelines of a working directory: opened at start, made, branched, deleted, closed.
+//!
+//! Reads go through a map that is locked for moments only. What changes the timelines of a tenant comes one after the
+//! other; a change that waits for the bucket keeps no other tenant waiting.
+
+mod attach;
+mod delete;
+mod inventory;
+mod load;
+mod open_tenant;
+mod reconcile;
+mod removal;
+mod reopen;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pageserver_api::shard::TenantShardId;
+use parking_lot::RwLock;
+use tokio::sync::{OwnedMutexGuard, RwLockReadGuard};
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::sync::keyed_lock::KeyedLock;
+
+use self::inventory::{Broken, Tenant};
+use super::eviction;
+use super::timeline::{Timeline, Told};
+use super::warm;
+use crate::config::PageServerConf;
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::task_mgr::TaskKind;
+use errors::{ErrorKind, StorageError};
+
+/// How often timelines are looked after.
+const TEND_PERIOD: Duration = Duration::from_secs(1);
+/// How long the end waits for what is not uploaded yet. The next start goes on with it.
+const SHUTDOWN_UPLOAD: Duration = Duration::from_secs(8);
+
+/// Why tenants and timelines could not be managed as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ManageError {
+    /// There is no such tenant or timeline.
+    #[error("{0}")]
+    NotFound(String),
+    /// It exists, and is another one.
+    #[error("{0}")]
+    Conflict(String),
+    /// Not now.
+    #[error("{0}")]
+    Busy(String),
+    /// Something else must be done first.
+    #[error("{0}")]
+    Precondition(String),
+    /// The LSN is not one that can be served.
+    #[error("{0}")]
+    NotAcceptable(String),
+    /// The store failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// A branch to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBranch {
+    /// The new timeline.
+    pub timeline_id: TimelineId,
+    /// The timeline that it continues.
+    pub ancestor_id: TimelineId,
+    /// The last LSN that both have in common; the ancestor's last record if not given.
+    pub lsn: Option<Lsn>,
+}
+
+/// Whether something was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// Yes.
+    New,
+    /// No: the same was there.
+    Existed,
+}
+
+/// Manages what a working directory holds. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TenantManager {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    conf: &'static PageServerConf,
+    /// Nothing happens by itself.
+    idle: bool,
+    tenants: RwLock<BTreeMap<TenantShardId, Tenant>>,
+    /// Timelines that could not be opened, and why.
+    broken: RwLock<Broken>,
+    /// Held while a tenant or its set of timelines is changed.
+    changes: KeyedLock<TenantShardId>,
+    /// Shared by all changes; the end has it alone.
+    running: Arc<tokio::sync::RwLock<()>>,
+    cancel: CancellationToken,
+    /// Notes what is hot; ends some time after `cancel`.
+    warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// A tenant that is being changed.
+struct Changing<'a> {
+    _tenant: OwnedMutexGuard<()>,
+    _running: RwLockReadGuard<'a, ()>,
+}
+
+impl TenantManager {
+    /// Opens everything that the working directory of `conf` holds. A timeline that cannot be opened does not keep the
+    /// others from serving: see [`TenantManager::broken`].
+    pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
+        let manager = Self::load_all(conf, false).await?;
+        env::spawn::vital("tend timelines", manager.clone().tend());
+        let all = manager.clone();
+        let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
+        env::spawn::vital("local disk", keeper);
+        let all = manager.clone();
+        let warming = warm::keep(conf, move || all.open_tenants(), manager.inner.cancel.clone());
+        *manager.inner.warming.lock() = Some(env::spawn::task("hot layers", warming));
+        Ok(manager)
+    }
+
+    /// As [`TenantManager::load`], but nothing happens by itself.
+    pub async fn load_idle(conf: &'static PageServerConf) -> Result<Self, StorageError> {
+        Self::load_all(conf, true).await
+    }
+
+    async fn load_all(conf: &'static PageServerConf, idle: bool) -> Result<Self, StorageError> {
+        conf.configure_caches();
+        let ctx = RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error);
+        let load::Loaded { tenants, broken } = load::load(conf, &ctx).await?;
+        let inner = Arc::new(Inner {
+            conf,
+            idle,
+            tenants: RwLock::default(),
+            broken: RwLock::new(broken),
+            changes: KeyedLock::default(),
+            running: Arc::default(),
+            cancel: CancellationToken::new(),
+            warming: parking_lot::Mutex::default(),
+        });
+        let manager = Self { inner };
+        tenants.into_iter().for_each(|(id, tenant)| manager.adopt(id, tenant));
+        Ok(manager)
+    }
+
+    /// The settings.
+    pub fn conf(&self) -> &'static PageServerConf {
+        self.inner.conf
+    }
+
+    /// All tenants.
+    pub fn tenants(&self) -> Vec<TenantShardId> {
+        self.inner.tenants.read().keys().copied().collect()
+    }
+
+    /// All timelines of all tenants.
+    pub fn all_timelines(&self) -> Vec<Timeline> {
+        self.inner.tenants.read().values().flat_map(|tenant| tenant.timelines.values()).cloned().collect()
+    }
+
+    fn open_tenants(&self) -> Vec<warm::Open> {
+        let open = |(id, tenant): (&TenantShardId, &Tenant)| warm::Open {
+            tenant: *id,
+            timelines: tenant.timelines.values().cloned().collect(),
+            remote: tenant.remote.clone(),
+        };
+        self.inner.tenants.read().iter().map(open).collect()
+    }
+
+    /// Timelines that could not be opened, and why.
+    pub fn broken(&self) -> Vec<(TenantShardId, TimelineId, String)> {
+        self.inner.broken.read().iter().map(|((tenant, id), reason)| (*tenant, *id, reason.clone())).collect()
+    }
+
+    /// Makes a tenant without timelines, as [`TenantManager::attach_tenant`] does. One that exists stays as it is.
+    pub async fn create_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
+        self.attach_tenant(id).await
+    }
+
+    /// The timelines of a tenant.
+    pub fn timelines(&self, id: TenantShardId) -> Result<Vec<Timeline>, ManageError> {
+        let tenants = self.inner.tenants.read();
+        Ok(tenants.get(&id).ok_or_else(|| no_tenant(id))?.timelines.values().cloned().collect())
+    }
+
+    /// One timeline.
+    pub fn get(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<Timeline, ManageError> {
+        let tenants = self.inner.tenants.read();
+        let tenant = tenants.get(&id).ok_or_else(|| no_tenant(id))?;
+        tenant.timelines.get(&timeline_id).cloned().ok_or_else(|| {
+            let broken = self.inner.broken.read();
+            match (&tenant.unattached, broken.get(&(id, timeline_id))) {
+                (Some(reason), _) => not_attached(id, reason),
+                (None, Some(reason)) => {
+                    ManageError::Busy(format!("timeline {timeline_id} could not be opened: {reason}"))
+                }
+                (None, None) => ManageError::NotFound(format!("timeline {timeline_id} of tenant {id} not found")),
+            }
+        })
+    }
+
+    /// Takes over a timeline that was made of an import.
+    pub async fn add(&self, timeline: Timeline) -> Result<(), ManageError> {
+        let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
+        let _changing = self.change(tenant).await?;
+        self.attach_tenant_locked(tenant).await?;
+        if self.remote_of(tenant).is_some() != timeline.remote().is_some() {
+            let reason = format!("timeline {id} was not made for the bucket that its tenant is in");
+            return Err(StorageError::Internal(reason).into());
+        }
+        match self.inner.tenants.write().entry(tenant).or_default().timelines.entry(id) {
+            std::collections::btree_map::Entry::Occupied(_) => Err(exists(id)),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(timeline);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a branch. Costs the same whatever is stored.
+    ///
+    /// # Errors
+    /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists and
+    /// is not this branch.
+    pub async fn branch(&self, id: TenantShardId, new: NewBranch) -> Result<(Timeline, Created), ManageError> {
+        self.branch_with(id, new, None).await
+    }
+
+    /// As [`TenantManager::branch`], with what is told about it from outside.
+    pub async fn branch_with(
+        &self,
+        id: TenantShardId,
+        new: NewBranch,
+        told: Option<Told>,
+    ) -> Result<(Timeline, Created), ManageError> {
+        let _changing = self.change(id).await?;
+        let ancestor = self.get(id, new.ancestor_id)?;
+        if let Ok(present) = self.get(id, new.timeline_id) {
+            return same_branch(&present, &new)
+                .then_some((present, Created::Existed))
+                .ok_or_else(|| exists(new.timeline_id));
+        }
+        let lsn = new.lsn.unwrap_or_else(|| ancestor.last_record_lsn());
+        let branch = ancestor.branch_with(new.timeline_id, lsn, told).await.map_err(|error| match error.kind() {
+            ErrorKind::Invalid => ManageError::NotAcceptable(error.to_string()),
+            _ => ManageError::Storage(error),
+        })?;
+        self.inner.tenants.write().entry(id).or_default().timelines.insert(new.timeline_id, branch.clone());
+        if ancestor.disk_consistent_lsn() < lsn {
+            // Until then a crash would leave the branch waiting for its ancestor's WAL to come again.
+            env::spawn::task("flush of an ancestor", async move { flush_or_warn(&ancestor).await });
+        }
+        Ok((branch, Created::New))
+    }
+
+    /// The timelines that branch off this one.
+    pub fn children(&self, id: TenantShardId, timeline_id: TimelineId) -> Vec<TimelineId> {
+        let tenants = self.inner.tenants.read();
+        let timelines = tenants.get(&id).into_iter().flat_map(|tenant| tenant.timelines.values());
+        timelines.filter(|timeline| timeline.is_child_of(timeline_id)).map(Timeline::timeline_id).collect()
+    }
+
+    /// Makes durable what has arrived, as far as the disk permits, and closes everything.
+    pub async fn shutdown(&self) {
+        self.inner.cancel.cancel();
+        let warming = self.inner.warming.lock().take();
+        if let Some(warming) = warming {
+            // What was hot is noted before it is closed; a panic there loses but a hint.
+            let _ = warming.await;
+        }
+        let _alone = self.inner.running.write().await;
+        let tenants = std::mem::take(&mut *self.inner.tenants.write());
+        let remotes: Vec<_> = tenants.values().filter_map(|tenant| tenant.remote.clone()).collect();
+        let all: Vec<Timeline> = tenants.into_values().flat_map(|tenant| tenant.timelines.into_values()).collect();
+        for timeline in &all {
+            flush_or_warn(timeline).await;
+        }
+        let uploads = all.iter().map(|timeline| timeline.wait_uploaded(SHUTDOWN_UPLOAD));
+        let uploaded = futures_util::future::join_all(uploads).await;
+        let left = uploaded.iter().filter(|uploaded| !**uploaded).count();
+        if left > 0 {
+            tracing::warn!("{left} timelines are not uploaded to their end: the next start goes on with it");
+        }
+        for timeline in all {
+            timeline.shutdown().await;
+        }
+        for remote in remotes.iter().filter(|remote| remote.fenced().is_some()) {
+            self.mark_fenced(remote.tenant_shard_id()).await;
+        }
+    }
+
+    /// Waits until nobody else changes this tenant.
+    async fn change(&self, id: TenantShardId) -> Result<Changing<'_>, ManageError> {
+        let _running = self.inner.running.read().await;
+        let _tenant = self.inner.changes.lock(id).await;
+        let changing = Changing { _tenant, _running };
+        if self.inner.cancel.is_cancelled() { Err(StorageError::Shutdown.into()) } else { Ok(changing) }
+    }
+
+    /// Looks after all timelines until shutdown.
+    async fn tend(self) {
+        let mut ticks = env::clock::interval(TEND_PERIOD);
+        let mut seen = HashMap::new();
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.inner.cancel.cancelled() => return,
+            }
+            self.check_generations(&mut seen);
+            for timeline in self.all_timelines().into_iter().filter(|timeline| timeline.broken().is_none()) {
+                // What fails is tried again, and was logged where it failed.
+                let _ = timeline.tend().await;
+            }
+        }
+    }
+}
+
+async fn flush_or_warn(timeline: &Timeline) {
+    let ctx = RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error);
+    match timeline.flush(&ctx).await {
+        Ok(()) | Err(StorageError::Shutdown | StorageError::Fenced { .. }) => {}
+        Err(error) => tracing::warn!(timeline = %timeline.timeline_id(), "not flushed: {error}"),
+    }
+}
+
+fn same_branch(present: &Timeline, new: &NewBranch) -> bool {
+    let ancestor = present.origin().ancestor;
+    ancestor.is_some_and(|is| is.timeline_id == new.ancestor_id && new.lsn.is_none_or(|lsn| lsn == is.lsn))
+}
+
+fn no_tenant(id: TenantShardId) -> ManageError {
+    ManageError::NotFound(format!("tenant {id} not found"))
+}
+
+fn not_attached(id: TenantShardId, reason: &str) -> ManageError {
+    ManageError::Busy(format!("tenant {id} could not be attached: {reason}"))
+}
+
+fn exists(id: TimelineId) -> ManageError {
+    ManageError::Conflict(format!("timeline {id} exists already"))
+}

@@ -1,0 +1,191 @@
+//! Tenants come and go between servers: attaching, detaching, and what follows when another one takes a tenant over.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pageserver_api::shard::TenantShardId;
+
+use super::inventory::{DETACHED_NAME, Tenant};
+use super::{ManageError, TenantManager, flush_or_warn, no_tenant, open_tenant, removal};
+use crate::tenant::remote::TenantRemote;
+use crate::tenant::timeline::Timeline;
+use errors::StorageError;
+use virtual_file::fs;
+
+/// How long a detach waits for what is not uploaded yet.
+const DETACH_UPLOAD: Duration = Duration::from_secs(30);
+/// While WAL arrives, the generation is looked at this often at least.
+const CHECK_PERIOD: Duration = Duration::from_secs(30);
+
+/// Between attaching a tenant and looking again for timelines, and between that and the last look.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
+
+impl TenantManager {
+    /// Takes a tenant over from whoever has it, and opens its timelines as the bucket has them. One that is nowhere yet
+    /// is made, without timelines; one that is attached here stays as it is.
+    pub async fn attach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
+        let _changing = self.change(id).await?;
+        self.attach_tenant_locked(id).await
+    }
+
+    pub(super) async fn attach_tenant_locked(&self, id: TenantShardId) -> Result<(), ManageError> {
+        if self.inner.tenants.read().get(&id).is_some_and(|tenant| tenant.unattached.is_none()) {
+            return Ok(());
+        }
+        let conf = self.inner.conf;
+        fs::create_dir_durably(&conf.timelines_path(&id), &conf.workdir).await?;
+        let Some(storage) = self.inner.conf.remote_storage.clone() else {
+            self.inner.tenants.write().entry(id).or_default();
+            return Ok(());
+        };
+        let (tenant, broken) = open_tenant::take(self.inner.conf, storage, id).await?;
+        let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
+        let marker = self.inner.conf.tenant_path(&id).join(DETACHED_NAME);
+        fs::unlink(&marker).await?;
+        fs::fsync_dir(&self.inner.conf.tenant_path(&id)).await?;
+        let mut all_broken = self.inner.broken.write();
+        all_broken.retain(|(tenant, _), _| *tenant != id);
+        all_broken.extend(broken);
+        drop(all_broken);
+        self.adopt(id, tenant);
+        Ok(())
+    }
+
+    /// Serves the tenant from now on.
+    pub(super) fn adopt(&self, id: TenantShardId, tenant: Tenant) {
+        if let Some(remote) = &tenant.remote {
+            env::spawn::vital("watch over a tenant's generation", self.clone().when_fenced(Arc::clone(remote)));
+            if !self.inner.idle {
+                env::spawn::vital("look again for timelines", self.clone().look_again_later(id, remote.generation()));
+            }
+        }
+        self.inner.tenants.write().insert(id, tenant);
+    }
+
+    /// Some time after the tenant was attached, looks whether a list knows of more timelines.
+    async fn look_again_later(self, id: TenantShardId, generation: u32) {
+        for pause in LOOK_AGAIN {
+            tokio::select! {
+                () = env::clock::sleep(pause) => {}
+                () = self.inner.cancel.cancelled() => return,
+            }
+            if self.remote_of(id).is_none_or(|remote| remote.generation() != generation) {
+                return;
+            }
+            if let Err(error) = self.look_again(id).await {
+                tracing::info!(tenant = %id, "not looked again for timelines: {error}");
+            }
+        }
+    }
+
+    /// Lists the tenant's timelines in the bucket once more, and opens those that the list did not name when the tenant
+    /// was attached: some stores' lists are behind for a while. Gives how many these were.
+    pub async fn look_again(&self, id: TenantShardId) -> Result<usize, ManageError> {
+        let _changing = self.change(id).await?;
+        let Some(remote) = self.remote_of(id) else { return Ok(0) };
+        let open = self.timelines(id)?.into_iter().map(|timeline| (timeline.timeline_id(), timeline)).collect();
+        let (found, broken) = open_tenant::look_again(self.inner.conf, &remote, &open).await?;
+        for timeline in found.keys() {
+            tracing::warn!(tenant = %id, %timeline, "the bucket's list did not name this timeline at first");
+        }
+        let count = found.len();
+        self.inner.broken.write().extend(broken);
+        self.inner.tenants.write().entry(id).or_default().timelines.extend(found);
+        Ok(count)
+    }
+
+    /// When another server has taken the tenant over, the next start does not take it back.
+    async fn when_fenced(self, remote: Arc<TenantRemote>) {
+        let (id, generation, mut fenced) = (remote.tenant_shard_id(), remote.generation(), remote.watch_fenced());
+        // It may be detached before that.
+        drop(remote);
+        tokio::select! {
+            seen = fenced.wait_for(Option::is_some) => if seen.is_err() { return },
+            // The end marks those that are fenced by then.
+            () = self.inner.cancel.cancelled() => return,
+        }
+        let Ok(_changing) = self.change(id).await else { return };
+        if self.remote_of(id).is_some_and(|remote| remote.generation() == generation) {
+            self.mark_fenced(id).await;
+        }
+    }
+
+    pub(super) async fn mark_fenced(&self, id: TenantShardId) {
+        if let Err(error) = self.mark_detached(id, "another server has taken the tenant over").await {
+            tracing::error!(tenant = %id, "a restart would take the tenant back: {error}");
+        }
+    }
+
+    async fn mark_detached(&self, id: TenantShardId, reason: &str) -> Result<(), StorageError> {
+        virtual_file::write_file_durably(&self.inner.conf.tenant_path(&id).join(DETACHED_NAME), reason.as_bytes()).await
+    }
+
+    /// Uploads what is not uploaded yet, and lets go of the tenant: another server may attach it then. What the local
+    /// disk has of it is removed.
+    ///
+    /// # Errors
+    /// [`ManageError::Busy`] if not all is uploaded in time: then nothing changes; [`ManageError::Precondition`]
+    /// without a bucket.
+    pub async fn detach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
+        let _changing = self.change(id).await?;
+        let timelines = self.timelines(id)?;
+        self.check_attached(id)?;
+        let Some(remote) = self.remote_of(id) else {
+            let reason = format!(
+                "tenant {id} is in no bucket: nothing of it is kept elsewhere. To remove it for good, delete it"
+            );
+            return Err(ManageError::Precondition(reason));
+        };
+        let fenced = remote.fenced().is_some();
+        if !fenced {
+            upload_all(&timelines).await?;
+        }
+        self.mark_detached(id, "the tenant was detached").await?;
+        self.inner.tenants.write().remove(&id).ok_or_else(|| no_tenant(id))?;
+        self.inner.broken.write().retain(|(tenant, _), _| *tenant != id);
+        for timeline in timelines {
+            let dir = timeline.dir().to_owned();
+            timeline.shutdown().await;
+            if !fenced {
+                removal::remove_local(&dir).await?;
+            }
+        }
+        tracing::info!(tenant = %id, "tenant detached");
+        Ok(())
+    }
+
+    /// The tenant as it is held in the bucket, if there is one.
+    pub fn remote_of(&self, id: TenantShardId) -> Option<Arc<TenantRemote>> {
+        self.inner.tenants.read().get(&id)?.remote.clone()
+    }
+
+    /// Looks at the generations of tenants whose history goes on and that were not looked at lately: publications do,
+    /// but there may be none for long. `seen` is what was there at the last look.
+    pub(super) fn check_generations(&self, seen: &mut HashMap<TenantShardId, u64>) {
+        for (id, tenant) in self.inner.tenants.read().iter() {
+            let Some(remote) = &tenant.remote else { continue };
+            let position = tenant.timelines.values().map(|timeline| timeline.last_record_lsn().0).sum();
+            let known = seen.entry(*id).or_insert(position);
+            if *known == position || remote.unchecked_for() < CHECK_PERIOD || remote.fenced().is_some() {
+                continue;
+            }
+            *known = position;
+            let remote = Arc::clone(remote);
+            env::spawn::task("look at a generation", async move { remote.look().await });
+        }
+    }
+}
+
+async fn upload_all(timelines: &[Timeline]) -> Result<(), ManageError> {
+    for timeline in timelines {
+        flush_or_warn(timeline).await;
+    }
+    for timeline in timelines {
+        if !timeline.wait_uploaded(DETACH_UPLOAD).await {
+            let id = timeline.timeline_id();
+            return Err(ManageError::Busy(format!("timeline {id} is not uploaded yet: nothing was detached")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! What a timeline is, as its manifest on disk and its index part in the bucket say, also where the index part is
+//! damaged, gone, or older than it should be.
+//!
+//! A manifest that is whole, and of the generation that wrote the index part or a later one, says all that the index
+//! part did. Without one, nothing is guessed here: the timeline does not open until a scrub has written the index part
+//! anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use utils::id::TimelineId;
+
+use super::removal::remove_deleted;
+use crate::config::PageServerConf;
+use crate::tenant::remote::{
+    Decision, IndexPart, Own, Said, TenantRemote, decide, lost_index_part, outdated, said_of, trace,
+};
+use crate::tenant::storage_layer::LayerName;
+use crate::tenant::timeline::{Manifest, Opening, has_manifest};
+use errors::{ErrorKind, StorageError};
+use remote_storage::{Listed, RemotePath, RequestClass};
+use virtual_file::fs;
+
+/// What mends an index part.
+const MEND: &str = "`pagectl scrub --running --repair-bucket` writes it anew from the timeline's layers";
+
+/// Decides what a timeline is; `None` if there is none.
+pub(super) async fn locate(
+    conf: &'static PageServerConf,
+    remote: Arc<TenantRemote>,
+    id: TimelineId,
+    own: Own,
+) -> (TimelineId, Result<Option<Opening>, StorageError>) {
+    (id, locate_inner(conf, remote, id, own).await)
+}
+
+async fn locate_inner(
+    conf: &'static PageServerConf,
+    remote: Arc<TenantRemote>,
+    id: TimelineId,
+    own: Own,
+) -> Result<Option<Opening>, StorageError> {
+    let dir = conf.timeline_path(&remote.tenant_shard_id(), &id);
+    let said = said_of(&remote, id, own).await?;
+    let local = local_manifest(&remote, id, &dir, &said).await?;
+    let found = match said {
+        Said::Whole(found) => Some(found),
+        Said::Nothing { has_origin } => without(&remote, id, local.as_ref(), has_origin).await?,
+        Said::Damaged { generation, error, older, has_origin } => {
+            let manifest = instead(&remote, id, local.as_ref(), generation, error).await?;
+            Some(IndexPart { manifest, older, modified: 0, has_origin })
+        }
+    };
+    let opening = |manifest, from_bucket, found: Option<IndexPart>| {
+        let found = found.filter(|found| !found.manifest.deleted);
+        Ok(Some(Opening { manifest, from_bucket, found, remote: Arc::clone(&remote) }))
+    };
+    let index = found.as_ref().map(|found| &found.manifest);
+    match decide(local, index, remote.storage().url()) {
+        Decision::Nothing => Ok(None),
+        Decision::Local(manifest) => opening(manifest, false, found),
+        Decision::Bucket(manifest) => {
+            if let Some(found) = &found {
+                check_age(&remote, id, found).await?;
+            }
+            opening(manifest, true, found)
+        }
+        Decision::Refused(reason) => Err(StorageError::Invalid(reason)),
+        Decision::Deleted => {
+            remove_deleted(Arc::clone(&conf.resources.removals), &remote, id, &dir, found).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// The manifest in the timeline's directory. What has none is the rest of something that did not end.
+async fn local_manifest(
+    remote: &TenantRemote,
+    id: TimelineId,
+    dir: &Utf8Path,
+    said: &Said,
+) -> Result<Option<Manifest>, StorageError> {
+    let is_there = matches!(said, Said::Whole(found) if !found.manifest.deleted);
+    if has_manifest(dir).await? {
+        return match Manifest::load(dir, remote.tenant_shard_id(), id).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt && is_there => {
+                tracing::warn!(timeline = %id, "{error}: what the bucket has is taken instead");
+                Ok(None)
+            }
+            manifest => manifest.map(Some),
+        };
+    }
+    if matches!(said, Said::Whole(_) | Said::Nothing { has_origin: false }) {
+        fs::remove_tree(dir).await?;
+    }
+    Ok(None)
+}
+
+/// What stands in for an index part of `generation` that is damaged: what the manifest says, as far as the bucket has
+/// it.
+async fn instead(
+    remote: &TenantRemote,
+    id: TimelineId,
+    local: Option<&Manifest>,
+    generation: u32,
+    error: StorageError,
+) -> Result<Manifest, StorageError> {
+    let Some(local) = local.filter(|local| local.in_bucket && local.generation >= generation) else {
+        return Err(StorageError::Invalid(format!("{error}. {MEND}")));
+    };
+    tracing::warn!(timeline = %id, "{error}: the manifest on disk says the same, and it is written anew");
+    let there = layers_there(remote, id).await?;
+    Ok(Manifest { generation, ..in_bucket_of(local, &there) })
+}
+
+/// What stands in for an index part that is gone. Without one a manifest goes on that nobody has changed anything
+/// since.
+async fn without(
+    remote: &TenantRemote,
+    id: TimelineId,
+    local: Option<&Manifest>,
+    has_origin: bool,
+) -> Result<Option<IndexPart>, StorageError> {
+    let there = layers_there(remote, id).await?;
+    let Some(local) = local.filter(|local| local.in_bucket) else {
+        if has_origin {
+            return Err(lost_index_part(remote, id));
+        }
+        if local.is_none() && !there.is_empty() {
+            let bucket = remote.storage().url();
+            tracing::warn!(
+                timeline = %id,
+                "{bucket} has {} layers of it and no index part, so it is not served: either its first upload did not \
+                 end, or the index part was removed; a scrub tells more",
+                there.len()
+            );
+        }
+        return Ok(None);
+    };
+    if there.is_empty() && !has_origin {
+        // Another bucket, for all that is known.
+        return Ok(None);
+    }
+    let manifest = in_bucket_of(local, &there);
+    // What others have written since is not in the manifest.
+    let others = there.keys().filter_map(|name| trace(name)).any(|generation| generation > local.generation);
+    if others {
+        return Err(lost_index_part(remote, id));
+    }
+    tracing::warn!(timeline = %id, "its index part is gone: the manifest on disk says the same, it is written anew");
+    Ok(Some(IndexPart { manifest, older: Vec::new(), modified: 0, has_origin }))
+}
+
+/// An older index part would lose what was called safe since.
+async fn check_age(remote: &TenantRemote, id: TimelineId, found: &IndexPart) -> Result<(), StorageError> {
+    let Some(beyond) = outdated::look(remote, id, found).await? else { return Ok(()) };
+    let path = RemotePath::index_part(&remote.tenant_shard_id(), &id, found.manifest.generation);
+    let name = remote.storage().name_of(&path);
+    if beyond.is_certain {
+        let reason = format!("{beyond}. Nothing was changed. {MEND}");
+        return Err(StorageError::Corrupt { path: name.into(), offset: 0, reason });
+    }
+    tracing::warn!(timeline = %id, "{name}: {beyond}. What it says is served");
+    Ok(())
+}
+
+/// The layers of a timeline that the bucket has, by name, with their sizes.
+async fn layers_there(remote: &TenantRemote, id: TimelineId) -> Result<HashMap<String, u64>, StorageError> {
+    let prefix = RemotePath::timeline(&remote.tenant_shard_id(), &id);
+    let listed = remote.storage().list(RequestClass::Control, &prefix).await?;
+    let named = |object: Listed| (object.path.file_name().to_owned(), object.size);
+    let is_layer = |name: &str| LayerName::parse_file_name(name).is_ok();
+    Ok(listed.into_iter().map(named).filter(|(name, _)| is_layer(name)).collect())
+}
+
+/// The manifest with those of its layers that the bucket has.
+fn in_bucket_of(local: &Manifest, there: &HashMap<String, u64>) -> Manifest {
+    let mut manifest = local.clone();
+    let (tenant, timeline) = (local.tenant_shard_id, local.timeline_id);
+    manifest.layers.retain(|entry| there.get(&entry.file_name(tenant, timeline)) == Some(&entry.file_size));
+    manifest
+}

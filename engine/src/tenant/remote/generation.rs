@@ -1,0 +1,219 @@
+//! The chain of a tenant's generations: objects `1`, `2`, `3`... without a gap, each made by one owner alone.
+//!
+//! None is ever removed. So the newest is the one without a next, however old the list is that the search begins with.
+//! One that somebody else has removed or overwritten is noticed, and nothing goes on from there unasked: see [`mend`].
+
+mod mend;
+
+use pageserver_api::shard::TenantShardId;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ServerIdentity;
+use errors::{ErrorKind, StorageError};
+pub(crate) use mend::{mend, trace};
+use remote_storage::{Creation, RemotePath, RemoteStorage, RequestClass};
+
+/// Others that may get ahead of us one after the other, or that a list may be behind by.
+const MAX_STEPS: u32 = 100_000;
+/// Contents are far smaller than this, in bytes.
+pub(crate) const MAX_LEN: u64 = 4096;
+
+/// What a generation is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To serve what there is, if its last owner was the one who takes it, or nobody knows who that was.
+    GoOn,
+    /// To serve what there is.
+    Attach,
+    /// To serve, and if the tenant was deleted to begin anew.
+    Create,
+}
+
+/// What came of taking one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It is ours.
+    Mine,
+    /// The tenant was deleted.
+    Deleted,
+    /// The tenant is another server's.
+    Foreign(Holder),
+}
+
+/// The server that took a generation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    /// Its id.
+    pub(crate) server: String,
+    /// Its machine's name.
+    pub(crate) host: String,
+}
+
+/// What an object of the chain says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Unlike that of any other.
+    owner: String,
+    /// Seconds since 1970, for people.
+    created: u64,
+    /// The tenant was deleted.
+    pub(super) deleted: bool,
+    /// Index parts up to this generation are of an earlier tenant of this name, which was deleted.
+    void_through: u32,
+    /// The server that made it; empty if it did not say, as earlier versions do not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    server: String,
+    /// The name of its machine, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    host: String,
+}
+
+impl Record {
+    fn new(deleted: bool, void_through: u32) -> Self {
+        let created = env::clock::system_now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (server, host) = Default::default();
+        Self { owner: format!("{:016x}", env::random::u64()), created, deleted, void_through, server, host }
+    }
+
+    fn of(self, server: &ServerIdentity) -> Self {
+        Self { server: server.id.clone(), host: server.host.clone(), ..self }
+    }
+
+    /// That of a generation that nobody holds, since the chain before it is damaged. It is damage, too, so that nobody
+    /// goes on from it unasked.
+    fn refused() -> Self {
+        Self { owner: String::new(), ..Self::new(false, 0) }
+    }
+
+    fn encode(&self) -> Result<bytes::Bytes, StorageError> {
+        let bytes = serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))?;
+        Ok(bytes.into())
+    }
+
+    /// The index parts that do not count for whoever comes after the generation `number`, which says this.
+    fn void_after(&self, number: u32) -> u32 {
+        if self.deleted { number } else { self.void_through }
+    }
+}
+
+/// The server that says in these bytes that it has taken a generation; empty if it does not say so.
+pub(crate) fn server_of(bytes: &[u8]) -> String {
+    decode(bytes).map_or_else(|_| String::new(), |record| record.server)
+}
+
+/// Why these bytes are no generation, if so.
+pub(crate) fn defect(bytes: &[u8]) -> Option<String> {
+    decode(bytes).err()
+}
+
+fn decode(bytes: &[u8]) -> Result<Record, String> {
+    match serde_json::from_slice::<Record>(bytes) {
+        Ok(record) if record.owner.is_empty() => {
+            Err("nobody holds it, since the chain before it is damaged".to_owned())
+        }
+        Ok(record) => Ok(record),
+        Err(error) => Err(format!("this is no generation: {error}")),
+    }
+}
+
+/// The generation after this one.
+pub(super) fn after(generation: u32) -> Result<u32, StorageError> {
+    generation.checked_add(1).ok_or_else(|| StorageError::Invalid("there are no more generations".to_owned()))
+}
+
+/// Takes the next generation. Returns it, and up to which one index parts are void. Of a deleted tenant, unless it is
+/// to be created, nothing is taken and the generation is the one that says so.
+pub(super) async fn take(
+    storage: &RemoteStorage,
+    tenant: TenantShardId,
+    purpose: Purpose,
+    server: &ServerIdentity,
+) -> Result<(Taken, u32, u32), StorageError> {
+    let mut newest = newest_listed(storage, tenant).await?;
+    for _ in 0..MAX_STEPS {
+        let record = if newest == 0 { Record::default() } else { read(storage, tenant, newest).await? };
+        if record.deleted && purpose != Purpose::Create {
+            return Ok((Taken::Deleted, newest, newest));
+        }
+        if purpose == Purpose::GoOn && !record.server.is_empty() && !server.is(&record.server) {
+            let holder = Holder { server: record.server, host: record.host };
+            return Ok((Taken::Foreign(holder), newest, newest));
+        }
+        let void_through = record.void_after(newest);
+        let next = after(newest)?;
+        if void_through >= next {
+            let reason =
+                format!("generation {newest} says that all up to {void_through} is void, which are yet to come");
+            return Err(StorageError::DamagedChain { tenant_shard_id: tenant, reason });
+        }
+        match make(storage, tenant, next, &Record::new(false, void_through).of(server)).await? {
+            Creation::New => return Ok((Taken::Mine, next, void_through)),
+            Creation::Existed => newest = next,
+        }
+    }
+    Err(StorageError::Invalid(format!("tenant {tenant}: others take one generation after the other")))
+}
+
+/// Makes `generation` the one that says that the tenant was deleted. False if another one has it.
+pub(super) async fn end(
+    storage: &RemoteStorage,
+    tenant: TenantShardId,
+    generation: u32,
+    server: &ServerIdentity,
+) -> Result<bool, StorageError> {
+    match make(storage, tenant, generation, &Record::new(true, generation).of(server)).await? {
+        Creation::New => Ok(true),
+        Creation::Existed => Ok(read(storage, tenant, generation).await?.deleted),
+    }
+}
+
+/// Gives back `generation`, which we hold and will not use: the chain before it is damaged.
+pub(super) async fn refuse(
+    storage: &RemoteStorage,
+    tenant: TenantShardId,
+    generation: u32,
+) -> Result<(), StorageError> {
+    let path = RemotePath::generation(&tenant, generation);
+    storage.put(RequestClass::Control, &path, Record::refused().encode()?).await
+}
+
+async fn make(
+    storage: &RemoteStorage,
+    tenant: TenantShardId,
+    generation: u32,
+    record: &Record,
+) -> Result<Creation, StorageError> {
+    let path = RemotePath::generation(&tenant, generation);
+    storage.create(RequestClass::Control, &path, record.encode()?).await
+}
+
+async fn read(storage: &RemoteStorage, tenant: TenantShardId, generation: u32) -> Result<Record, StorageError> {
+    let path = RemotePath::generation(&tenant, generation);
+    let damaged = |reason: String| {
+        let reason = format!("{}: {reason}", storage.name_of(&path));
+        StorageError::DamagedChain { tenant_shard_id: tenant, reason }
+    };
+    match storage.get(RequestClass::Control, &path, MAX_LEN).await {
+        Ok(bytes) => decode(&bytes).map_err(damaged),
+        // It was there, or a list named it; none is ever removed.
+        Err(error) if error.kind() == ErrorKind::Gone => Err(damaged("it was removed".to_owned())),
+        Err(error) => Err(error),
+    }
+}
+
+/// The generations that a list knows of, ascending.
+async fn listed(storage: &RemoteStorage, tenant: TenantShardId) -> Result<Vec<u32>, StorageError> {
+    let listed = storage.list(RequestClass::Control, &RemotePath::generations(&tenant)).await?;
+    Ok(listed.iter().filter_map(|object| parse(object.path.file_name())).collect())
+}
+
+/// The newest that a list knows of, 0 if none.
+async fn newest_listed(storage: &RemoteStorage, tenant: TenantShardId) -> Result<u32, StorageError> {
+    Ok(listed(storage, tenant).await?.into_iter().max().unwrap_or(0))
+}
+
+/// A generation as names have it: 8 hexadecimal digits.
+pub(crate) fn parse(digits: &str) -> Option<u32> {
+    let well_formed = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    well_formed.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+}

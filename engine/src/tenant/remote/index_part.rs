@@ -1,0 +1,214 @@
+//! The newest index part of a timeline: what a list names is a hint, and what it may not name yet is asked for.
+
+use camino::Utf8Path;
+use futures_util::{StreamExt, TryStreamExt};
+use utils::id::TimelineId;
+
+use super::{TenantRemote, generation};
+use crate::tenant::timeline::manifest::Manifest;
+use errors::{ErrorKind, StorageError};
+use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
+
+/// A list is not behind by more generations than this.
+const MAX_BEHIND: u32 = 64;
+/// Requests at once.
+const PARALLEL: usize = 16;
+/// An index part of a million layers is smaller, in bytes.
+pub(crate) const MAX_LEN: u64 = 256 << 20;
+
+/// An index part that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexPart {
+    /// What it says.
+    pub(crate) manifest: Manifest,
+    /// Generations of older ones that a list names.
+    pub(crate) older: Vec<u32>,
+    /// When it was written, in seconds since 1970; 0 if not known.
+    pub(crate) modified: i64,
+    /// The timeline's origin is written down.
+    pub(crate) has_origin: bool,
+}
+
+/// Makes sure that the bucket does not have a timeline already, whatever its lists say.
+pub async fn check_new(remote: &TenantRemote, timeline: TimelineId) -> Result<(), StorageError> {
+    match newest_index_part(remote, timeline).await? {
+        Some(found) if !found.manifest.deleted => {
+            let bucket = remote.storage().url();
+            Err(StorageError::Invalid(format!("timeline {timeline} exists already in {bucket}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the bucket says of a timeline.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// Nothing: it has no index part.
+    Nothing {
+        /// The timeline's origin is there, which is written after the first index part: one is lost.
+        has_origin: bool,
+    },
+    /// This.
+    Whole(IndexPart),
+    /// What cannot be read. An older index part would hide what it said.
+    Damaged {
+        /// The generation that wrote it.
+        generation: u32,
+        /// Why not.
+        error: StorageError,
+        /// Generations of older ones that a list names.
+        older: Vec<u32>,
+        /// The timeline's origin is written down.
+        has_origin: bool,
+    },
+}
+
+/// What an index part of our own generation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// There can be none, since the generation was taken just now: the chain of generations is damaged.
+    Impossible,
+    /// It does not count.
+    Ignored,
+    /// It counts.
+    Counts,
+}
+
+/// The newest index part of generations below ours.
+///
+/// # Errors
+/// [`StorageError::Corrupt`] naming the object if the newest one is damaged or lost.
+pub(crate) async fn newest_index_part(
+    remote: &TenantRemote,
+    timeline: TimelineId,
+) -> Result<Option<IndexPart>, StorageError> {
+    match said_of(remote, timeline, Own::Ignored).await? {
+        Said::Whole(found) => Ok(Some(found)),
+        Said::Nothing { has_origin: false } => Ok(None),
+        Said::Nothing { has_origin: true } => Err(lost(remote, timeline)),
+        Said::Damaged { error, .. } => Err(error),
+    }
+}
+
+/// The index part of a timeline that was published is gone.
+pub(crate) fn lost(remote: &TenantRemote, timeline: TimelineId) -> StorageError {
+    let path = RemotePath::timeline(&remote.tenant, &timeline);
+    let reason =
+        "its index part is gone, although it had one. `pagectl scrub --running --repair-bucket` writes it anew";
+    StorageError::Corrupt { path: remote.storage.name_of(&path).into(), offset: 0, reason: reason.to_owned() }
+}
+
+/// What the bucket says of a timeline, as the newest index part has it.
+///
+/// # Errors
+/// [`StorageError::DamagedChain`] if there is one that cannot be there.
+pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Own) -> Result<Said, StorageError> {
+    let prefix = RemotePath::timeline(&remote.tenant, &timeline);
+    // Names of layers come before those of index parts, and there may be many of them.
+    let layers_end = RemotePath::layer(&remote.tenant, &timeline, INDEX_PART_PREFIX);
+    let listed = remote.storage.list_after(RequestClass::Control, &prefix, &layers_end).await?;
+    let is_valid = |generation: u32| generation > remote.void_through;
+    let has_origin = numbered(&listed, ORIGIN_PREFIX).any(|(generation, _)| is_valid(generation));
+    let mut listed: Vec<(u32, i64)> =
+        numbered(&listed, INDEX_PART_PREFIX).filter(|(generation, _)| is_valid(*generation)).collect();
+    listed.sort_unstable_by(|one, other| other.cmp(one));
+    if own == Own::Impossible
+        && let Some((generation, _)) = listed.first().filter(|(generation, _)| *generation >= remote.generation)
+    {
+        return Err(impossible(remote, timeline, *generation).await);
+    }
+    let end = remote.generation.saturating_add(u32::from(own == Own::Counts));
+    listed.retain(|(generation, _)| *generation < end);
+    let unlisted = unlisted(listed.first().map(|(generation, _)| *generation), remote.void_through, remote.generation);
+    let found: Vec<Manifest> = futures_util::stream::iter(unlisted)
+        .map(|generation| read(remote, timeline, generation))
+        .buffered(PARALLEL)
+        .try_filter_map(async |found| Ok(found))
+        .try_collect()
+        .await?;
+    let mut older: Vec<u32> = listed.iter().map(|(generation, _)| *generation).collect();
+    if let Some(manifest) = found.into_iter().max_by_key(|manifest| manifest.generation) {
+        return Ok(Said::Whole(IndexPart { manifest, older, modified: 0, has_origin }));
+    }
+    for (at, (generation, modified)) in listed.into_iter().enumerate() {
+        // One that is listed may be gone: then a newer one, which an owner before us wrote, made it needless, or an
+        // older one is what there is.
+        match read(remote, timeline, generation).await {
+            Ok(None) => {}
+            Ok(Some(manifest)) => {
+                return Ok(Said::Whole(IndexPart { manifest, older: older.split_off(at + 1), modified, has_origin }));
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                return Ok(Said::Damaged { generation, error, older: older.split_off(at + 1), has_origin });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if has_origin || !older.is_empty() {
+        // A later owner may have written its own, which is not for us to read, and removed those that were listed.
+        remote.check().await?;
+    }
+    Ok(Said::Nothing { has_origin })
+}
+
+/// Generations in names that begin with `prefix`, and when these objects were written.
+fn numbered<'a>(listed: &'a [Listed], prefix: &'a str) -> impl Iterator<Item = (u32, i64)> + 'a {
+    listed.iter().filter_map(move |object| {
+        let digits = object.path.file_name().strip_prefix(prefix)?;
+        Some((generation::parse(digits)?, object.modified))
+    })
+}
+
+/// Somebody has written an index part under the generation that was just given out, or a later one.
+async fn impossible(remote: &TenantRemote, timeline: TimelineId, generation: u32) -> StorageError {
+    match remote.check().await {
+        Err(fenced_or_unknown) => fenced_or_unknown,
+        Ok(()) => {
+            let name = remote.storage.name_of(&remote.index_part_path(timeline, generation));
+            let own = remote.generation;
+            let reason = format!(
+                "{name} was there before generation {own} was given out: that, or a later one, was removed from the \
+                 chain, and whoever held it may still be at work"
+            );
+            StorageError::DamagedChain { tenant_shard_id: remote.tenant, reason }
+        }
+    }
+}
+
+/// Generations of which there may be an index part although a list names none newer than `newest`.
+fn unlisted(newest: Option<u32>, void_through: u32, own: u32) -> std::ops::Range<u32> {
+    let first = newest.unwrap_or(void_through).saturating_add(1);
+    first.max(own.saturating_sub(MAX_BEHIND))..own
+}
+
+async fn read(remote: &TenantRemote, timeline: TimelineId, generation: u32) -> Result<Option<Manifest>, StorageError> {
+    let path = remote.index_part_path(timeline, generation);
+    let bytes = match remote.storage.get(RequestClass::Control, &path, MAX_LEN).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::Gone => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let name = remote.storage.name_of(&path);
+    let manifest = Manifest::decode(Utf8Path::new(&name), &bytes)?;
+    let found = (manifest.tenant_shard_id, manifest.timeline_id, manifest.generation);
+    if found == (remote.tenant, timeline, generation) {
+        return Ok(Some(manifest));
+    }
+    let reason = format!("it is that of tenant {}, timeline {}, generation {}", found.0, found.1, found.2);
+    Err(StorageError::Corrupt { path: name.into(), offset: 0, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_list_may_not_name_yet_is_asked_for() {
+        assert_eq!(unlisted(None, 0, 1), 1..1);
+        assert_eq!(unlisted(None, 0, 4), 1..4);
+        assert_eq!(unlisted(Some(3), 0, 4), 4..4);
+        assert_eq!(unlisted(Some(1), 0, 4), 2..4);
+        assert_eq!(unlisted(None, 2, 4), 3..4);
+        assert_eq!(unlisted(Some(3), 0, 1000), 936..1000);
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether an index part is an older one that somebody has put back.
+//!
+//! An owner writes its index part after the layers that it names. So a layer of the same generation that is *older*
+//! than the index part, and goes on where that ends, was named before: taking the index part for the truth would lose
+//! what was called safe. A layer that is younger is what is left of a publication that did not end.
+
+use std::fmt;
+
+use pageserver_api::key::Key;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use super::{IndexPart, TenantRemote};
+use crate::tenant::storage_layer::LayerName;
+use errors::StorageError;
+use remote_storage::{Listed, RemotePath, RequestClass};
+
+/// Stores tell times in whole seconds, and a write may take effect a moment after the one behind it.
+const TOLERANCE: i64 = 1;
+
+/// Layers that go on where an index part ends, and that it does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beyond {
+    /// How many there are.
+    pub(crate) layers: usize,
+    /// Where the index part ends.
+    pub(crate) from: Lsn,
+    /// Where they end.
+    pub(crate) to: Lsn,
+    /// The index part is an older one that was put back.
+    pub(crate) is_certain: bool,
+}
+
+impl fmt::Display for Beyond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layers, from, to, is_certain } = self;
+        write!(f, "it ends at LSN {from}, and {layers} layers that it does not name go on from there to LSN {to}: ")?;
+        match is_certain {
+            true => {
+                write!(f, "they were there before it was written, so it is an older one that somebody has put back")
+            }
+            false => write!(f, "a publication that did not end, or an older index part that somebody has put back"),
+        }
+    }
+}
+
+/// Looks for such layers. Costs one request.
+pub(crate) async fn look(
+    remote: &TenantRemote,
+    timeline: TimelineId,
+    index: &IndexPart,
+) -> Result<Option<Beyond>, StorageError> {
+    let prefix = RemotePath::timeline(&remote.tenant, &timeline);
+    let end = index.manifest.disk_consistent_lsn;
+    // Flushed layers are over all keys: their names come in order of LSN, before those of all other layers.
+    let all_keys = format!("{}-{}__", Key::MIN, Key::MAX);
+    let after = RemotePath::layer(&remote.tenant, &timeline, &format!("{all_keys}{:016X}", end.0.saturating_add(1)));
+    let listed = remote.storage.list_page(RequestClass::Control, &prefix, &after).await?;
+    Ok(beyond(&listed, index.manifest.generation, end, index.modified))
+}
+
+/// What `listed` has of them, for an index part of `generation` that ends at `end` and was written at `written`, in
+/// seconds since 1970; 0 if that is not known.
+pub(crate) fn beyond(listed: &[Listed], generation: u32, end: Lsn, written: i64) -> Option<Beyond> {
+    let mut found = Beyond { layers: 0, from: end, to: end, is_certain: false };
+    for object in listed {
+        let Ok((LayerName::Delta { key_range, lsn_range }, by)) = LayerName::parse_file_name(object.path.file_name())
+        else {
+            continue;
+        };
+        if key_range == (Key::MIN..Key::MAX) && by == generation && lsn_range.start > end {
+            found.layers += 1;
+            found.to = found.to.max(Lsn(lsn_range.end.0.saturating_sub(1)));
+            found.is_certain |= object.modified > 0 && object.modified + TOLERANCE < written;
+        }
+    }
+    (found.layers > 0).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::path::Path;
+
+    use super::*;
+
+    fn layer(start: u64, end: u64, generation: u32, modified: i64) -> Listed {
+        let name = LayerName::Delta { key_range: Key::MIN..Key::MAX, lsn_range: Lsn(start)..Lsn(end) };
+        let path = Path::from(format!("t/{}", name.file_name(generation)));
+        Listed { path: path.into(), size: 1, modified }
+    }
+
+    #[test]
+    fn layers_tell_an_older_index_part_by_their_age() {
+        let certain = |listed: &[Listed]| beyond(listed, 3, Lsn(100), 1000).map(|it| (it.layers, it.to, it.is_certain));
+        assert_eq!(certain(&[]), None);
+        assert_eq!(certain(&[layer(51, 101, 3, 1)]), None, "it may be named");
+        assert_eq!(certain(&[layer(101, 201, 3, 1001)]), Some((1, Lsn(200), false)));
+        assert_eq!(certain(&[layer(101, 201, 3, 999)]), Some((1, Lsn(200), false)), "as good as at once");
+        assert_eq!(certain(&[layer(101, 201, 3, 998)]), Some((1, Lsn(200), true)));
+        assert_eq!(certain(&[layer(101, 201, 3, 998), layer(201, 301, 3, 1001)]), Some((2, Lsn(300), true)));
+        assert_eq!(certain(&[layer(101, 201, 2, 1), layer(101, 201, 4, 1)]), None, "of other owners");
+        assert_eq!(beyond(&[layer(101, 201, 3, 1)], 3, Lsn(100), 0).map(|it| it.is_certain), Some(false));
+    }
+}

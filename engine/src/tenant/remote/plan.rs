@@ -1,0 +1,189 @@
+//! What a publication consists of, and what must be true of it. Pure.
+
+use std::collections::HashSet;
+
+use crate::tenant::layer_map::{Violation, invariants};
+use crate::tenant::storage_layer::PersistentLayerDesc;
+use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
+
+/// Why an index part must not be written: others would trust it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unfit {
+    /// The layers do not fit together.
+    #[error("{0}")]
+    Layers(#[from] Violation),
+    /// A layer is named that the bucket does not have.
+    #[error("layer {0} is not uploaded")]
+    NotUploaded(String),
+    /// A layer is of a generation that was not ours to write.
+    #[error("layer {0} is of a later generation than {1}")]
+    LaterGeneration(String, u32),
+    /// The durable position goes back.
+    #[error("the consistent LSN would go back from {before} to {after}")]
+    Backwards {
+        /// That of the index part before.
+        before: utils::lsn::Lsn,
+        /// That of this one.
+        after: utils::lsn::Lsn,
+    },
+    /// It would be another timeline than before.
+    #[error("the timeline would have another origin than before")]
+    OtherOrigin,
+    /// It is not written by its owner.
+    #[error("it is of generation {found}, this server holds {own}")]
+    NotOwn {
+        /// What it says.
+        found: u32,
+        /// What it must say.
+        own: u32,
+    },
+}
+
+/// A layer's file name.
+pub(super) fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
+    desc_of(manifest, entry).layer_name().file_name(entry.generation)
+}
+
+fn desc_of(manifest: &Manifest, entry: &LayerEntry) -> PersistentLayerDesc {
+    entry.desc(manifest.tenant_shard_id, manifest.timeline_id)
+}
+
+/// The names of all layers of a manifest.
+pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = String> {
+    manifest.layers.iter().map(|entry| name_of(manifest, entry))
+}
+
+/// The names of all layers of a manifest, to look up.
+pub fn layer_names(manifest: &Manifest) -> HashSet<String> {
+    names(manifest).collect()
+}
+
+/// Whether two manifests say the same of the timeline, whoever wrote them.
+pub(super) fn same_contents(one: &Manifest, other: &Manifest) -> bool {
+    let neutral =
+        |manifest: &Manifest| Manifest { generation: 0, in_bucket: false, layers: Vec::new(), ..manifest.clone() };
+    let sorted = |manifest: &Manifest| {
+        let mut names: Vec<String> = names(manifest).collect();
+        names.sort();
+        names
+    };
+    neutral(one) == neutral(other) && sorted(one) == sorted(other)
+}
+
+/// All that must be true of an index part before it is written. `before` is the one that it follows.
+pub(super) fn check(
+    next: &Manifest,
+    before: Option<&Manifest>,
+    uploaded: &HashSet<String>,
+    own: u32,
+) -> Result<(), Unfit> {
+    if next.generation != own {
+        return Err(Unfit::NotOwn { found: next.generation, own });
+    }
+    let descs: Vec<PersistentLayerDesc> = next.layers.iter().map(|entry| desc_of(next, entry)).collect();
+    invariants::check(descs.iter())?;
+    invariants::within_consistent(descs.iter(), next.disk_consistent_lsn)?;
+    for (entry, desc) in next.layers.iter().zip(&descs) {
+        let name = desc.layer_name().file_name(entry.generation);
+        if entry.generation > own {
+            return Err(Unfit::LaterGeneration(name, own));
+        }
+        if !uploaded.contains(&name) {
+            return Err(Unfit::NotUploaded(name));
+        }
+    }
+    match before {
+        Some(before) if before.origin != next.origin => Err(Unfit::OtherOrigin),
+        Some(before) if before.disk_consistent_lsn > next.disk_consistent_lsn => {
+            Err(Unfit::Backwards { before: before.disk_consistent_lsn, after: next.disk_consistent_lsn })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Layers that `before` names and `next` does not: nobody needs them once `next` is what all later owners see.
+pub(super) fn unnamed(before: &Manifest, next: &Manifest) -> Vec<String> {
+    let named: HashSet<String> = names(next).collect();
+    names(before).filter(|name| !named.contains(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pageserver_api::key::Key;
+    use pageserver_api::shard::TenantShardId;
+    use postgres_formats::version::PgVersion;
+    use utils::id::{TenantId, TimelineId};
+    use utils::lsn::Lsn;
+
+    use super::*;
+    use crate::tenant::storage_layer::LayerIdentity;
+    use crate::tenant::timeline::manifest::Origin;
+
+    fn l0(start: u64, end: u64, generation: u32) -> LayerEntry {
+        LayerEntry {
+            is_delta: true,
+            keys: (Key::MIN, Key::MAX),
+            lsns: (Lsn(start), Lsn(end)),
+            generation,
+            file_size: 1,
+            identity: LayerIdentity { file_id: start, tail_offset: 0 },
+        }
+    }
+
+    /// Three layers up to LSN 400, of generation 3.
+    fn manifest() -> Manifest {
+        Manifest {
+            tenant_shard_id: TenantShardId::unsharded(TenantId::from([1; 16])),
+            timeline_id: TimelineId::from([2; 16]),
+            generation: 3,
+            in_bucket: true,
+            deleted: false,
+            wal_source: None,
+            origin: Origin { data_checksums: true, ..Origin::of_initdb(PgVersion::V17, 7, Lsn(100)) },
+            wal_log_hints_changes: Vec::new(),
+            disk_consistent_lsn: Lsn(400),
+            prev_record_lsn: Lsn::INVALID,
+            layers: vec![l0(101, 201, 1), l0(201, 301, 2), l0(301, 401, 3)],
+        }
+    }
+
+    #[test]
+    fn what_others_could_not_trust_is_not_written() {
+        let good = manifest();
+        let uploaded = layer_names(&good);
+        let result = |change: fn(&mut Manifest)| {
+            let mut next = manifest();
+            change(&mut next);
+            check(&next, Some(&good), &uploaded, 3)
+        };
+        assert_eq!(result(|_| {}), Ok(()));
+        assert_eq!(result(|next| next.generation = 2), Err(Unfit::NotOwn { found: 2, own: 3 }));
+        let without_middle = |next: &mut Manifest| next.layers.retain(|entry| entry.generation != 2);
+        assert!(matches!(result(without_middle), Err(Unfit::Layers(Violation::Gap { .. }))));
+        assert!(matches!(result(|next| next.layers.push(l0(401, 501, 3))), Err(Unfit::Layers(_))));
+        assert!(matches!(result(|next| next.layers[2].generation = 4), Err(Unfit::LaterGeneration(..))));
+        assert!(matches!(result(|next| next.layers[2].generation = 2), Err(Unfit::NotUploaded(_))));
+        assert_eq!(result(|next| next.origin.system_identifier = 8), Err(Unfit::OtherOrigin));
+        let backwards = |next: &mut Manifest| {
+            next.layers.pop();
+            next.disk_consistent_lsn = Lsn(300);
+        };
+        assert!(matches!(result(backwards), Err(Unfit::Backwards { .. })));
+        assert_eq!(
+            check(&good, None, &HashSet::new(), 3).unwrap_err(),
+            Unfit::NotUploaded(name_of(&good, &good.layers[0]))
+        );
+    }
+
+    #[test]
+    fn what_is_no_longer_named_is_known_and_order_does_not_matter() {
+        let (before, mut next) = (manifest(), manifest());
+        next.layers.reverse();
+        next.generation = 9;
+        assert!(same_contents(&before, &next) && unnamed(&before, &next).is_empty());
+        let dropped = next.layers.pop().unwrap();
+        assert!(!same_contents(&before, &next));
+        assert_eq!(unnamed(&before, &next), [name_of(&before, &dropped)]);
+        assert!(unnamed(&next, &before).is_empty());
+    }
+}

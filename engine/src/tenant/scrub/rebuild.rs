@@ -1,0 +1,341 @@
+//! An index part written anew from what else there is: the manifest on disk, or the layers themselves.
+//!
+//! Nothing is guessed. What a timeline is for ever was written down when it was first published; which layers belong
+//! together follows from their names: images cover all keys at the import, deltas join from there on, and where an
+//! owner began again below the end of what an earlier one had uploaded, what lies above was never called safe. Where
+//! that does not come out even, no index part is written, and the reason is told.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use pageserver_api::key::{Key, PARAMETERS_KEY};
+use pageserver_api::keyspace::KeySpace;
+use pageserver_api::parameters::ClusterParameters;
+use utils::bin_ser::BeSer;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use super::inventory::There;
+use super::objects::{Bucket, Objects};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::resources::Resources;
+use crate::task_mgr::TaskKind;
+use crate::tenant::layer_map::{Layer, LayerMap, invariants};
+use crate::tenant::remote::trace;
+use crate::tenant::storage_layer::{
+    LayerIdentity, LayerName, PersistentLayerDesc, ReconstructState, RemoteObject, read_remote_identity,
+};
+use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
+use crate::tenant::timeline::{Ancestor, Origin, Told};
+use errors::{ErrorKind, StorageError};
+use remote_storage::RemotePath;
+
+/// A layer that the bucket has, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    is_delta: bool,
+    keys: (Key, Key),
+    lsns: (Lsn, Lsn),
+    generation: u32,
+    size: u64,
+}
+
+impl Named {
+    fn of(name: &str, there: &There) -> Option<Self> {
+        let (name, generation) = LayerName::parse_file_name(name).ok()?;
+        let (is_delta, keys, lsns) = match name {
+            LayerName::Delta { key_range, lsn_range } => (true, key_range, (lsn_range.start, lsn_range.end)),
+            LayerName::Image { key_range, lsn } => (false, key_range, (lsn, lsn + 1)),
+        };
+        Some(Self { is_delta, keys: (keys.start, keys.end), lsns, generation, size: there.size })
+    }
+
+    fn covers_all_keys(&self) -> bool {
+        self.keys == (Key::MIN, Key::MAX)
+    }
+
+    fn describe(&self) -> String {
+        format!("of LSNs {} to {}, generation {}", self.lsns.0, self.lsns.1, self.generation)
+    }
+}
+
+/// The layers that make up a timeline, of all that were ever uploaded and not removed.
+fn choose(origin: &Origin, all: Vec<Named>) -> Result<Vec<Named>, String> {
+    let (deltas, images): (Vec<Named>, Vec<Named>) = all.into_iter().partition(|layer| layer.is_delta);
+    let mut chosen = choose_images(origin, images)?;
+    chosen.extend(choose_deltas(origin, deltas)?);
+    Ok(chosen)
+}
+
+fn choose_images(origin: &Origin, mut images: Vec<Named>) -> Result<Vec<Named>, String> {
+    if let Some(Ancestor { timeline_id, .. }) = origin.ancestor {
+        return match images.first() {
+            None => Ok(images),
+            Some(image) => {
+                Err(format!("a branch of {timeline_id} has no images, but there is one {}", image.describe()))
+            }
+        };
+    }
+    images.sort_by_key(|image| image.keys);
+    let mut next = Key::MIN;
+    for image in &images {
+        if image.lsns.0 != origin.import_lsn || image.keys.0 != next {
+            return Err(format!(
+                "images of the import are missing, or there are others, such as one {}",
+                image.describe()
+            ));
+        }
+        next = image.keys.1;
+    }
+    if next == Key::MAX { Ok(images) } else { Err("the last images of the import are missing".to_owned()) }
+}
+
+fn choose_deltas(origin: &Origin, mut deltas: Vec<Named>) -> Result<Vec<Named>, String> {
+    deltas.sort_by_key(|delta| (delta.generation, delta.lsns));
+    let mut chosen: Vec<Named> = Vec::new();
+    for delta in deltas {
+        if !delta.covers_all_keys() {
+            return Err(format!("there is a layer of some keys only, {}", delta.describe()));
+        }
+        // A later owner began there: whatever an earlier one has above was not known to it, so it was not safe.
+        while chosen.last().is_some_and(|last| last.lsns.0 >= delta.lsns.0 && last.generation < delta.generation) {
+            chosen.pop();
+        }
+        let expected = chosen.last().map_or(origin.import_lsn + 1, |last| last.lsns.1);
+        if delta.lsns.0 != expected {
+            return Err(format!(
+                "a layer {} should begin at LSN {expected}: what is before it is missing",
+                delta.describe()
+            ));
+        }
+        chosen.push(delta);
+    }
+    Ok(chosen)
+}
+
+/// What is known of a timeline besides its layers.
+struct Known {
+    origin: Origin,
+    /// Of layers that some manifest names.
+    identities: HashMap<String, LayerIdentity>,
+    /// The last position of which some manifest tells.
+    end: (Lsn, Lsn),
+    told: Option<Told>,
+}
+
+/// One timeline whose index part is to be written.
+pub(super) struct Rebuild<'a> {
+    pub(super) bucket: &'a Bucket,
+    pub(super) timeline: TimelineId,
+    pub(super) objects: &'a Objects,
+    /// The manifest on disk.
+    pub(super) local: Option<&'a Manifest>,
+    /// The generation of the index part that is no good, if it is known.
+    pub(super) bad: Option<u32>,
+    /// The directory where blocks may be cached.
+    pub(super) dir: &'a Utf8Path,
+    /// The caches for them.
+    pub(super) resources: &'a Resources,
+}
+
+impl Rebuild<'_> {
+    /// What the index part is to say, or why nobody knows.
+    pub(super) async fn manifest(&self) -> Result<Result<Manifest, String>, StorageError> {
+        if let Some(local) = self.local.filter(|local| self.says_all(local)) {
+            return Ok(match local.layers.iter().all(|entry| self.is_there(local, entry)) {
+                true => Ok(local.clone()),
+                false => Err("the server itself writes it anew, from its own manifest, when it starts".to_owned()),
+            });
+        }
+        let Some(known) = self.known().await? else {
+            return Ok(Err("what the timeline was made of is not written down in the bucket".to_owned()));
+        };
+        let all = self.objects.there.iter().filter_map(|(name, there)| Named::of(name, there)).collect();
+        match choose(&known.origin, all) {
+            Ok(chosen) => self.assemble(known, chosen).await,
+            Err(reason) => Ok(Err(reason)),
+        }
+    }
+
+    /// Whether nothing was written by others since this manifest was.
+    fn says_all(&self, local: &Manifest) -> bool {
+        let last = self.objects.there.keys().filter_map(|name| trace(name)).max();
+        local.in_bucket && !local.deleted && last.max(self.bad) <= Some(local.generation)
+    }
+
+    fn is_there(&self, manifest: &Manifest, entry: &LayerEntry) -> bool {
+        self.objects.there.get(&name_of(manifest, entry)).is_some_and(|there| there.size == entry.file_size)
+    }
+
+    async fn known(&self) -> Result<Option<Known>, StorageError> {
+        let written = self.bucket.read_origin(self.timeline, self.objects).await?;
+        let index = self.objects.index.as_ref().map(|(_, index)| index);
+        let manifests: Vec<&Manifest> = index.into_iter().chain(self.local).chain(written.as_ref()).collect();
+        let Some(first) = manifests.first() else { return Ok(None) };
+        // The index part's come last, and count.
+        let entries = manifests.iter().rev().flat_map(|it| it.layers.iter().map(move |entry| (*it, entry)));
+        Ok(Some(Known {
+            origin: first.origin,
+            identities: entries.map(|(manifest, entry)| (name_of(manifest, entry), entry.identity)).collect(),
+            end: index.map_or_else(Default::default, |index| (index.disk_consistent_lsn, index.prev_record_lsn)),
+            told: index.and_then(|index| index.wal_source.clone()),
+        }))
+    }
+
+    async fn assemble(&self, known: Known, chosen: Vec<Named>) -> Result<Result<Manifest, String>, StorageError> {
+        let (mut entries, mut layers) = (Vec::new(), Vec::new());
+        for named in &chosen {
+            let (entry, layer) = match self.entry(&known, named).await {
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Gone) => {
+                    return Ok(Err(error.to_string()));
+                }
+                entry => entry?,
+            };
+            entries.push(entry);
+            layers.push(Arc::new(layer));
+        }
+        let last = chosen.iter().filter(|layer| layer.is_delta).map(|layer| layer.lsns.1 - 1).max();
+        let last = last.unwrap_or(known.origin.import_lsn);
+        let (last, prev) = if known.end.0 >= last { known.end } else { (last, Lsn::INVALID) };
+        let manifest = Manifest {
+            tenant_shard_id: self.bucket.tenant,
+            timeline_id: self.timeline,
+            generation: 0,
+            in_bucket: true,
+            deleted: false,
+            wal_source: known.told,
+            origin: known.origin,
+            wal_log_hints_changes: hints(&known.origin, &layers).await?,
+            disk_consistent_lsn: last,
+            prev_record_lsn: prev,
+            layers: entries,
+        };
+        Ok(invariant_broken(&manifest, &layers).map_or(Ok(manifest), Err))
+    }
+
+    async fn entry(&self, known: &Known, named: &Named) -> Result<(LayerEntry, Layer), StorageError> {
+        let Named { is_delta, keys, lsns, generation, size } = *named;
+        let desc = PersistentLayerDesc {
+            tenant_shard_id: self.bucket.tenant,
+            timeline_id: self.timeline,
+            key_range: keys.0..keys.1,
+            lsn_range: lsns.0..lsns.1,
+            is_delta,
+            file_size: size,
+        };
+        let name = desc.layer_name().file_name(generation);
+        let path = RemotePath::layer(&self.bucket.tenant, &self.timeline, &name);
+        let object = RemoteObject { storage: self.bucket.storage.clone(), path };
+        let identity = match known.identities.get(&name) {
+            Some(identity) => *identity,
+            None => read_remote_identity(&object, &desc).await?,
+        };
+        let entry = LayerEntry { is_delta, keys, lsns, generation, file_size: size, identity };
+        Ok((entry, Layer::cold(self.resources, self.dir, desc, generation, identity, object)))
+    }
+}
+
+fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
+    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id)
+}
+
+/// What must be true of any timeline, as one says that opens it.
+pub(super) fn invariant_broken(manifest: &Manifest, layers: &[Arc<Layer>]) -> Option<String> {
+    let descs = layers.iter().map(|layer| layer.desc());
+    let within = invariants::within_consistent(descs, manifest.disk_consistent_lsn);
+    let fit = within.and_then(|()| LayerMap::new(layers.to_vec()).map(drop));
+    fit.err().map(|violation| violation.to_string())
+}
+
+/// What `wal_log_hints` became since the import: the newest of the cluster's parameters in these layers has all of it.
+async fn hints(origin: &Origin, layers: &[Arc<Layer>]) -> Result<Vec<(Lsn, bool)>, StorageError> {
+    let ctx = RequestContext::new(TaskKind::Scrub, DownloadBehavior::Download);
+    let keys = KeySpace::single(PARAMETERS_KEY..PARAMETERS_KEY.next());
+    let deltas: BTreeMap<Lsn, &Arc<Layer>> = layers
+        .iter()
+        .filter(|layer| layer.desc().is_delta)
+        .map(|layer| (layer.desc().lsn_range.start, layer))
+        .collect();
+    for layer in deltas.into_values().rev() {
+        let mut state = ReconstructState::new();
+        layer.collect(&keys, layer.desc().lsn_range.clone(), &mut state, &ctx).await?;
+        let newest = state.into_histories().remove(&PARAMETERS_KEY).and_then(|history| history.image);
+        let Some((lsn, bytes)) = newest else { continue };
+        let parameters = ClusterParameters::des(&bytes).map_err(|error| StorageError::Corrupt {
+            path: layer.path().to_owned(),
+            offset: 0,
+            reason: format!("the cluster's parameters at LSN {lsn}: {error}"),
+        })?;
+        // Those up to where a branch begins are its ancestor's.
+        let own = parameters.wal_log_hints_changes.into_iter().filter(|(changed, _)| *changed > origin.import_lsn);
+        return Ok(own.collect());
+    }
+    Ok(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use postgres_formats::version::PgVersion;
+
+    use super::*;
+
+    const MIDDLE: Key = Key { field1: 3, ..Key::MIN };
+
+    fn origin() -> Origin {
+        Origin::of_initdb(PgVersion::V17, 7, Lsn(100))
+    }
+
+    fn image(keys: (Key, Key), lsn: u64) -> Named {
+        Named { is_delta: false, keys, lsns: (Lsn(lsn), Lsn(lsn + 1)), generation: 1, size: 8192 }
+    }
+
+    fn delta(start: u64, end: u64, generation: u32) -> Named {
+        Named { is_delta: true, keys: (Key::MIN, Key::MAX), lsns: (Lsn(start), Lsn(end)), generation, size: 8192 }
+    }
+
+    fn images() -> Vec<Named> {
+        vec![image((MIDDLE, Key::MAX), 100), image((Key::MIN, MIDDLE), 100)]
+    }
+
+    fn chosen(deltas: &[Named]) -> Result<Vec<(u64, u64, u32)>, String> {
+        let chosen = choose(&origin(), images().into_iter().chain(deltas.to_vec()).collect())?;
+        let deltas = chosen.into_iter().filter(|layer| layer.is_delta);
+        Ok(deltas.map(|layer| (layer.lsns.0.0, layer.lsns.1.0, layer.generation)).collect())
+    }
+
+    #[test]
+    fn layers_join_from_the_import_on() {
+        assert_eq!(chosen(&[]), Ok(vec![]));
+        let both = [delta(201, 301, 2), delta(101, 201, 1)];
+        assert_eq!(chosen(&both), Ok(vec![(101, 201, 1), (201, 301, 2)]));
+        assert!(chosen(&[delta(201, 301, 1)]).unwrap_err().contains("0/65"), "a hole at the beginning");
+        assert!(chosen(&[delta(101, 201, 1), delta(202, 301, 1)]).is_err(), "a hole");
+        assert!(chosen(&[delta(101, 201, 1), delta(150, 301, 1)]).is_err(), "of one owner, and they overlap");
+        let of_some_keys = Named { keys: (MIDDLE, Key::MAX), ..delta(101, 201, 1) };
+        assert!(chosen(&[of_some_keys]).is_err());
+    }
+
+    #[test]
+    fn what_a_later_owner_did_not_know_of_was_not_safe() {
+        let old = [delta(101, 201, 1), delta(201, 301, 1), delta(301, 401, 1)];
+        let with = |more: &[Named]| chosen(&[&old, more].concat());
+        let begun_again = with(&[delta(201, 261, 2), delta(261, 321, 3)]);
+        assert_eq!(begun_again, Ok(vec![(101, 201, 1), (201, 261, 2), (261, 321, 3)]));
+        assert!(with(&[delta(221, 261, 2)]).is_err(), "it cannot have begun inside a layer");
+        assert!(with(&[delta(501, 601, 2)]).is_err());
+    }
+
+    #[test]
+    fn images_cover_all_keys_at_the_import_and_a_branch_has_none() {
+        let choose = |origin: &Origin, images: Vec<Named>| choose(origin, images);
+        assert_eq!(choose(&origin(), images()).unwrap().len(), 2);
+        assert!(choose(&origin(), vec![]).is_err());
+        assert!(choose(&origin(), vec![image((Key::MIN, MIDDLE), 100)]).is_err());
+        assert!(choose(&origin(), vec![image((MIDDLE, Key::MAX), 100)]).is_err());
+        assert!(choose(&origin(), vec![image((Key::MIN, Key::MAX), 90)]).is_err());
+        let ancestor = Some(Ancestor { timeline_id: TimelineId::from([1; 16]), lsn: Lsn(100) });
+        let branch = Origin { ancestor, ..origin() };
+        assert!(choose(&branch, vec![]).is_ok() && choose(&branch, images()).is_err());
+    }
+}

@@ -1,0 +1,314 @@
+//! Reads checked blocks of a file on this disk, some of which may still be in its writer's memory, or of one in the
+//! bucket.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, offset_in_block};
+use parking_lot::RwLock;
+
+use super::remote_file::RemoteFile;
+use super::run::{READ_BLOCKS_MAX, Run};
+use errors::StorageError;
+use metrics::METRICS;
+use virtual_file::buffered_writer::Tail;
+use virtual_file::{AlignedBuf, IoFuture, VirtualFile};
+
+/// Blocks between two wanted ones that are rather read along than skipped.
+const GAP_BLOCKS_MAX: u64 = 4;
+/// Reads in flight at most.
+const READS_IN_FLIGHT_MAX: usize = 64;
+
+/// Where a value is: logical position and length in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Extent {
+    pub(super) position: u64,
+    pub(super) len: u32,
+}
+
+impl Extent {
+    fn first_block(&self) -> u64 {
+        block_of(self.position)
+    }
+
+    fn last_block(&self) -> u64 {
+        block_of(self.position + u64::from(self.len.max(1)) - 1)
+    }
+}
+
+/// A file of checked blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockSource {
+    origin: Origin,
+    file_id: FileId,
+    tail: Option<Arc<RwLock<Tail>>>,
+}
+
+#[derive(Clone, Debug)]
+enum Origin {
+    Local(Arc<VirtualFile>),
+    Remote(Arc<RemoteFile>),
+}
+
+/// The blocks that a set of extents needs.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    runs: Vec<Run>,
+}
+
+impl Blocks {
+    /// The bytes of `extent`, which must be one of those the blocks were read for.
+    pub(super) fn extract(&self, extent: Extent) -> Option<Bytes> {
+        let mut out = vec![0; extent.len as usize];
+        self.copy_to(extent, &mut out).then(|| out.into())
+    }
+
+    /// Copies the bytes of `extent` to `target`, which has its length. Returns whether all of them are there.
+    pub(super) fn copy_to(&self, extent: Extent, target: &mut [u8]) -> bool {
+        let mut offset = offset_in_block(extent.position);
+        let mut number = extent.first_block();
+        let mut rest = target;
+        while !rest.is_empty() {
+            let Some(piece) = self.piece(number, offset, rest.len()).filter(|piece| !piece.is_empty()) else {
+                return false;
+            };
+            let (now, later) = rest.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            rest = later;
+            (number, offset) = (number + 1, 0);
+        }
+        true
+    }
+
+    /// Up to `len` payload bytes of one block.
+    fn piece(&self, number: u64, offset: usize, len: usize) -> Option<&[u8]> {
+        let at = self.runs.partition_point(|run| run.first() <= number).checked_sub(1)?;
+        let run = self.runs.get(at)?;
+        let start = usize::try_from(number - run.first()).ok()? * BLOCK_SIZE + offset;
+        let bytes = run.bytes();
+        bytes.get(start..(start + len.min(BLOCK_PAYLOAD - offset)).min(bytes.len()))
+    }
+}
+
+impl BlockSource {
+    pub(super) fn new(file: Arc<VirtualFile>, file_id: FileId, tail: Option<Arc<RwLock<Tail>>>) -> Self {
+        Self { origin: Origin::Local(file), file_id, tail }
+    }
+
+    /// The blocks of a file in the bucket.
+    pub(super) fn remote(file: Arc<RemoteFile>, file_id: FileId) -> Self {
+        Self { origin: Origin::Remote(file), file_id, tail: None }
+    }
+
+    /// The file in the bucket, if the blocks come from there.
+    pub(super) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
+        match &self.origin {
+            Origin::Local(_) => None,
+            Origin::Remote(file) => Some(file),
+        }
+    }
+
+    /// Blocks that are read together: offsets and lengths of reads are multiples of so many.
+    pub(super) fn unit_blocks(&self) -> u64 {
+        match &self.origin {
+            Origin::Local(file) => file.align() / BLOCK_SIZE as u64,
+            Origin::Remote(_) => 1,
+        }
+    }
+
+    /// Has the blocks of `extents`, given in ascending order, cached if they are in the bucket.
+    pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<(), StorageError> {
+        let Origin::Remote(file) = &self.origin else { return Ok(()) };
+        let wanted: Vec<Range<u64>> = self.plan(extents).into_iter().map(|(first, end)| first..end).collect();
+        file.gather(&wanted).await.map(drop)
+    }
+
+    /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them and the number of reads.
+    pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, u64), StorageError> {
+        self.start_reading(extents).finish().await
+    }
+
+    /// Starts what [`read`](Self::read) does.
+    pub(super) fn start_reading(&self, extents: &[Extent]) -> Reading<'_> {
+        let ranges = self.plan(extents);
+        let mut blocks = Blocks { runs: Vec::with_capacity(ranges.len()) };
+        let mut on_disk = Vec::with_capacity(ranges.len());
+        if let Some(tail) = &self.tail {
+            let tail = tail.read();
+            let first_in_memory = tail.start() / BLOCK_SIZE as u64;
+            for (first, end) in ranges {
+                if first < first_in_memory {
+                    on_disk.push((first, end.min(first_in_memory)));
+                }
+                if end > first_in_memory {
+                    blocks.runs.push(copy_from_memory(&tail, first.max(first_in_memory), end));
+                }
+            }
+        } else {
+            on_disk = ranges;
+        }
+        let mut reading = Reading { source: self, blocks, started: Vec::new(), later: on_disk };
+        reading.start_more();
+        reading
+    }
+
+    /// Ranges of blocks to read, coalesced.
+    fn plan(&self, extents: &[Extent]) -> Vec<(u64, u64)> {
+        debug_assert!(extents.is_sorted_by_key(|extent| extent.position));
+        let unit = self.unit_blocks();
+        // What comes from the bucket is put together where it is known what is cached.
+        let (gap, longest) = match &self.origin {
+            Origin::Local(_) => (GAP_BLOCKS_MAX, READ_BLOCKS_MAX),
+            Origin::Remote(_) => (0, u64::MAX),
+        };
+        let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            let first = extent.first_block() / unit * unit;
+            let end = (extent.last_block() + 1).next_multiple_of(unit);
+            match ranges.last_mut() {
+                Some(last) if end <= last.1 => {}
+                // Reads are cut at one size, so that their buffers can be used again.
+                Some(last) if first < last.1 && end - last.0 > longest => {
+                    let start = last.1;
+                    ranges.push((start, end));
+                }
+                Some(last) if first < last.1 => last.1 = end,
+                Some(last) if first <= last.1 + gap && end - last.0 <= longest => last.1 = end,
+                _ => ranges.push((first, end)),
+            }
+        }
+        ranges
+    }
+
+    fn verify(&self, first: u64, end: u64, buf: AlignedBuf) -> Result<Run, StorageError> {
+        for (number, bytes) in (first..end).zip(buf.chunks(BLOCK_SIZE)) {
+            let opened = block::open(self.file_id, number, bytes);
+            if !fault::planted(fault::Bug::IgnoreChecksum) {
+                opened.map_err(|error| self.corrupt(number, error.to_string()))?;
+            }
+        }
+        Ok(Run::read(first, buf))
+    }
+
+    pub(super) fn corrupt(&self, block: u64, reason: impl Into<String>) -> StorageError {
+        METRICS.corrupt_blocks.inc();
+        let path = match &self.origin {
+            Origin::Local(file) => file.path(),
+            Origin::Remote(file) => file.name(),
+        };
+        StorageError::Corrupt { path, offset: block * BLOCK_SIZE as u64, reason: reason.into() }
+    }
+
+    /// The values of `extents`, in their order. Returns the number of reads, too.
+    pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, u64), StorageError> {
+        let in_memory = self.in_memory(extents);
+        let missing = extents.iter().zip(&in_memory).filter(|(_, value)| value.is_none()).map(|(extent, _)| *extent);
+        let mut sorted: Vec<Extent> = missing.collect();
+        sorted.sort_unstable();
+        let (blocks, reads) = if sorted.is_empty() { Default::default() } else { self.read(&sorted).await? };
+        let extract = |(extent, value): (&Extent, Option<Bytes>)| {
+            let value = value.or_else(|| blocks.extract(*extent));
+            value.ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
+        };
+        Ok((extents.iter().zip(in_memory).map(extract).collect::<Result<_, _>>()?, reads))
+    }
+
+    /// Those of `extents` that the writer still has in memory as a whole.
+    fn in_memory(&self, extents: &[Extent]) -> Vec<Option<Bytes>> {
+        let Some(tail) = &self.tail else { return vec![None; extents.len()] };
+        let tail = tail.read();
+        let first_in_memory = tail.start().div_ceil(BLOCK_SIZE as u64);
+        let copy =
+            |extent: &Extent| (extent.first_block() >= first_in_memory).then(|| copy_value(&tail, *extent)).flatten();
+        extents.iter().map(copy).collect()
+    }
+
+    /// The payload of blocks `first..end`, verified, back to back.
+    pub(super) async fn read_payload(&self, first: u64, end: u64) -> Result<Vec<u8>, StorageError> {
+        let mut out = Vec::with_capacity((end - first) as usize * BLOCK_PAYLOAD);
+        for start in (first..end).step_by(READ_BLOCKS_MAX as usize) {
+            let stop = end.min(start + READ_BLOCKS_MAX);
+            let position = block::block_start(start);
+            let extent = Extent { position, len: ((stop - start) as usize * BLOCK_PAYLOAD) as u32 };
+            let (values, _) = self.read_values(&[extent]).await?;
+            values.iter().for_each(|value| out.extend_from_slice(value));
+        }
+        Ok(out)
+    }
+}
+
+/// Blocks that are being read.
+pub(super) struct Reading<'a> {
+    source: &'a BlockSource,
+    blocks: Blocks,
+    /// First block, end, offset in the file, the read.
+    started: Vec<(u64, u64, u64, IoFuture<AlignedBuf>)>,
+    /// Ranges whose reads are not started yet.
+    later: Vec<(u64, u64)>,
+}
+
+impl Reading<'_> {
+    fn start_more(&mut self) {
+        let Origin::Local(file) = &self.source.origin else { return };
+        let rest = self.later.split_off(self.later.len().min(READS_IN_FLIGHT_MAX));
+        for (first, end) in std::mem::replace(&mut self.later, rest) {
+            let offset = first * BLOCK_SIZE as u64;
+            let read = file.start_read(offset, (end - first) as usize * BLOCK_SIZE);
+            self.started.push((first, end, offset, read));
+        }
+    }
+
+    /// Waits for the blocks and verifies them. Returns them and the number of reads.
+    pub(super) async fn finish(mut self) -> Result<(Blocks, u64), StorageError> {
+        let file = match &self.source.origin {
+            Origin::Local(file) => file,
+            Origin::Remote(file) => {
+                let wanted: Vec<Range<u64>> = self.later.iter().map(|(first, end)| *first..*end).collect();
+                let (runs, reads) = file.read(&wanted).await?;
+                return Ok((Blocks { runs }, reads));
+            }
+        };
+        let reads = (self.started.len() + self.later.len()) as u64;
+        while !self.started.is_empty() {
+            for (first, end, offset, read) in std::mem::take(&mut self.started) {
+                let buf = read.await.map_err(|source| file.error("read", offset, source))?;
+                self.blocks.runs.push(self.source.verify(first, end, buf)?);
+            }
+            self.start_more();
+        }
+        self.blocks.runs.sort_unstable_by_key(|run| run.first());
+        Ok((self.blocks, reads))
+    }
+}
+
+fn copy_value(tail: &Tail, extent: Extent) -> Option<Bytes> {
+    let len = extent.len as usize;
+    let mut out = Vec::with_capacity(len);
+    let (mut number, mut offset) = (extent.first_block(), offset_in_block(extent.position));
+    while out.len() < len {
+        let wanted = (len - out.len()).min(BLOCK_PAYLOAD - offset);
+        let piece = tail.bytes_at(number * BLOCK_SIZE as u64 + offset as u64, wanted);
+        if piece.len() < wanted {
+            return None;
+        }
+        out.extend_from_slice(piece);
+        (number, offset) = (number + 1, 0);
+    }
+    Some(out.into())
+}
+
+fn copy_from_memory(tail: &Tail, first: u64, end: u64) -> Run {
+    let mut bytes = Vec::with_capacity((end - first) as usize * BLOCK_SIZE);
+    let stop = end * BLOCK_SIZE as u64;
+    let mut offset = first * BLOCK_SIZE as u64;
+    while offset < stop {
+        let piece = tail.bytes_at(offset, (stop - offset) as usize);
+        if piece.is_empty() {
+            break;
+        }
+        bytes.extend_from_slice(piece);
+        offset += piece.len() as u64;
+    }
+    Run::copied(first, bytes)
+}

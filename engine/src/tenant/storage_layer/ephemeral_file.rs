@@ -1,0 +1,64 @@
+//! The file behind an in-memory layer. It becomes a delta layer file by being sealed, or is removed when dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use camino::Utf8Path;
+
+use super::block_source::BlockSource;
+use super::block_writer::BlockWriter;
+use super::layer_writer::{Owner, new_file_id};
+use errors::StorageError;
+use virtual_file::{OpenMode, VirtualFile, fs};
+
+/// Names of ephemeral files start with this; recovery removes them.
+pub const EPHEMERAL_PREFIX: &str = "ephemeral-";
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct EphemeralFile {
+    file: Arc<VirtualFile>,
+    writer: tokio::sync::Mutex<BlockWriter>,
+    source: BlockSource,
+    kept: AtomicBool,
+}
+
+impl EphemeralFile {
+    pub(super) async fn create(owner: &Owner) -> Result<Self, StorageError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = owner.timeline_path().join(format!("{EPHEMERAL_PREFIX}{}-{number}", std::process::id()));
+        let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
+        let mut writer = BlockWriter::new(Arc::clone(&file), new_file_id());
+        writer.keep_written(owner.conf.ephemeral_keep_bytes);
+        let source = writer.source();
+        Ok(Self { file, writer: tokio::sync::Mutex::new(writer), source, kept: AtomicBool::new(false) })
+    }
+
+    pub(super) fn source(&self) -> &BlockSource {
+        &self.source
+    }
+
+    pub(super) fn writer(&self) -> &tokio::sync::Mutex<BlockWriter> {
+        &self.writer
+    }
+
+    /// Renames the file, which from now on is not removed with this value.
+    pub(super) async fn keep_as(&self, path: &Utf8Path) -> Result<(), StorageError> {
+        self.file.rename(path).await?;
+        self.kept.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for EphemeralFile {
+    fn drop(&mut self) {
+        if self.kept.load(Ordering::Acquire) {
+            return;
+        }
+        let path = self.file.path();
+        if let Err(error) = fs::unlink_now(&path) {
+            tracing::warn!("could not remove {path}, the next start will: {error}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Brings chains of changes together when an in-memory layer is sealed.
+//!
+//! Values lie in the file in order of arrival. A page's image and a bulk load's values may stay there: a read needs one
+//! of them. But the many small changes of a hot page would cost a read each, so those are copied behind the values,
+//! key by key, and the index points to the copies. Only what is scattered is written twice.
+//!
+//! Copying goes through the values in order of arrival and puts each where it belongs in a buffer for the copies, so
+//! that the file is read once, from front to back, and nothing is sorted by place. Copies that the buffer cannot hold
+//! take another round through the file.
+
+use std::ops::Range;
+
+use parking_lot::RwLock;
+
+use super::block_source::{BlockSource, Blocks, Extent, Reading};
+use super::block_writer::BlockWriter;
+use super::memory_pool::MemoryPool;
+use super::value_index::{self, Sorted, ValueIndex};
+use errors::StorageError;
+use virtual_file::AlignedBuf;
+
+/// Changes longer than this stay in place: reading them is dominated by their bytes.
+const MOVED_LEN_MAX: u32 = 2048;
+/// A chain whose changes lie within so many bytes costs one read where it is.
+const SPAN_MAX: u64 = 16 << 10;
+/// Bytes of moved values in memory at most.
+const ROUND_BYTES_MAX: u64 = 128 << 20;
+/// Bytes read from the values at once.
+const READ_BYTES_MAX: u64 = 4 << 20;
+/// Size of the buffers that the moved values are put together in.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Stands for the place of a value that stays.
+const STAYS: u32 = u32::MAX;
+
+/// All have the size [`CHUNK_BYTES`].
+static CHUNKS: MemoryPool<Vec<AlignedBuf>> = MemoryPool::new();
+
+/// Frees memory that no layer has needed for some time. For whoever looks after timelines now and then.
+pub(crate) fn release_unused() {
+    CHUNKS.release_unused();
+    value_index::release_unused();
+}
+
+/// Which values move, and where to.
+#[derive(Debug)]
+pub(super) struct Moves {
+    /// For each value, by number of arrival, its place in the moved bytes, or [`STAYS`]. What would come behind the
+    /// last place stays, too: a layer that large has its readers' patience.
+    places: Vec<u32>,
+    /// Starts of the rounds in the moved bytes, and the end of the last one.
+    rounds: Vec<u64>,
+}
+
+impl Moves {
+    /// Finds scattered chains in `sorted`, and gives what moves its position behind `base`, where the copies begin.
+    pub(super) fn plan(sorted: &mut Sorted, base: u64) -> Self {
+        let mut moves = Self { places: vec![STAYS; sorted.len()], rounds: vec![0, 0] };
+        let mut chain: Vec<(usize, Extent)> = Vec::new();
+        for at in 0..sorted.len() {
+            if !sorted.continues_key(at) {
+                moves.end_chain(&mut chain, sorted, base);
+            }
+            if sorted.is_replaced(at) {
+                continue;
+            }
+            let version = sorted.version(at);
+            if version.will_init {
+                moves.end_chain(&mut chain, sorted, base);
+            }
+            chain.push((at, version.extent));
+        }
+        moves.end_chain(&mut chain, sorted, base);
+        moves
+    }
+
+    fn end_chain(&mut self, chain: &mut Vec<(usize, Extent)>, sorted: &mut Sorted, base: u64) {
+        if chain.len() > 1 && is_scattered(chain) {
+            for (at, extent) in chain.iter().filter(|(_, extent)| extent.len <= MOVED_LEN_MAX) {
+                let Some(place) = self.add(u64::from(extent.len)) else { break };
+                self.places[sorted.number(*at)] = place;
+                sorted.set_position(*at, base + u64::from(place));
+            }
+        }
+        chain.clear();
+    }
+
+    /// The place of the next value, of `len` bytes, in the moved bytes.
+    fn add(&mut self, len: u64) -> Option<u32> {
+        let [.., start, end] = self.rounds[..] else { return None };
+        let place = u32::try_from(end).ok().filter(|place| *place != STAYS)?;
+        if end + len - start > ROUND_BYTES_MAX && end > start {
+            self.rounds.push(end);
+        }
+        *self.rounds.last_mut()? = end + len;
+        Some(place)
+    }
+
+    /// Appends the values that move to `writer`. `index` is the one that `plan` was made of.
+    pub(super) async fn make(
+        &self,
+        index: &RwLock<ValueIndex>,
+        source: &BlockSource,
+        writer: &mut BlockWriter,
+    ) -> Result<(), StorageError> {
+        for round in self.rounds.windows(2) {
+            let &[start, end] = round else { continue };
+            if start < end {
+                let chunks = self.gather(start..end, index, source).await?;
+                for chunk in &chunks {
+                    writer.append(chunk).await?;
+                }
+                CHUNKS.give(chunks);
+            }
+        }
+        Ok(())
+    }
+
+    /// The moved bytes of a round.
+    async fn gather(
+        &self,
+        round: Range<u64>,
+        index: &RwLock<ValueIndex>,
+        source: &BlockSource,
+    ) -> Result<Vec<AlignedBuf>, StorageError> {
+        let mut out = Chunks::new((round.end - round.start) as usize);
+        let mut started = self.start_group(0, &round, index, source);
+        while let Some(Group { extents, targets, next, reading }) = started {
+            let (blocks, _) = reading.finish().await?;
+            // The disk has work while values are copied.
+            started = self.start_group(next, &round, index, source);
+            for (extent, to) in extents.iter().zip(targets) {
+                if !out.put(to, *extent, &blocks) {
+                    return Err(source.corrupt(layer_format::block::block_of(extent.position), "the file ends early"));
+                }
+            }
+        }
+        Ok(out.bufs)
+    }
+
+    /// Starts to read values of the round from number `first` on, as many as are read together; `None` if there are
+    /// no more.
+    fn start_group<'a>(
+        &self,
+        first: usize,
+        round: &Range<u64>,
+        index: &RwLock<ValueIndex>,
+        source: &'a BlockSource,
+    ) -> Option<Group<'a>> {
+        let index = index.read();
+        let (mut extents, mut targets): (Vec<Extent>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut next = self.places.len();
+        for (number, place) in self.places.iter().enumerate().skip(first) {
+            if *place == STAYS || !round.contains(&u64::from(*place)) {
+                continue;
+            }
+            let extent = index.extent(number);
+            if extents.first().is_some_and(|group| extent.position >= group.position + READ_BYTES_MAX) {
+                next = number;
+                break;
+            }
+            extents.push(extent);
+            targets.push((u64::from(*place) - round.start) as usize);
+        }
+        let reading = source.start_reading(&extents);
+        (!extents.is_empty()).then_some(Group { extents, targets, next, reading })
+    }
+}
+
+/// Values that are being read together.
+struct Group<'a> {
+    extents: Vec<Extent>,
+    /// Where in the round's moved bytes each belongs.
+    targets: Vec<usize>,
+    /// The number of arrival at which the next group begins.
+    next: usize,
+    reading: Reading<'a>,
+}
+
+/// A run of bytes in buffers of a size that is used again and again.
+struct Chunks {
+    bufs: Vec<AlignedBuf>,
+}
+
+impl Chunks {
+    fn new(len: usize) -> Self {
+        let mut bufs = CHUNKS.take();
+        bufs.resize_with(len.div_ceil(CHUNK_BYTES), || AlignedBuf::with_capacity(CHUNK_BYTES));
+        for (buf, start) in bufs.iter_mut().zip((0..len).step_by(CHUNK_BYTES)) {
+            buf.whole_mut();
+            buf.set_len(CHUNK_BYTES.min(len - start));
+        }
+        Self { bufs }
+    }
+
+    /// Copies the bytes of `extent` to offset `to`. Returns whether `blocks` has all of them.
+    fn put(&mut self, to: usize, extent: Extent, blocks: &Blocks) -> bool {
+        let (number, offset, len) = (to / CHUNK_BYTES, to % CHUNK_BYTES, extent.len as usize);
+        let Some(buf) = self.bufs.get_mut(number) else { return false };
+        if let Some(target) = buf.get_mut(offset..offset + len) {
+            return blocks.copy_to(extent, target);
+        }
+        let mut bytes = [0; MOVED_LEN_MAX as usize];
+        let Some(bytes) = bytes.get_mut(..len).filter(|bytes| !bytes.is_empty()) else { return len == 0 };
+        if !blocks.copy_to(extent, bytes) {
+            return false;
+        }
+        let (here, later) = bytes.split_at(buf.len() - offset);
+        buf[offset..].copy_from_slice(here);
+        match self.bufs.get_mut(number + 1).and_then(|next| next.get_mut(..later.len())) {
+            Some(target) => target.copy_from_slice(later),
+            None => return false,
+        }
+        true
+    }
+}
+
+fn is_scattered(chain: &[(usize, Extent)]) -> bool {
+    // They come in order of LSN, and so do their places.
+    let (Some((_, first)), Some((_, last))) = (chain.first(), chain.last()) else { return false };
+    let span = (last.position + u64::from(last.len)).saturating_sub(first.position);
+    span > SPAN_MAX && span > SPAN_MAX + chain.iter().map(|(_, extent)| u64::from(extent.len)).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use pageserver_api::key::CompactKey;
+    use utils::lsn::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn only_scattered_changes_move() {
+        let far = 1 << 20;
+        let values = [
+            // Two images: each is read alone.
+            (1, 1, 0, 100, true),
+            // Changes side by side.
+            (2, 1, 200, 100, false),
+            (2, 2, 300, 100, false),
+            // A large image stays, its far changes move.
+            (3, 1, 400, 8204, true),
+            (1, 2, far, 100, true),
+            (3, 2, far * 2, 100, false),
+            (3, 3, far * 3, 120, false),
+            // Of two with one LSN the second counts, and moves; the first stays, with nobody to read it.
+            (4, 1, far * 4, 100, false),
+            (4, 2, far * 4 + 100, 50, false),
+            (4, 2, far * 5, 60, false),
+        ];
+        let mut index = ValueIndex::default();
+        for (key, lsn, position, len, will_init) in values {
+            index.push(CompactKey::from(key), Lsn(lsn), position, len, will_init);
+        }
+        let mut sorted = index.sorted();
+        let moves = Moves::plan(&mut sorted, 10 * far);
+        let expected = [STAYS, STAYS, STAYS, STAYS, STAYS, 0, 100, 220, STAYS, 320];
+        assert_eq!((&moves.places[..], &moves.rounds[..]), (&expected[..], &[0, 380][..]));
+        let positions: Vec<u64> = sorted.iter().map(|version| version.extent.position).collect();
+        let base = 10 * far;
+        assert_eq!(positions, [0, far, 200, 300, 400, base, base + 100, base + 220, base + 320]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Writes image layer files from pages that come in order of key.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use layer_format::header::LayerKind;
+use layer_format::index::IndexEntry;
+use pageserver_api::key::Key;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
+use zstd::bulk::Decompressor;
+
+use super::block_writer::BlockWriter;
+use super::layer_writer::{IndexBuilder, Owner, new_file_id};
+use super::{LayerName, PersistentLayerDesc};
+use crate::config::PageServerConf;
+use crate::context::RequestContext;
+use errors::StorageError;
+use virtual_file::{OpenMode, VirtualFile};
+
+/// Images shorter than this are not worth compressing, in bytes.
+const COMPRESS_LEN_MIN: usize = 128;
+const ZSTD_LEVEL: i32 = 1;
+
+/// An image layer file being written under a temporary name.
+pub struct ImageLayerWriter {
+    owner: Owner,
+    key_range: Range<Key>,
+    lsn: Lsn,
+    path: Utf8PathBuf,
+    writer: BlockWriter,
+    index: IndexBuilder,
+    compressor: zstd::bulk::Compressor<'static>,
+    compressed: Vec<u8>,
+}
+
+impl ImageLayerWriter {
+    /// Starts a layer of the given keys (end exclusive) at `lsn`. The timeline's directory must exist.
+    pub async fn create(
+        conf: &'static PageServerConf,
+        timeline_id: TimelineId,
+        tenant_shard_id: TenantShardId,
+        key_range: Range<Key>,
+        lsn: Lsn,
+        _ctx: &RequestContext,
+    ) -> Result<Self, StorageError> {
+        let owner = Owner { conf, tenant_shard_id, timeline_id };
+        let path = owner.temp_path(&LayerName::Image { key_range: key_range.clone(), lsn });
+        let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
+        let writer = BlockWriter::new(file, new_file_id());
+        let compressor =
+            zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| StorageError::Internal(error.to_string()))?;
+        let (index, compressed) = Default::default();
+        Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed })
+    }
+
+    /// Appends an image, compressed if that saves at least an eighth. Keys ascend.
+    pub async fn put_image(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
+        debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");
+        let compressed = self.compress(image);
+        let stored = if compressed { self.compressed.as_slice() } else { image };
+        self.writer.reserve(stored.len()).await?;
+        let position = self.writer.position();
+        self.writer.push(stored);
+        let len = stored.len() as u32;
+        self.index.push(IndexEntry { key: key.to_compact(), lsn: self.lsn, position, len, flag: compressed });
+        Ok(())
+    }
+
+    /// Compresses into `self.compressed` and says whether that pays. The raw length goes in front.
+    fn compress(&mut self, image: &[u8]) -> bool {
+        if image.len() < COMPRESS_LEN_MIN {
+            return false;
+        }
+        let limit = image.len() - image.len() / 8;
+        self.compressed.clear();
+        self.compressed.extend_from_slice(&(image.len() as u32).to_le_bytes());
+        self.compressed.resize(limit, 0);
+        let body = self.compressed.get_mut(4..).unwrap_or_default();
+        match self.compressor.compress_to_buffer(image, body) {
+            Ok(len) => {
+                self.compressed.truncate(4 + len);
+                true
+            }
+            // The compressor's only failure here is that the result does not fit.
+            Err(_) => false,
+        }
+    }
+
+    /// Number of images so far.
+    pub fn len(&self) -> u64 {
+        self.index.entries()
+    }
+
+    /// Whether there are no images yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of stored images so far.
+    pub fn stored_bytes(&self) -> u64 {
+        self.writer.position()
+    }
+
+    /// Makes the file durable under its temporary name, which is returned. The layer's keys may be narrowed to end at
+    /// `end` if they were not known at the start.
+    pub async fn finish(self, ctx: &RequestContext) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
+        let end = self.key_range.end;
+        self.finish_at(end, ctx).await
+    }
+
+    /// Like [`ImageLayerWriter::finish`], with the layer's keys ending at `end` (exclusive).
+    pub async fn finish_at(
+        mut self,
+        end: Key,
+        _ctx: &RequestContext,
+    ) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
+        let keys = self.key_range.start..end;
+        let lsns = self.lsn..self.lsn + 1;
+        let header = self.owner.header(LayerKind::Image, self.writer.file_id(), keys.clone(), lsns);
+        let size = self.index.finish(&mut self.writer, &header).await?;
+        let Owner { tenant_shard_id, timeline_id, .. } = self.owner;
+        Ok((PersistentLayerDesc::new_image(tenant_shard_id, timeline_id, keys, self.lsn, size), self.path))
+    }
+}
+
+impl std::fmt::Debug for ImageLayerWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageLayerWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// Making one costs more than a page.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+}
+
+/// The raw form of a stored image; `compressed` as in its index entry. `None` if it does not decompress.
+pub(super) fn decompress(stored: bytes::Bytes, compressed: bool) -> Option<bytes::Bytes> {
+    if !compressed {
+        return Some(stored);
+    }
+    let (len, body) = stored.split_first_chunk::<4>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    // A value cannot be longer than that: bounds what damaged input makes us allocate.
+    let len = Some(len).filter(|len| *len <= super::value_index::VALUE_LEN_MAX)?;
+    let raw = DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.as_mut()?.decompress(body, len).ok())?;
+    (raw.len() == len).then(|| raw.into())
+}

@@ -1,0 +1,292 @@
+//! The layer that takes in new values: an index in memory, the values in an ephemeral file.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use camino::Utf8PathBuf;
+use layer_format::header::LayerKind;
+use layer_format::index::IndexEntry;
+use pageserver_api::key::{CompactKey, Key};
+use pageserver_api::keyspace::KeySpace;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
+use utils::sync::gate::{Gate, GateGuard};
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use super::block_writer::BlockWriter;
+use super::delta_writer::DeltaLayerWriter;
+use super::ephemeral_file::EphemeralFile;
+use super::gather::Moves;
+use super::layer_writer::{IndexBuilder, Owner};
+use super::value_index::{POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
+use super::visit::{KeyVersions, collect_versions, compact_bounds};
+use super::{PersistentLayerDesc, ReconstructState};
+use crate::config::PageServerConf;
+use crate::context::RequestContext;
+use crate::l0_flush;
+use errors::StorageError;
+
+/// An open or frozen in-memory layer. Everything in it is lost in a crash, and comes again from the WAL.
+#[derive(Debug)]
+pub struct InMemoryLayer {
+    owner: Owner,
+    start_lsn: Lsn,
+    /// Set once, at freeze; exclusive.
+    end_lsn: OnceLock<Lsn>,
+    file: EphemeralFile,
+    index: RwLock<ValueIndex>,
+    value_bytes: AtomicU64,
+    created: std::time::Instant,
+    _gate: GateGuard,
+}
+
+impl InMemoryLayer {
+    /// An empty layer for values from `start_lsn` on. The timeline's directory must exist.
+    pub async fn create(
+        conf: &'static PageServerConf,
+        timeline_id: TimelineId,
+        tenant_shard_id: TenantShardId,
+        start_lsn: Lsn,
+        gate: &Gate,
+        cancel: &CancellationToken,
+        _ctx: &RequestContext,
+    ) -> anyhow::Result<InMemoryLayer> {
+        let gate = gate.enter()?;
+        if cancel.is_cancelled() {
+            return Err(StorageError::Shutdown.into());
+        }
+        let owner = Owner { conf, tenant_shard_id, timeline_id };
+        Ok(Self {
+            owner,
+            start_lsn,
+            end_lsn: OnceLock::new(),
+            file: EphemeralFile::create(&owner).await?,
+            index: RwLock::default(),
+            value_bytes: AtomicU64::new(0),
+            created: env::clock::now(),
+            _gate: gate,
+        })
+    }
+
+    /// First LSN of the layer.
+    pub fn start_lsn(&self) -> Lsn {
+        self.start_lsn
+    }
+
+    /// End of the layer's LSNs, exclusive, once it is frozen.
+    pub fn end_lsn(&self) -> Option<Lsn> {
+        self.end_lsn.get().copied()
+    }
+
+    /// Bytes of values taken in.
+    pub fn size(&self) -> u64 {
+        self.value_bytes.load(Ordering::Relaxed)
+    }
+
+    /// When the layer was created.
+    pub fn created(&self) -> std::time::Instant {
+        self.created
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.index.read().len()
+    }
+
+    /// Whether the layer has no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory of the index in bytes.
+    pub fn index_memory(&self) -> usize {
+        self.index.read().memory()
+    }
+
+    /// Takes in a batch. Readers see all of it or nothing. On error nothing of it is taken and nothing earlier is
+    /// lost; the call may be repeated.
+    ///
+    /// # Panics
+    /// If the layer is frozen.
+    pub async fn put_batch(&self, batch: SerializedValueBatch, _ctx: &RequestContext) -> anyhow::Result<()> {
+        let mut writer = self.file.writer().lock().await;
+        assert!(self.end_lsn.get().is_none(), "values are put into a frozen layer");
+        check_limits(&batch, writer.position())?;
+        writer.reserve(batch.buffer_size()).await?;
+        // No await from here on: the batch gets in whole even if this future is dropped.
+        let base = writer.position();
+        writer.push(batch.raw());
+        let mut index = self.index.write();
+        let indexed = batch.len() - usize::from(fault::planted(fault::Bug::DropLastOfBatch));
+        for meta in batch.metadata().iter().take(indexed) {
+            index.push(meta.key, meta.lsn, base + u64::from(meta.offset), meta.len, meta.will_init);
+        }
+        drop(index);
+        self.value_bytes.fetch_add(batch.buffer_size() as u64, Ordering::Relaxed);
+        batch.recycle();
+        Ok(())
+    }
+
+    /// Ends the layer at `end_lsn` (exclusive).
+    ///
+    /// # Panics
+    /// If it is frozen already, or `end_lsn` is not above its start.
+    pub async fn freeze(&self, end_lsn: Lsn) {
+        assert!(end_lsn > self.start_lsn, "a layer from {} cannot end at {end_lsn}", self.start_lsn);
+        // Under the writer's lock, so that no batch is half-way in.
+        let _writer = self.file.writer().lock().await;
+        let fresh = self.end_lsn.set(end_lsn).is_ok();
+        assert!(fresh, "the layer is frozen twice");
+    }
+
+    /// Makes the frozen layer a durable delta layer file under a temporary name in the timeline's directory, which the
+    /// caller renames. `None` if `key_range` is given and the layer has no key in it.
+    ///
+    /// Without a key range the values stay where they are: the ephemeral file gets an index and becomes the layer
+    /// file; only chains of changes that lie scattered are written once more, together. With one, the values of these
+    /// keys are copied. On error the layer stays readable and the call may be repeated.
+    pub async fn write_to_disk(
+        &self,
+        ctx: &RequestContext,
+        key_range: Option<Range<Key>>,
+        l0_flush: &l0_flush::Inner,
+        gate: &Gate,
+        cancel: CancellationToken,
+    ) -> anyhow::Result<Option<(PersistentLayerDesc, Utf8PathBuf)>> {
+        let end_lsn = self.end_lsn().ok_or_else(|| StorageError::Internal("the layer is not frozen".to_owned()))?;
+        let _permit = l0_flush.acquire().await?;
+        let _guard = gate.enter()?;
+        if cancel.is_cancelled() {
+            return Err(StorageError::Shutdown.into());
+        }
+        let lsn_range = self.start_lsn..end_lsn;
+        match key_range {
+            None => self.seal(lsn_range).await.map(Some),
+            Some(keys) => self.copy_out(keys, lsn_range, ctx).await,
+        }
+    }
+
+    async fn seal(&self, lsn_range: Range<Lsn>) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
+        let mut writer = self.file.writer().lock().await;
+        // The disk has work while the index is sorted.
+        writer.start_writeback();
+        let mut index = IndexBuilder::default();
+        if !writer.is_ended() {
+            self.push_chains_together(&mut writer, &mut index).await?;
+        }
+        let keys = Key::MIN..Key::MAX;
+        let header = self.owner.header(LayerKind::Delta, writer.file_id(), keys.clone(), lsn_range.clone());
+        let file_size = index.finish(&mut writer, &header).await?;
+        let Owner { tenant_shard_id, timeline_id, .. } = self.owner;
+        let desc = PersistentLayerDesc::new_delta(tenant_shard_id, timeline_id, keys, lsn_range, file_size);
+        let path = self.owner.temp_path(&desc.layer_name());
+        self.file.keep_as(&path).await?;
+        Ok((desc, path))
+    }
+
+    /// Fills `index` with all values, after copying scattered chains together behind the values.
+    async fn push_chains_together(
+        &self,
+        writer: &mut BlockWriter,
+        index: &mut IndexBuilder,
+    ) -> Result<(), StorageError> {
+        // The layer is frozen: what is read of the index in several goes fits together.
+        let (mut sorted, only_images) = {
+            let index = self.index.read();
+            (index.sorted(), index.only_images())
+        };
+        if !only_images {
+            let moves = Moves::plan(&mut sorted, writer.position());
+            moves.make(&self.index, self.file.source(), writer).await?;
+        }
+        for version in sorted.iter() {
+            index.push(entry(&version, version.extent.position));
+        }
+        Ok(())
+    }
+
+    async fn copy_out(
+        &self,
+        keys: Range<Key>,
+        lsn_range: Range<Lsn>,
+        ctx: &RequestContext,
+    ) -> anyhow::Result<Option<(PersistentLayerDesc, Utf8PathBuf)>> {
+        let Some((first, last)) = compact_bounds(&keys) else { return Ok(None) };
+        let versions = self.index.read().range(first, last);
+        if versions.is_empty() {
+            return Ok(None);
+        }
+        let Owner { conf, tenant_shard_id, timeline_id } = self.owner;
+        let mut writer = DeltaLayerWriter::create(conf, timeline_id, tenant_shard_id, keys, lsn_range, ctx).await?;
+        for group in versions.chunks(1024) {
+            let extents: Vec<_> = group.iter().map(|version| version.extent).collect();
+            let (values, _) = self.file.source().read_values(&extents).await?;
+            for (version, value) in group.iter().zip(values) {
+                writer.put_serialized(version.key, version.lsn, &value, version.will_init).await?;
+            }
+        }
+        Ok(Some(writer.finish(ctx).await?))
+    }
+
+    /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`, newest first, of each key
+    /// until nothing older is needed.
+    pub async fn get_values_reconstruct_data(
+        &self,
+        keyspace: &KeySpace,
+        lsn_range: Range<Lsn>,
+        state: &mut ReconstructState,
+        _ctx: &RequestContext,
+    ) -> Result<(), StorageError> {
+        let mut wanted: Vec<KeyVersions> = Vec::new();
+        for range in keyspace.ranges() {
+            let Some((first, last)) = compact_bounds(range) else { continue };
+            if first == last {
+                let key = Key::from_compact(first);
+                if !state.is_complete(&key) {
+                    let mut versions = self.index.read().needed(first, lsn_range.end);
+                    versions.retain(|version| version.lsn >= lsn_range.start);
+                    push_wanted(key, &versions, &mut wanted);
+                }
+                continue;
+            }
+            let versions = self.index.read().range(first, last);
+            let entries = versions.iter().map(|version| entry(version, version.extent.position));
+            collect_versions(entries, &lsn_range, state, &mut wanted);
+        }
+        super::visit::read_versions(self.file.source(), wanted, state).await
+    }
+
+    /// All versions of the layer as (key, LSN, needs no earlier version), in order.
+    pub fn versions(&self) -> Vec<(CompactKey, Lsn, bool)> {
+        let index = self.index.read();
+        index.sorted().iter().map(|version| (version.key, version.lsn, version.will_init)).collect()
+    }
+}
+
+fn push_wanted(key: Key, versions: &[Version], wanted: &mut Vec<KeyVersions>) {
+    if !versions.is_empty() {
+        let versions = versions.iter().map(|version| entry(version, version.extent.position)).collect();
+        wanted.push(KeyVersions { key, versions });
+    }
+}
+
+fn entry(version: &Version, position: u64) -> IndexEntry {
+    IndexEntry { key: version.key, lsn: version.lsn, position, len: version.extent.len, flag: version.will_init }
+}
+
+fn check_limits(batch: &SerializedValueBatch, position: u64) -> Result<(), StorageError> {
+    if position + batch.buffer_size() as u64 > POSITION_MAX {
+        return Err(StorageError::Invalid(format!("an in-memory layer holds at most {POSITION_MAX} bytes")));
+    }
+    match batch.metadata().iter().find(|meta| meta.len as usize > VALUE_LEN_MAX) {
+        Some(meta) => Err(StorageError::Invalid(format!(
+            "the value of key {:?} at LSN {} has {} bytes, at most {VALUE_LEN_MAX} are possible",
+            meta.key, meta.lsn, meta.len
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,283 @@
+//! An open layer file, local or in the bucket: header, footer, fences; index pages through the page cache; blocks on
+//! demand.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use camino::Utf8Path;
+use layer_format::FormatError;
+use layer_format::block::{BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_start};
+use layer_format::fences::{FENCE_LEN, Fences};
+use layer_format::footer::Footer;
+use layer_format::header::{Header, LayerKind};
+use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPage};
+use pageserver_api::key::{CompactKey, Key};
+use utils::lsn::Lsn;
+
+use super::block_source::{BlockSource, Extent};
+use super::remote_file::{RemoteFile, RemoteObject};
+use super::visit::compact_bounds;
+use super::{LayerIdentity, PersistentLayerDesc};
+use crate::page_cache::{CachedFile, PageCache};
+use errors::StorageError;
+use metrics::METRICS;
+use remote_storage::RequestClass;
+use virtual_file::{OpenMode, VirtualFile};
+
+/// The tail of a file in the bucket is fetched as a whole up to this size; of a longer one first the end only.
+const TAIL_BYTES_MAX: u64 = 16 << 20;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct LayerFile {
+    source: BlockSource,
+    header: Header,
+    footer: Footer,
+    fences: Fences,
+    file_size: u64,
+    cached: CachedFile,
+}
+
+fn corrupt(file: &VirtualFile, offset: u64, error: FormatError) -> StorageError {
+    METRICS.corrupt_blocks.inc();
+    StorageError::Corrupt { path: file.path(), offset, reason: error.0 }
+}
+
+/// Reads one block as it is, without knowing the file's id yet.
+async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, StorageError> {
+    let unit = file.align();
+    let offset = block * BLOCK_SIZE as u64;
+    let start = offset / unit * unit;
+    let buf = file.start_read(start, unit as usize).await.map_err(|source| file.error("read", start, source))?;
+    let from = (offset - start) as usize;
+    buf.get(from..from + BLOCK_SIZE).map(<[u8]>::to_vec).ok_or_else(|| StorageError::Corrupt {
+        path: file.path(),
+        offset,
+        reason: "the file ends inside a block".to_owned(),
+    })
+}
+
+/// What tells the file at `path` from any other.
+pub async fn read_identity(path: &Utf8Path) -> Result<LayerIdentity, StorageError> {
+    Ok(LayerFile::open(path, &Arc::default()).await?.identity())
+}
+
+/// What tells the object from any other, as its header and footer say, if it is the layer `desc`.
+pub async fn read_remote_identity(
+    object: &RemoteObject,
+    desc: &PersistentLayerDesc,
+) -> Result<LayerIdentity, StorageError> {
+    let (size, name) = (BLOCK_SIZE as u64, object.storage.name_of(&object.path));
+    let corrupt =
+        |block: u64, reason: String| StorageError::Corrupt { path: name.clone().into(), offset: block * size, reason };
+    let last = (desc.file_size / size).checked_sub(1).filter(|last| *last > 0);
+    let last = last.ok_or_else(|| corrupt(0, format!("{} bytes are no layer", desc.file_size)))?;
+    let block = |number: u64| {
+        let range = number * size..(number + 1) * size;
+        object.storage.get_range(RequestClass::Scrub, &object.path, range)
+    };
+    let (header, footer) = (block(0).await?, block(last).await?);
+    let header = Header::decode(&header).map_err(|error| corrupt(0, error.0))?;
+    let footer = Footer::decode(&footer, last).map_err(|error| corrupt(last, error.0))?;
+    check_layout(&header, &footer, last).map_err(|error| corrupt(last, error.0))?;
+    if desc_of(&header, desc.file_size) != *desc {
+        return Err(corrupt(0, "it is another layer, as its header says".to_owned()));
+    }
+    Ok(LayerIdentity { file_id: header.file_id.0, tail_offset: footer.index_block * size })
+}
+
+fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
+    let Header { kind, tenant_shard_id, timeline_id, key_range, lsn_range, .. } = header.clone();
+    let is_delta = kind == LayerKind::Delta;
+    PersistentLayerDesc { tenant_shard_id, timeline_id, key_range, lsn_range, is_delta, file_size }
+}
+
+impl LayerFile {
+    /// Opens a layer file of any owner, verifying header, footer and fences. Its index pages are kept in `pages`.
+    pub(super) async fn open(path: &Utf8Path, pages: &Arc<PageCache>) -> Result<Self, StorageError> {
+        let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
+        let file_size = file.size()?;
+        let last = (file_size / BLOCK_SIZE as u64).checked_sub(1);
+        let Some(last) = last.filter(|last| *last > 0 && file_size.is_multiple_of(BLOCK_SIZE as u64)) else {
+            let reason = format!("{file_size} bytes are no whole number of blocks: not a layer file, or cut short");
+            return Err(StorageError::Corrupt { path: path.to_owned(), offset: file_size, reason });
+        };
+        let header = read_raw_block(&file, 0).await?;
+        let header = Header::decode(&header).map_err(|error| corrupt(&file, 0, error))?;
+        let offset = last * BLOCK_SIZE as u64;
+        let footer = read_raw_block(&file, last).await?;
+        let footer = Footer::decode(&footer, last).map_err(|error| corrupt(&file, offset, error))?;
+        check_layout(&header, &footer, last).map_err(|error| corrupt(&file, offset, error))?;
+        let source = BlockSource::new(Arc::clone(&file), header.file_id, None);
+        let mut fences = source.read_payload(footer.fences_block, last).await?;
+        fences.truncate(footer.fences_len as usize);
+        let fences = Fences::decode(&fences, footer.index_pages)
+            .map_err(|error| corrupt(&file, footer.fences_block * BLOCK_SIZE as u64, error))?;
+        Ok(Self { source, header, footer, fences, file_size, cached: pages.file() })
+    }
+
+    /// Opens a file that must be the layer `desc`.
+    pub(super) async fn open_as(
+        path: &Utf8Path,
+        desc: &PersistentLayerDesc,
+        pages: &Arc<PageCache>,
+    ) -> Result<Self, StorageError> {
+        let file = Self::open(path, pages).await?;
+        let found = file.desc();
+        if found == *desc || fault::planted(fault::Bug::IgnoreIdentity) {
+            return Ok(file);
+        }
+        let reason = format!("the file is another layer: expected {desc:?}, found {found:?}");
+        Err(StorageError::Corrupt { path: path.to_owned(), offset: 0, reason })
+    }
+
+    /// Opens the layer `desc` in the bucket. What is at `identity.tail_offset` is all that is fetched, if it is not too
+    /// long; there is no need of the header, since every block is checked against the file's id.
+    pub(super) async fn open_remote(
+        remote: Arc<RemoteFile>,
+        desc: &PersistentLayerDesc,
+        identity: LayerIdentity,
+        generation: u32,
+    ) -> Result<Self, StorageError> {
+        let layout = TailLayout::of(identity, desc.file_size).ok_or_else(|| {
+            let reason = format!("an index at {} cannot be in {} bytes", identity.tail_offset, desc.file_size);
+            StorageError::Corrupt { path: remote.name(), offset: identity.tail_offset, reason }
+        })?;
+        let TailLayout { index_block, index_pages, fences_block, last } = layout;
+        let ahead = if desc.file_size - identity.tail_offset <= TAIL_BYTES_MAX { index_block } else { fences_block };
+        let footer = remote.read_last(ahead..last + 1).await?;
+        let cached = remote.resources().pages.file();
+        let source = BlockSource::remote(Arc::clone(&remote), FileId(identity.file_id));
+        let footer = Footer::decode(&footer, last).map_err(|error| source.corrupt(last, error.0))?;
+        let found = (footer.file_id.0, footer.index_block, footer.index_pages, footer.fences_block);
+        if found != (identity.file_id, index_block, index_pages, fences_block) {
+            return Err(source.corrupt(last, "the footer is of another file"));
+        }
+        let mut fences = source.read_payload(fences_block, last).await?;
+        fences.truncate(footer.fences_len as usize);
+        let fences = Fences::decode(&fences, index_pages).map_err(|error| source.corrupt(fences_block, error.0))?;
+        let header = Header {
+            kind: if desc.is_delta { LayerKind::Delta } else { LayerKind::Image },
+            generation,
+            file_id: footer.file_id,
+            tenant_shard_id: desc.tenant_shard_id,
+            timeline_id: desc.timeline_id,
+            key_range: desc.key_range.clone(),
+            lsn_range: desc.lsn_range.clone(),
+        };
+        Ok(Self { source, header, footer, fences, file_size: desc.file_size, cached })
+    }
+
+    pub(super) fn source(&self) -> &BlockSource {
+        &self.source
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    pub(super) fn desc(&self) -> PersistentLayerDesc {
+        desc_of(&self.header, self.file_size)
+    }
+
+    pub(super) fn identity(&self) -> LayerIdentity {
+        let tail_offset = self.footer.index_block * BLOCK_SIZE as u64;
+        LayerIdentity { file_id: self.header.file_id.0, tail_offset }
+    }
+
+    pub(super) fn pages(&self) -> u32 {
+        self.footer.index_pages
+    }
+
+    fn page_block(&self, page: u32) -> u64 {
+        self.footer.index_block + u64::from(page) * INDEX_PAGE_BLOCKS
+    }
+
+    /// The payload of an index page.
+    pub(super) async fn index_page(&self, page: u32) -> Result<Bytes, StorageError> {
+        if let Some(bytes) = self.cached.get(page) {
+            return Ok(bytes);
+        }
+        let extent = Extent { position: block_start(self.page_block(page)), len: INDEX_PAGE_SIZE as u32 };
+        let (values, _) = self.source.read_values(&[extent]).await?;
+        let bytes = values.into_iter().next().unwrap_or_default();
+        self.cached.insert(page, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Decodes an index page that [`LayerFile::index_page`] returned.
+    pub(super) fn decode<'a>(&self, page: u32, bytes: &'a [u8]) -> Result<IndexPage<'a>, StorageError> {
+        IndexPage::decode(bytes).map_err(|error| self.source.corrupt(self.page_block(page), error.0))
+    }
+
+    /// All entries with keys in `keys`, in order of (key, LSN).
+    pub(super) async fn entries(&self, keys: &Range<Key>) -> Result<Vec<IndexEntry>, StorageError> {
+        match compact_bounds(keys) {
+            Some((first, last)) => self.entries_between(first, last).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn entries_between(&self, first: CompactKey, last: CompactKey) -> Result<Vec<IndexEntry>, StorageError> {
+        let mut found = Vec::new();
+        let start = self.fences.page_of(first, Lsn(0)) as u32;
+        for page in start..self.pages() {
+            if page > start && self.fences.first_of(page as usize).is_none_or(|(key, _)| key > last) {
+                break;
+            }
+            let bytes = self.index_page(page).await?;
+            let index = self.decode(page, &bytes)?;
+            let from = index.lower_bound(first, Lsn(0));
+            found.extend(index.iter_from(from).take_while(|entry| entry.key <= last));
+        }
+        Ok(found)
+    }
+}
+
+/// Where the parts of a file's tail are, which follows from where it begins and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TailLayout {
+    index_block: u64,
+    index_pages: u32,
+    fences_block: u64,
+    last: u64,
+}
+
+impl TailLayout {
+    fn of(identity: LayerIdentity, file_size: u64) -> Option<Self> {
+        let size = BLOCK_SIZE as u64;
+        let blocks = file_size.checked_sub(identity.tail_offset)? / size;
+        let whole = identity.tail_offset.is_multiple_of(size) && file_size.is_multiple_of(size);
+        let index_block = identity.tail_offset / size;
+        // A page takes its blocks and a fence, and behind the fences comes the footer.
+        let fence_blocks = |pages: u64| (pages * FENCE_LEN as u64).div_ceil(BLOCK_PAYLOAD as u64);
+        let needed = |pages: u64| pages * INDEX_PAGE_BLOCKS + fence_blocks(pages) + 1;
+        let guess = blocks * BLOCK_PAYLOAD as u64 / (INDEX_PAGE_BLOCKS * BLOCK_PAYLOAD as u64 + FENCE_LEN as u64);
+        let pages = (guess.saturating_sub(2)..=guess).rev().find(|pages| needed(*pages) == blocks)?;
+        let fences_block = index_block + pages * INDEX_PAGE_BLOCKS;
+        let last = (file_size / size).checked_sub(1)?;
+        (whole && index_block > 0).then_some(Self {
+            index_block,
+            index_pages: u32::try_from(pages).ok()?,
+            fences_block,
+            last,
+        })
+    }
+}
+
+fn check_layout(header: &Header, footer: &Footer, last: u64) -> Result<(), FormatError> {
+    let index_end = footer.index_block + u64::from(footer.index_pages) * INDEX_PAGE_BLOCKS;
+    let fence_blocks = footer.fences_len.div_ceil(BLOCK_PAYLOAD as u64);
+    if header.file_id != footer.file_id || header.file_id == FileId(0) {
+        return Err(FormatError("header and footer are of different files".to_owned()));
+    }
+    if index_end != footer.fences_block || footer.fences_block + fence_blocks != last {
+        return Err(FormatError("the parts of the file do not join".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Ends a layer file: index pages, fences, footer, header, and the sync that makes it durable.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use camino::Utf8PathBuf;
+use layer_format::block::FileId;
+use layer_format::fences::Fences;
+use layer_format::footer::Footer;
+use layer_format::header::{Header, LayerKind};
+use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPageBuilder};
+use pageserver_api::key::Key;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
+
+use super::LayerName;
+use super::block_writer::BlockWriter;
+use crate::config::PageServerConf;
+use errors::StorageError;
+use virtual_file::fs::TEMP_SUFFIX;
+
+/// Bytes of index pages that lie together in memory before they are written.
+const PAGES_PIECE: usize = 1 << 20;
+
+/// Whose layer is written, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) conf: &'static PageServerConf,
+    pub(super) tenant_shard_id: TenantShardId,
+    pub(super) timeline_id: TimelineId,
+}
+
+impl Owner {
+    pub(super) fn timeline_path(&self) -> Utf8PathBuf {
+        self.conf.timeline_path(&self.tenant_shard_id, &self.timeline_id)
+    }
+
+    /// A path for a layer that is not complete. Unique within the process; leftovers of others are removed at start.
+    pub(super) fn temp_path(&self, name: &LayerName) -> Utf8PathBuf {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.timeline_path().join(format!("{name}.{number}{TEMP_SUFFIX}"))
+    }
+
+    pub(super) fn header(&self, kind: LayerKind, file_id: FileId, keys: Range<Key>, lsns: Range<Lsn>) -> Header {
+        Header {
+            kind,
+            generation: 1,
+            file_id,
+            tenant_shard_id: self.tenant_shard_id,
+            timeline_id: self.timeline_id,
+            key_range: keys,
+            lsn_range: lsns,
+        }
+    }
+}
+
+/// Gathers index entries in order of (key, LSN) into pages of whole blocks.
+#[derive(Debug, Default)]
+pub(super) struct IndexBuilder {
+    page: IndexPageBuilder,
+    fences: Fences,
+    /// Pages in pieces of about [`PAGES_PIECE`] bytes, so that they need not move as they become more.
+    pages: Vec<Vec<u8>>,
+    entries: u64,
+    value_bytes: u64,
+}
+
+impl IndexBuilder {
+    pub(super) fn push(&mut self, entry: IndexEntry) {
+        if !self.page.push(entry) {
+            self.end_page();
+            let taken = self.page.push(entry);
+            debug_assert!(taken, "an empty page takes any entry");
+        }
+        self.entries += 1;
+        self.value_bytes += u64::from(entry.len);
+    }
+
+    fn end_page(&mut self) {
+        if let Some(first) = self.page.first() {
+            self.fences.push(first.key, first.lsn);
+            if self.pages.last().is_none_or(|piece| piece.len() >= PAGES_PIECE) {
+                self.pages.push(Vec::with_capacity(PAGES_PIECE + 2 * INDEX_PAGE_SIZE));
+            }
+            if let Some(piece) = self.pages.last_mut() {
+                self.page.finish_into(piece);
+                piece.resize(piece.len().next_multiple_of(INDEX_PAGE_SIZE), 0);
+            }
+        }
+    }
+
+    /// Number of entries so far.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Appends the index to the values in `writer`, writes all out and makes it durable. Returns the file's length.
+    ///
+    /// May be called again after an error. If the index was in already, the new one is not looked at; else the file
+    /// then has a dead piece of an index inside.
+    pub(super) async fn finish(mut self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
+        if !writer.is_ended() {
+            self.append_to(writer).await?;
+        }
+        let file_size = writer.flush_and_cut().await?;
+        writer.write_header(header).await?;
+        if !fault::planted(fault::Bug::PublishUnsyncedLayer) {
+            writer.file().sync().await?;
+        }
+        Ok(file_size)
+    }
+
+    async fn append_to(&mut self, writer: &mut BlockWriter) -> Result<(), StorageError> {
+        self.end_page();
+        writer.pad_block().await?;
+        let index_block = writer.block();
+        for piece in &self.pages {
+            writer.append(piece).await?;
+        }
+        let fences_block = writer.block();
+        debug_assert_eq!(fences_block, index_block + self.fences.len() as u64 * INDEX_PAGE_BLOCKS);
+        let fences = self.fences.encode();
+        writer.append(&fences).await?;
+        writer.pad_block().await?;
+        let footer = Footer {
+            file_id: writer.file_id(),
+            index_block,
+            index_pages: self.fences.len() as u32,
+            fences_block,
+            fences_len: fences.len() as u64,
+            entries: self.entries,
+            value_bytes: self.value_bytes,
+        };
+        writer.end_with(&footer.encode(writer.block())).await
+    }
+}
+
+/// A fresh id for a layer file.
+pub(super) fn new_file_id() -> FileId {
+    FileId(env::random::u64())
+}

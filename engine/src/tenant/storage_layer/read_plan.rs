@@ -1,0 +1,101 @@
+//! What a visit of a layer will read, as its index tells, so that the data of several layers can be fetched together.
+
+use std::ops::Range;
+
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
+use utils::lsn::Lsn;
+
+use super::block_source::Extent;
+use super::visit::{KeyVersions, cached_base, collect_versions};
+use super::{DeltaLayer, ImageLayer, ReconstructState};
+use errors::StorageError;
+
+/// Bytes of one layer that are fetched together with other layers' at most.
+const PREFETCH_BYTES_MAX: u64 = 4 << 20;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct ReadPlan {
+    extents: Vec<Extent>,
+    complete: KeySpaceBuilder,
+}
+
+impl ReadPlan {
+    /// Keys of which nothing older is needed.
+    pub(crate) fn complete(&self) -> KeySpace {
+        self.complete.clone().build()
+    }
+
+    /// What to read, in order of place; nothing if it is too much to be read ahead.
+    fn extents(mut self) -> Vec<Extent> {
+        if self.extents.iter().map(|extent| u64::from(extent.len)).sum::<u64>() > PREFETCH_BYTES_MAX {
+            return Vec::new();
+        }
+        self.extents.sort_unstable();
+        self.extents
+    }
+}
+
+impl DeltaLayer {
+    /// What a visit would read.
+    pub(crate) async fn plan_read(
+        &self,
+        keyspace: &KeySpace,
+        lsn_range: &Range<Lsn>,
+        state: &ReconstructState,
+    ) -> Result<ReadPlan, StorageError> {
+        let mut wanted: Vec<KeyVersions> = Vec::new();
+        for range in keyspace.ranges() {
+            let entries = self.file().entries(range).await?;
+            collect_versions(entries.into_iter(), lsn_range, state, &mut wanted);
+        }
+        let mut plan = ReadPlan::default();
+        for mut key in wanted {
+            let is_complete =
+                cached_base(&mut key, state).is_some() || key.versions.last().is_some_and(|last| last.flag);
+            if is_complete {
+                plan.complete.add_key(key.key);
+            }
+            let places = key.versions.iter().map(|entry| Extent { position: entry.position, len: entry.len });
+            plan.extents.extend(places);
+        }
+        Ok(plan)
+    }
+
+    /// Has what `plan` tells of cached.
+    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
+        self.file().source().prefetch(&plan.extents()).await
+    }
+}
+
+impl ImageLayer {
+    /// What a visit would read.
+    pub(crate) async fn plan_read(
+        &self,
+        keyspace: &KeySpace,
+        lsn_range: &Range<Lsn>,
+        state: &ReconstructState,
+    ) -> Result<ReadPlan, StorageError> {
+        let mut plan = ReadPlan::default();
+        let lsn = self.lsn();
+        if !lsn_range.contains(&lsn) {
+            return Ok(plan);
+        }
+        for range in keyspace.ranges() {
+            for entry in self.file().entries(range).await? {
+                let key = Key::from_compact(entry.key);
+                plan.complete.add_key(key);
+                if !state.is_complete(&key) && state.cached(&key, lsn).is_none() {
+                    plan.extents.push(Extent { position: entry.position, len: entry.len });
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Has what `plan` tells of cached.
+    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
+        self.file().source().prefetch(&plan.extents()).await
+    }
+}

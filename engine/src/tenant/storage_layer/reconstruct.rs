@@ -1,0 +1,147 @@
+//! What a read has found so far of the pages that it rebuilds.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
+use pageserver_api::record::WalRecord;
+use pageserver_api::value::Value;
+use utils::lsn::Lsn;
+
+use crate::page_cache::CachedTimeline;
+
+/// The versions of one key that a read needs, gathered from new to old.
+#[derive(Debug, Default)]
+pub struct KeyHistory {
+    /// The newest whole image at or below the LSN read, once found.
+    pub image: Option<(Lsn, Bytes)>,
+    /// Changes after the image (or after a change that needs no earlier version), newest first.
+    pub records: Vec<(Lsn, WalRecord)>,
+    /// Whether the cache has what is to be rebuilt.
+    pub(crate) cached: bool,
+    /// Older versions are needed, up to this LSN, but were left out: together they would take too much memory.
+    pub(crate) rest: Option<Lsn>,
+    /// Bytes of the records, as they are stored.
+    pub(crate) bytes: u64,
+}
+
+impl KeyHistory {
+    /// Whether no older version is needed, or none is wanted.
+    pub fn is_complete(&self) -> bool {
+        self.rest.is_some() || self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
+    }
+
+    /// The LSN of the newest version found.
+    pub(crate) fn newest(&self) -> Option<Lsn> {
+        self.records.first().map(|(lsn, _)| *lsn).or(self.image.as_ref().map(|(lsn, _)| *lsn))
+    }
+
+    /// Adds the next older version.
+    pub fn push(&mut self, lsn: Lsn, value: Value) {
+        debug_assert!(!self.is_complete(), "versions below a complete history are not read");
+        debug_assert!(self.records.last().is_none_or(|(newer, _)| *newer > lsn), "versions come from new to old");
+        match value {
+            Value::Image(image) => self.image = Some((lsn, image)),
+            Value::WalRecord(record) => self.records.push((lsn, record)),
+        }
+    }
+}
+
+/// The histories of all keys of a vectored read.
+#[derive(Debug, Default)]
+pub struct ReconstructState {
+    keys: BTreeMap<Key, KeyHistory>,
+    /// Data reads issued so far (not counting index pages).
+    pub data_reads: u64,
+    /// Layers looked into so far.
+    pub(crate) layers_visited: u32,
+    /// Where rebuilt pages may be found.
+    cache: Option<CachedTimeline>,
+    /// Bytes of records that are gathered of one key at most, if there is a limit.
+    limit: Option<u64>,
+}
+
+impl ReconstructState {
+    /// Nothing found yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Nothing found yet; rebuilt pages of a timeline are looked up in the cache, and no more than `limit` bytes of
+    /// records are gathered of one key, unless its newest record alone is larger.
+    pub(crate) fn with_cache(cache: Option<CachedTimeline>, limit: u64) -> Self {
+        Self { cache, limit: Some(limit), ..Self::default() }
+    }
+
+    /// How many of the next older versions of `key`, of so many bytes each, are within the limit.
+    pub(crate) fn admit(&mut self, key: Key, lens: impl Iterator<Item = u32>) -> usize {
+        let Some(limit) = self.limit else { return usize::MAX };
+        let history = self.keys.entry(key).or_default();
+        let mut admitted = 0;
+        for len in lens {
+            let bytes = history.bytes + u64::from(len);
+            if bytes > limit && (admitted > 0 || !history.records.is_empty()) {
+                break;
+            }
+            history.bytes = bytes;
+            admitted += 1;
+        }
+        admitted
+    }
+
+    /// The versions of `key` from the one at `lsn` down are left out.
+    pub(crate) fn leave_rest(&mut self, key: Key, lsn: Lsn) {
+        self.keys.entry(key).or_default().rest = Some(lsn);
+    }
+
+    /// The value of `key` with all its versions up to the one at `lsn`, if it is in the cache.
+    pub(crate) fn cached(&self, key: &Key, lsn: Lsn) -> Option<Bytes> {
+        self.cache.as_ref()?.get(key, lsn)
+    }
+
+    /// Adds a value that [`ReconstructState::cached`] has given, as the next older version.
+    pub(crate) fn push_cached(&mut self, key: Key, lsn: Lsn, value: Bytes) {
+        let history = self.keys.entry(key).or_default();
+        history.cached = history.records.is_empty();
+        history.push(lsn, Value::Image(value));
+    }
+
+    /// Adds the next older version of `key`. Returns whether the key is complete now.
+    pub fn push(&mut self, key: Key, lsn: Lsn, value: Value) -> bool {
+        let history = self.keys.entry(key).or_default();
+        history.push(lsn, value);
+        history.is_complete()
+    }
+
+    /// Takes back what was added of the keys in `keyspace` below `end`, as if the layer had not been visited.
+    pub(crate) fn forget_below(&mut self, keyspace: &KeySpace, end: Lsn) {
+        for range in keyspace.ranges() {
+            for (_, history) in self.keys.range_mut(range.clone()) {
+                history.records.retain(|(lsn, _)| *lsn >= end);
+                history.rest = history.rest.filter(|rest| *rest >= end);
+                if history.image.as_ref().is_some_and(|(lsn, _)| *lsn < end) {
+                    history.image = None;
+                    history.cached = false;
+                }
+            }
+        }
+    }
+
+    /// Whether `key` needs no older versions.
+    pub fn is_complete(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(KeyHistory::is_complete)
+    }
+
+    /// All keys that need no older versions.
+    pub fn completed(&self) -> KeySpace {
+        let mut builder = KeySpaceBuilder::default();
+        self.keys.iter().filter(|(_, history)| history.is_complete()).for_each(|(key, _)| builder.add_key(*key));
+        builder.build()
+    }
+
+    /// What was found, by key.
+    pub fn into_histories(self) -> BTreeMap<Key, KeyHistory> {
+        self.keys
+    }
+}

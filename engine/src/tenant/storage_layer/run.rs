@@ -1,0 +1,74 @@
+//! Verified blocks that lie together.
+
+use bytes::Bytes;
+use layer_format::block::BLOCK_SIZE;
+
+use virtual_file::AlignedBuf;
+
+/// Blocks of one read at most.
+pub(super) const READ_BLOCKS_MAX: u64 = 256;
+
+/// Verified blocks that lie together.
+#[derive(Debug)]
+pub(super) struct Run {
+    first: u64,
+    bytes: RunBytes,
+}
+
+#[derive(Debug)]
+enum RunBytes {
+    /// As read: blocks of [`BLOCK_SIZE`], already verified.
+    Disk(AlignedBuf),
+    /// Copied from the writer's memory, perhaps with an incomplete last block.
+    Memory(Vec<u8>),
+    /// From the bucket or a cache of it.
+    Shared(Bytes),
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let bytes = std::mem::replace(&mut self.bytes, RunBytes::Memory(Vec::new()));
+        if let RunBytes::Disk(buf) = bytes
+            && buf.capacity() == READ_BLOCKS_MAX as usize * BLOCK_SIZE
+        {
+            buf.recycle();
+        }
+    }
+}
+
+impl Run {
+    /// Blocks from `first` on as they were read, verified.
+    pub(super) fn read(first: u64, buf: AlignedBuf) -> Self {
+        Self { first, bytes: RunBytes::Disk(buf) }
+    }
+
+    /// Blocks from `first` on, of which the last may be incomplete.
+    pub(super) fn copied(first: u64, bytes: Vec<u8>) -> Self {
+        Self { first, bytes: RunBytes::Memory(bytes) }
+    }
+
+    /// Blocks from `first` on that were verified.
+    pub(super) fn shared(first: u64, bytes: Bytes) -> Self {
+        Self { first, bytes: RunBytes::Shared(bytes) }
+    }
+
+    /// The first block.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Block `number` as it is in the file.
+    pub(super) fn block(&self, number: u64) -> Option<&[u8]> {
+        let start = usize::try_from(number.checked_sub(self.first)?).ok()?.checked_mul(BLOCK_SIZE)?;
+        self.bytes().get(start..start + BLOCK_SIZE)
+    }
+
+    /// All of them.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            RunBytes::Disk(buf) => buf,
+            RunBytes::Memory(bytes) => bytes,
+            RunBytes::Shared(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Making history durable: freeze the open layer, write frozen layers to disk, name them in the manifest.
+//!
+//! The order of effects is what recovery relies on: layer synced under a temporary name, renamed, directory synced,
+//! manifest replaced, and only then does the process believe it. A step that fails leaves all before it in place, and
+//! the next attempt goes on from there.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+use super::publish;
+use super::state::{FlushProgress, Frozen, RecordLsn, TimelineState, Writer, layer_error};
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::task_mgr::TaskKind;
+use crate::tenant::layer_map::Layer;
+use crate::tenant::storage_layer::read_identity;
+use errors::StorageError;
+use metrics::{self, METRICS, StorageOperation};
+use virtual_file::fs;
+
+/// Frozen layers that may wait before whoever takes in values has to.
+const MAX_FROZEN: usize = 2;
+
+/// Freezes what there is and writes everything out.
+pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    let target = {
+        let mut writer = state.writer.lock().await;
+        let target = state.record_lsn();
+        if writer.max_lsn > target.last {
+            let reason =
+                format!("values up to LSN {} are in, but the history is final only to {}", writer.max_lsn, target.last);
+            return Err(StorageError::Invalid(reason));
+        }
+        freeze(state, &mut writer).await;
+        target
+    };
+    join(spawn_write_frozen(state, Some(target))).await
+}
+
+/// Freezes the open layer and starts to write it in the background; waits first if too many are waiting already.
+pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Result<(), StorageError> {
+    if state.layers().frozen.len() >= MAX_FROZEN {
+        join(spawn_write_frozen(state, None)).await?;
+    }
+    freeze(state, writer).await;
+    spawn_write_frozen(state, None);
+    Ok(())
+}
+
+/// Writes frozen layers that are left from an attempt that failed. Does nothing while another one runs.
+pub(super) async fn resume(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    if state.flusher.try_lock().is_err() {
+        return Ok(());
+    }
+    join(spawn_write_frozen(state, None)).await
+}
+
+/// WAL that stores no values moves the durable position too, though not for each record.
+pub(super) async fn note_progress(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    let (record, durable) = (state.record_lsn(), state.disk_consistent());
+    let age = env::clock::now().saturating_duration_since(state.durable_since());
+    if state.layers().open.is_some() || record.last == durable.last || age < state.conf.checkpoint_timeout {
+        return Ok(());
+    }
+    flush(state, &RequestContext::new(TaskKind::LayerFlushTask, DownloadBehavior::Error)).await
+}
+
+/// Ends the open layer at the last record, if there is one.
+async fn freeze(state: &TimelineState, writer: &mut Writer) {
+    let Some(layer) = state.layers().open.clone() else { return };
+    let end = state.record_lsn();
+    let next_start = end.last + 1;
+    layer.freeze(next_start).await;
+    state.update_layers(|layers| {
+        layers.open = None;
+        layers.frozen.push(Frozen { layer, end });
+    });
+    (writer.has_news, writer.put_off) = (false, None);
+    writer.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
+}
+
+/// Writes all frozen layers in a task of its own, which goes on if the caller goes away. With `target`, a position up
+/// to which nothing is in the open layer, that position is made durable too.
+fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> JoinHandle<Result<(), StorageError>> {
+    let (state, panicked) = (Arc::clone(state), Arc::clone(state));
+    let work = async move {
+        let mut result = write_frozen(&state, target).await;
+        if result.as_ref().is_err_and(StorageError::is_disk_full) && state.conf.disk_budget.make_room().await {
+            result = write_frozen(&state, target).await;
+        }
+        if let Err(error) = &result {
+            state.note_error(error);
+            METRICS.storage_operations_errors.of(StorageOperation::LayerFlush).inc();
+            tracing::warn!(timeline = %state.timeline_id, "flush failed, will be tried again: {error}");
+        }
+        result
+    };
+    env::spawn::watched("flush of frozen layers", work, move |reason| panicked.note_panic(reason))
+}
+
+async fn join(task: JoinHandle<Result<(), StorageError>>) -> Result<(), StorageError> {
+    task.await.unwrap_or_else(|error| Err(StorageError::Internal(format!("flush: {error}"))))
+}
+
+async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let ctx = RequestContext::new(TaskKind::LayerFlushTask, DownloadBehavior::Error);
+    let mut progress = state.flusher.lock().await;
+    while let Some(frozen) = state.layers().frozen.first().cloned() {
+        state.check_writable()?;
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LayerFlush));
+        let layer = place(state, &mut progress, &frozen, &ctx).await?;
+        let map = state.layers().map.with_l0(layer).map_err(|error| StorageError::Internal(error.to_string()))?;
+        publish::layers(state, map, frozen.end).await?;
+        *progress = None;
+    }
+    match target.filter(|target| target.last > state.disk_consistent().last) {
+        Some(target) => publish::layers(state, state.layers().map.clone(), target).await,
+        None => Ok(()),
+    }
+}
+
+/// Makes the oldest frozen layer a file that has its name, durably.
+async fn place(
+    state: &TimelineState,
+    progress: &mut Option<FlushProgress>,
+    frozen: &Frozen,
+    ctx: &RequestContext,
+) -> Result<Arc<Layer>, StorageError> {
+    let reached = match progress.take() {
+        Some(reached) => reached,
+        None => write(state, frozen, ctx).await?,
+    };
+    // Each step is noted before the next one may fail: it cannot be done twice.
+    let layer = match progress.insert(reached) {
+        FlushProgress::Named(layer) => Arc::clone(layer),
+        FlushProgress::Written(desc, temp) => {
+            let identity = read_identity(temp).await?;
+            let layer = Arc::new(Layer::new(
+                &state.conf.resources,
+                &state.dir,
+                desc.clone(),
+                state.layer_generation(),
+                identity,
+            ));
+            fs::rename(temp, layer.path()).await?;
+            *progress = Some(FlushProgress::Named(Arc::clone(&layer)));
+            layer
+        }
+    };
+    fs::fsync_dir(&state.dir).await?;
+    Ok(layer)
+}
+
+async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> Result<FlushProgress, StorageError> {
+    let cancel = state.cancel.clone();
+    let written = frozen.layer.write_to_disk(ctx, None, state.l0_flush.inner(), &state.gate, cancel).await;
+    let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
+    let (desc, temp) = written.map_err(layer_error)?.ok_or_else(whole)?;
+    Ok(FlushProgress::Written(desc, temp))
+}

@@ -1,0 +1,175 @@
+//! What a timeline is and how far it has come, for people.
+
+use std::ops::Range;
+
+use pageserver_api::key::Key;
+use pageserver_api::shard::TenantShardId;
+use serde::Serialize;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use super::state::TimelineState;
+use super::upload;
+use crate::tenant::layer_map::Layer;
+
+/// A timeline at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimelineInfo {
+    /// The tenant shard.
+    pub tenant_shard_id: TenantShardId,
+    /// The timeline.
+    pub timeline_id: TimelineId,
+    /// Major version of the cluster.
+    pub pg_version: u32,
+    /// The cluster's own identifier.
+    pub system_identifier: u64,
+    /// Size of a WAL segment in bytes.
+    pub wal_segment_size: u32,
+    /// The timeline that this one continues.
+    pub ancestor_timeline_id: Option<TimelineId>,
+    /// The last LSN that it has in common with its ancestor.
+    pub ancestor_lsn: Option<Lsn>,
+    /// Its own history begins here.
+    pub import_lsn: Lsn,
+    /// Below this LSN nothing is read.
+    pub min_readable_lsn: Lsn,
+    /// History is complete up to here, in memory.
+    pub last_record_lsn: Lsn,
+    /// Start of the last record.
+    pub prev_record_lsn: Lsn,
+    /// History is complete up to here, durably.
+    pub disk_consistent_lsn: Lsn,
+    /// History is complete up to here in the bucket: it survives the loss of the disk.
+    pub remote_consistent_lsn: Option<Lsn>,
+    /// The generation that this server writes under; 0 if there never was a bucket.
+    pub generation: u32,
+    /// Why this server may not write any more: another one has taken the tenant over.
+    pub fenced: Option<String>,
+    /// Number of layer files.
+    pub layers: usize,
+    /// Number of L0 layers among them.
+    pub l0_layers: usize,
+    /// Size of all layer files in bytes.
+    pub layer_bytes: u64,
+    /// Bytes of layers that are whole on this disk.
+    pub resident_bytes: u64,
+    /// Bytes of layers that the bucket has.
+    pub in_bucket_bytes: u64,
+    /// Layers that wait to be uploaded.
+    pub upload_layers: usize,
+    /// Their bytes.
+    pub upload_bytes: u64,
+    /// Why the last upload failed, until one succeeds.
+    pub upload_error: Option<String>,
+    /// In-memory layers that wait to be written.
+    pub frozen_layers: usize,
+    /// Bytes of values in memory and ephemeral files.
+    pub in_memory_bytes: u64,
+}
+
+impl TimelineInfo {
+    pub(super) fn of(state: &TimelineState) -> Self {
+        let layers = state.layers();
+        let (record, durable) = (state.record_lsn(), state.disk_consistent());
+        let upload = state.uploader.as_ref().map(|uploader| uploader.status()).unwrap_or_default();
+        let sum = |counts: fn(&Layer) -> bool| {
+            layers.map.iter().filter(|layer| counts(layer)).map(|layer| layer.desc().file_size).sum()
+        };
+        let open_bytes = layers.open.as_ref().map_or(0, |layer| layer.size());
+        Self {
+            tenant_shard_id: state.tenant_shard_id,
+            timeline_id: state.timeline_id,
+            pg_version: state.origin.pg_version.major(),
+            system_identifier: state.origin.system_identifier,
+            wal_segment_size: state.origin.wal_segment_size,
+            ancestor_timeline_id: state.origin.ancestor.map(|ancestor| ancestor.timeline_id),
+            ancestor_lsn: state.origin.ancestor.map(|ancestor| ancestor.lsn),
+            import_lsn: state.origin.import_lsn,
+            min_readable_lsn: state.origin.consistent_lsn,
+            last_record_lsn: record.last,
+            prev_record_lsn: record.prev,
+            disk_consistent_lsn: durable.last,
+            remote_consistent_lsn: upload::remote_consistent(state),
+            generation: state.generation,
+            fenced: state.uploader.as_ref().and_then(|uploader| uploader.remote().fenced()),
+            layers: layers.map.len(),
+            l0_layers: layers.map.l0_layers().len(),
+            layer_bytes: layers.map.total_size(),
+            resident_bytes: sum(Layer::is_local),
+            in_bucket_bytes: sum(Layer::is_remote),
+            upload_layers: upload.waiting,
+            upload_bytes: upload.waiting_bytes,
+            upload_error: upload.last_error,
+            frozen_layers: layers.frozen.len(),
+            in_memory_bytes: open_bytes + layers.frozen.iter().map(|frozen| frozen.layer.size()).sum::<u64>(),
+        }
+    }
+}
+
+/// What kind of layer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum LayerKind {
+    /// In memory, takes in values.
+    Open,
+    /// In memory, waits to be written.
+    Frozen,
+    /// File with changes.
+    Delta,
+    /// File with images.
+    Image,
+}
+
+/// A layer at one moment.
+#[derive(Clone, Debug)]
+pub struct LayerInfo {
+    /// What kind it is.
+    pub kind: LayerKind,
+    /// Keys covered, end exclusive.
+    pub keys: Range<Key>,
+    /// LSNs covered, end exclusive. That of the open layer is the next one to come.
+    pub lsns: Range<Lsn>,
+    /// Size of the file in bytes, or of the values in memory.
+    pub size: u64,
+    /// Whether it is an L0 layer.
+    pub l0: bool,
+    /// Name of the file.
+    pub file_name: Option<String>,
+    /// Whether it is whole on this disk, or in memory.
+    pub resident: bool,
+    /// Whether the bucket has it.
+    pub in_bucket: bool,
+}
+
+/// All layers of a timeline.
+pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
+    let layers = state.layers();
+    let in_memory = |kind, start: Lsn, last: Lsn, size| LayerInfo {
+        kind,
+        keys: Key::MIN..Key::MAX,
+        lsns: start..(last + 1).max(start),
+        size,
+        l0: true,
+        file_name: None,
+        resident: true,
+        in_bucket: false,
+    };
+    let open = layers.open.iter();
+    let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
+    let frozen = layers.frozen.iter().rev();
+    let frozen = frozen
+        .map(|frozen| in_memory(LayerKind::Frozen, frozen.layer.start_lsn(), frozen.end.last, frozen.layer.size()));
+    let files = layers.map.iter().map(|layer| {
+        let desc = layer.desc();
+        LayerInfo {
+            kind: if desc.is_delta { LayerKind::Delta } else { LayerKind::Image },
+            keys: desc.key_range.clone(),
+            lsns: desc.lsn_range.clone(),
+            size: desc.file_size,
+            l0: desc.is_l0(),
+            file_name: layer.path().file_name().map(str::to_owned),
+            resident: layer.is_local(),
+            in_bucket: layer.is_remote(),
+        }
+    });
+    open.chain(frozen).chain(files).collect()
+}

@@ -1,0 +1,196 @@
+//! Taking in values: the open layer, and when it is rolled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pageserver_api::key::CHECKPOINT_KEY;
+use utils::lsn::Lsn;
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use super::flush;
+use super::state::{TimelineState, Writer, layer_error};
+use crate::context::RequestContext;
+use crate::tenant::storage_layer::{self, InMemoryLayer};
+use errors::StorageError;
+use metrics::METRICS;
+
+/// An idle server's WAL that is kept for a layer which stays open, in bytes.
+const IDLE_DISTANCE_MAX: u64 = 16 << 20;
+/// An idle server's layer is frozen at this age.
+const IDLE_AGE_MAX: Duration = Duration::from_secs(4 * 3600);
+
+/// When the open layer is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RollPolicy {
+    /// At this many bytes of values, or when this many bytes of WAL have gone by.
+    pub checkpoint_distance: u64,
+    /// At this age, once the LSN has advanced.
+    pub checkpoint_timeout: Duration,
+}
+
+/// The open layer as far as rolling is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenLayerStats {
+    /// Bytes of values in it.
+    pub size: u64,
+    /// Bytes of WAL from its start to the last record.
+    pub lsn_distance: u64,
+    /// Time since it was created.
+    pub age: Duration,
+}
+
+/// Why the open layer is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RollReason {
+    /// It would grow too large.
+    Size,
+    /// It spans too much WAL.
+    Distance,
+    /// It is too old.
+    Age,
+}
+
+/// Whether the open layer should be frozen before `incoming` more bytes of values go in.
+pub fn should_roll(policy: RollPolicy, open: OpenLayerStats, incoming: u64) -> Option<RollReason> {
+    if open.size == 0 {
+        None
+    } else if open.size.saturating_add(incoming) > policy.checkpoint_distance {
+        Some(RollReason::Size)
+    } else if open.lsn_distance >= policy.checkpoint_distance {
+        Some(RollReason::Distance)
+    } else if open.age >= policy.checkpoint_timeout && open.lsn_distance > 0 {
+        Some(RollReason::Age)
+    } else {
+        None
+    }
+}
+
+pub(super) async fn put_batch(
+    state: &Arc<TimelineState>,
+    batch: SerializedValueBatch,
+    ctx: &RequestContext,
+) -> Result<(), StorageError> {
+    let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    // Before the writer is locked: room is also made by writing out what it has.
+    tokio::select! {
+        admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
+        () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
+    }
+    let mut writer = state.writer.lock().await;
+    let last = state.record_lsn().last;
+    if first <= last {
+        return Err(StorageError::Invalid(format!(
+            "a value at LSN {first} comes after the history up to {last} is final"
+        )));
+    }
+    if roll_reason(state, &mut writer, batch.buffer_size() as u64).is_some() {
+        flush::roll(state, &mut writer).await?;
+    }
+    let layer = open_layer(state, &writer, ctx).await?;
+    let (max_lsn, values) = (batch.max_lsn(), batch.metadata().len());
+    let has_news = batch.metadata().iter().any(|meta| meta.key != CHECKPOINT_KEY.to_compact());
+    if let Some(observer) = &state.observer {
+        observer.note(batch.metadata());
+    }
+    layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
+    // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
+    // between, as the writer is locked.
+    writer.max_lsn = writer.max_lsn.max(max_lsn);
+    writer.has_news |= has_news;
+    METRICS.wal_ingest_values_committed.inc_by(values as u64);
+    Ok(())
+}
+
+/// See [`Timeline::tend`](super::Timeline::tend).
+pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    storage_layer::release_unused();
+    // Whoever holds it takes in values, and rolls by itself.
+    let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
+    if state.layers().frozen.is_empty() {
+        if roll_reason(state, &mut writer, 0).is_some() {
+            return flush::roll(state, &mut writer).await;
+        }
+        drop(writer);
+        return flush::note_progress(state).await;
+    }
+    drop(writer);
+    flush::resume(state).await
+}
+
+/// Whether a layer that is due by its age alone may stay open for as long once more: it has nothing but counters, which
+/// a server writes that does nothing, no commit waits for it, and little WAL is kept for it.
+fn may_put_off(has_news: bool, lsn_distance: u64, age: Duration) -> bool {
+    !has_news && lsn_distance < IDLE_DISTANCE_MAX && age < IDLE_AGE_MAX
+}
+
+/// Why the open layer should be rolled now; never between the values and the end of a record.
+fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Option<RollReason> {
+    let last = state.record_lsn().last;
+    let open = state.layers().open.clone().filter(|_| writer.max_lsn <= last)?;
+    let policy = RollPolicy {
+        checkpoint_distance: state.conf.checkpoint_distance,
+        checkpoint_timeout: state.conf.checkpoint_timeout,
+    };
+    let now = env::clock::now();
+    let stats = OpenLayerStats {
+        size: open.size(),
+        lsn_distance: last.checked_sub(open.start_lsn()).unwrap_or(0),
+        age: now.saturating_duration_since(writer.put_off.unwrap_or(open.created())),
+    };
+    let reason = should_roll(policy, stats, incoming)?;
+    let age = now.saturating_duration_since(open.created());
+    if reason == RollReason::Age && may_put_off(writer.has_news, stats.lsn_distance, age) {
+        // What comes now waits no longer than if the layer had been rolled.
+        writer.put_off = Some(now);
+        return None;
+    }
+    Some(reason)
+}
+
+async fn open_layer(
+    state: &TimelineState,
+    writer: &Writer,
+    ctx: &RequestContext,
+) -> Result<Arc<InMemoryLayer>, StorageError> {
+    if let Some(open) = &state.layers().open {
+        return Ok(Arc::clone(open));
+    }
+    let TimelineState { conf, timeline_id, tenant_shard_id, gate, cancel, .. } = state;
+    let start: Lsn = writer.next_start;
+    let layer = InMemoryLayer::create(conf, *timeline_id, *tenant_shard_id, start, gate, cancel, ctx);
+    let layer = Arc::new(layer.await.map_err(layer_error)?);
+    state.update_layers(|layers| layers.open = Some(Arc::clone(&layer)));
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_rolled_for_size_distance_or_age_but_never_empty() {
+        let policy = RollPolicy { checkpoint_distance: 100, checkpoint_timeout: Duration::from_secs(10) };
+        let roll = |size, lsn_distance, age, incoming| {
+            should_roll(policy, OpenLayerStats { size, lsn_distance, age: Duration::from_secs(age) }, incoming)
+        };
+        assert_eq!(roll(0, 1000, 1000, 1000), None);
+        assert_eq!(roll(50, 99, 9, 50), None);
+        assert_eq!(roll(50, 0, 0, 51), Some(RollReason::Size));
+        assert_eq!(roll(50, 100, 0, 0), Some(RollReason::Distance));
+        assert_eq!(roll(50, 1, 10, 0), Some(RollReason::Age));
+        assert_eq!(roll(50, 0, 10, 0), None);
+        assert_eq!(roll(1, 0, 0, u64::MAX), Some(RollReason::Size));
+    }
+
+    #[test]
+    fn what_an_idle_server_writes_is_put_off_for_hours_and_some_wal() {
+        let (little, hour) = (IDLE_DISTANCE_MAX - 1, Duration::from_secs(3600));
+        assert!(may_put_off(false, little, hour));
+        assert!(!may_put_off(true, 0, Duration::ZERO), "somebody may wait for it");
+        assert!(!may_put_off(false, IDLE_DISTANCE_MAX, hour) && !may_put_off(false, little, IDLE_AGE_MAX));
+    }
+}

@@ -1,0 +1,320 @@
+//! The manifest: the one small file that says what a timeline consists of.
+//!
+//! It names every layer file with its size and is replaced as a whole, after the layers that it names are durable. So
+//! after a crash the timeline is what the manifest says, and files that it does not name are leftovers. The bytes are
+//! described in `docs/formats.md`.
+
+use std::ops::Range;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use pageserver_api::key::Key;
+use pageserver_api::shard::TenantShardId;
+use postgres_formats::version::PgVersion;
+use serde::{Deserialize, Serialize};
+use utils::bin_ser::BeSer;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use crate::resources::Resources;
+use crate::tenant::layer_map::Layer;
+use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
+use errors::{ErrorKind, StorageError};
+use virtual_file::fs;
+
+/// The manifest's name in its timeline's directory.
+pub const MANIFEST_NAME: &str = "manifest";
+
+/// Up to version 3 of the format a file of this name had what is told about the timeline from outside.
+pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
+
+const MAGIC: [u8; 8] = *b"PGSMANIF";
+const FORMAT_VERSION: u32 = 4;
+/// The oldest version that can be read.
+const OLDEST_VERSION: u32 = 3;
+const HEADER_LEN: usize = 12;
+const CRC_LEN: usize = 4;
+
+/// What is told about a timeline from outside; the server's `walreceiver` reads and writes it. It may hold a password,
+/// so it is never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Told(pub String);
+
+impl Told {
+    /// Whether it is what was written, as far as can be seen: an earlier version kept it without a checksum.
+    pub(crate) fn is_sound(&self) -> bool {
+        serde_json::from_str::<serde::de::IgnoredAny>(&self.0).is_ok()
+    }
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Told").finish_non_exhaustive()
+    }
+}
+
+/// What a timeline is, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Major version of the cluster.
+    #[serde(with = "major_version")]
+    pub pg_version: PgVersion,
+    /// The cluster's own identifier (`system_identifier` of `pg_control`).
+    pub system_identifier: u64,
+    /// Size of a WAL segment in bytes.
+    pub wal_segment_size: u32,
+    /// Whether the cluster has data checksums.
+    pub data_checksums: bool,
+    /// `wal_log_hints` at import.
+    pub wal_log_hints: bool,
+    /// The timeline's own layers begin here: at the LSN of the imported data directory, or where it branches off.
+    pub import_lsn: Lsn,
+    /// Pages are as some server had them from here on. A base backup's copy is consistent only at its end; the history
+    /// of a branch goes back to where that of its ancestor does.
+    pub consistent_lsn: Lsn,
+    /// The timeline that this one continues.
+    pub ancestor: Option<Ancestor>,
+}
+
+impl Origin {
+    /// A cluster as `initdb` makes it by default (segments of 16 MiB, no checksums), whose history begins at `lsn`.
+    pub const fn of_initdb(pg_version: PgVersion, system_identifier: u64, lsn: Lsn) -> Self {
+        Self {
+            pg_version,
+            system_identifier,
+            wal_segment_size: 16 << 20,
+            data_checksums: false,
+            wal_log_hints: false,
+            import_lsn: lsn,
+            consistent_lsn: lsn,
+            ancestor: None,
+        }
+    }
+}
+
+/// Where a timeline branches off another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestor {
+    /// The other timeline.
+    pub timeline_id: TimelineId,
+    /// The last LSN that both have in common.
+    pub lsn: Lsn,
+}
+
+/// A layer file as the manifest names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerEntry {
+    /// Whether it is a delta layer; otherwise it is an image layer.
+    pub is_delta: bool,
+    /// Keys covered, end exclusive.
+    pub keys: (Key, Key),
+    /// LSNs covered, end exclusive; one LSN for an image layer.
+    pub lsns: (Lsn, Lsn),
+    /// Generation in the file's name.
+    pub generation: u32,
+    /// Size of the file in bytes.
+    pub file_size: u64,
+    /// What tells the file from any other.
+    pub identity: LayerIdentity,
+}
+
+/// A manifest's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The tenant shard, so that a file in the wrong place is noticed.
+    pub tenant_shard_id: TenantShardId,
+    /// The timeline.
+    pub timeline_id: TimelineId,
+    /// The generation that wrote this; 0 where there is no bucket.
+    pub generation: u32,
+    /// Whether the bucket has, or had, an index part of this timeline.
+    pub in_bucket: bool,
+    /// In the bucket: the timeline is being deleted, and nothing of it may be used any more.
+    pub deleted: bool,
+    /// What is told about the timeline from outside: its name, and where its WAL comes from.
+    pub wal_source: Option<Told>,
+    /// What never changes.
+    pub origin: Origin,
+    /// Ends of the records that changed `wal_log_hints`, oldest first, and what it became.
+    pub wal_log_hints_changes: Vec<(Lsn, bool)>,
+    /// Everything up to this LSN is in the layers named here.
+    pub disk_consistent_lsn: Lsn,
+    /// Start of the record that ends at `disk_consistent_lsn`; 0/0 if not known.
+    pub prev_record_lsn: Lsn,
+    /// All layers.
+    pub layers: Vec<LayerEntry>,
+}
+
+impl LayerEntry {
+    /// The entry of `layer`.
+    pub fn of(layer: &Layer) -> Self {
+        let desc = layer.desc();
+        Self {
+            is_delta: desc.is_delta,
+            keys: (desc.key_range.start, desc.key_range.end),
+            lsns: (desc.lsn_range.start, desc.lsn_range.end),
+            generation: layer.generation(),
+            file_size: desc.file_size,
+            identity: layer.identity(),
+        }
+    }
+
+    /// An image layer covers one LSN.
+    fn is_well_formed(&self) -> bool {
+        self.is_delta || self.lsns.0.0.checked_add(1) == Some(self.lsns.1.0)
+    }
+
+    /// What the layer of the entry covers.
+    pub fn desc(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> PersistentLayerDesc {
+        PersistentLayerDesc {
+            tenant_shard_id,
+            timeline_id,
+            key_range: range(self.keys),
+            lsn_range: range(self.lsns),
+            is_delta: self.is_delta,
+            file_size: self.file_size,
+        }
+    }
+
+    /// The name of its file.
+    pub fn file_name(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> String {
+        self.desc(tenant_shard_id, timeline_id).layer_name().file_name(self.generation)
+    }
+
+    /// The layer of the entry, in a timeline's directory.
+    pub fn to_layer(
+        &self,
+        resources: &Resources,
+        dir: &Utf8Path,
+        tenant_shard_id: TenantShardId,
+        timeline_id: TimelineId,
+    ) -> Layer {
+        Layer::new(resources, dir, self.desc(tenant_shard_id, timeline_id), self.generation, self.identity)
+    }
+}
+
+fn range<T>((start, end): (T, T)) -> Range<T> {
+    start..end
+}
+
+impl Manifest {
+    /// The file's path for a timeline's directory.
+    pub fn path(dir: &Utf8Path) -> Utf8PathBuf {
+        dir.join(MANIFEST_NAME)
+    }
+
+    /// The same timeline when nothing had happened to it yet: what it is for ever.
+    pub(crate) fn without_history(&self) -> Self {
+        Self {
+            wal_source: None,
+            wal_log_hints_changes: Vec::new(),
+            disk_consistent_lsn: self.origin.import_lsn,
+            prev_record_lsn: Lsn::INVALID,
+            layers: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// The file's bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, StorageError> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_be_bytes());
+        self.ser_into(&mut out).map_err(|error| StorageError::Internal(format!("manifest: {error}")))?;
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&crc.to_be_bytes());
+        Ok(out)
+    }
+
+    /// Decodes the bytes of a manifest; `path` is for the error.
+    pub fn decode(path: &Utf8Path, bytes: &[u8]) -> Result<Self, StorageError> {
+        let corrupt = |offset: usize, reason: String| StorageError::Corrupt {
+            path: path.to_owned(),
+            offset: offset as u64,
+            reason,
+        };
+        let too_short = || corrupt(bytes.len(), "shorter than a manifest's header".to_owned());
+        let (covered, crc) = bytes.split_last_chunk::<CRC_LEN>().ok_or_else(too_short)?;
+        let (header, body) = covered.split_at_checked(HEADER_LEN).ok_or_else(too_short)?;
+        let (magic, version) = header.split_at(MAGIC.len());
+        if magic != MAGIC {
+            return Err(corrupt(0, "not a manifest: wrong magic".to_owned()));
+        }
+        let computed = crc32c::crc32c(covered).to_be_bytes();
+        if computed != *crc {
+            return Err(corrupt(covered.len(), format!("checksum is {crc:02x?}, contents give {computed:02x?}")));
+        }
+        let number = version.try_into().map_or(0, u32::from_be_bytes);
+        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number) {
+            return Err(StorageError::Invalid(format!("{path}: manifest of unknown format version {version:02x?}")));
+        }
+        let manifest = Self::des(body).map_err(|error| corrupt(HEADER_LEN, error.to_string()))?;
+        match manifest.layers.iter().find(|entry| !entry.is_well_formed()) {
+            Some(entry) => Err(corrupt(HEADER_LEN, format!("impossible layer {entry:?}"))),
+            None => Ok(manifest),
+        }
+    }
+
+    /// Reads the manifest in directory `dir`, which must be that of the given timeline. What an earlier version had in
+    /// a file of its own is in it, too.
+    pub async fn load(
+        dir: &Utf8Path,
+        tenant_shard_id: TenantShardId,
+        timeline_id: TimelineId,
+    ) -> Result<Self, StorageError> {
+        let path = Self::path(dir);
+        let mut manifest = Self::decode(&path, &virtual_file::read_file(&path).await?)?;
+        if manifest.wal_source.is_none() {
+            manifest.wal_source = told_apart(dir).await?;
+        }
+        if (manifest.tenant_shard_id, manifest.timeline_id) != (tenant_shard_id, timeline_id) {
+            let reason = format!("belongs to tenant {}, timeline {}", manifest.tenant_shard_id, manifest.timeline_id);
+            return Err(StorageError::Corrupt { path, offset: HEADER_LEN as u64, reason });
+        }
+        Ok(manifest)
+    }
+
+    /// Replaces the manifest in directory `dir`. The layers it names must be durable. Only the owner may read it.
+    pub async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
+        virtual_file::write_secret_durably(&Self::path(dir), &self.encode()?).await
+    }
+}
+
+/// What an earlier version has left in a file of its own, if there is one.
+async fn told_apart(dir: &Utf8Path) -> Result<Option<Told>, StorageError> {
+    match virtual_file::read_file(&dir.join(WAL_SOURCE_NAME)).await {
+        // What makes no sense is told when it is used.
+        Ok(bytes) => Ok(Some(Told(String::from_utf8_lossy(&bytes).into_owned()))),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has what an earlier version left in a file of its own in the manifest alone. `manifest` is that of the directory.
+pub(crate) async fn take_in_told(dir: &Utf8Path, manifest: &Manifest) -> Result<(), StorageError> {
+    if told_apart(dir).await?.is_some() {
+        manifest.store(dir).await?;
+        fs::unlink(&dir.join(WAL_SOURCE_NAME)).await?;
+        fs::fsync_dir(dir).await?;
+    }
+    Ok(())
+}
+
+/// A version as its major number, a `u32`.
+mod major_version {
+    use super::{Deserialize, PgVersion};
+    use serde::de::Error;
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(version: &PgVersion, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(version.major())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PgVersion, D::Error> {
+        let major = u32::deserialize(deserializer)?;
+        PgVersion::from_major(major).ok_or_else(|| D::Error::custom(format!("unknown Postgres version {major}")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

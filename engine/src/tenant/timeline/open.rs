@@ -1,0 +1,123 @@
+//! Opening timelines that exist: as their manifest on disk says, or as disk and bucket together do.
+
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
+
+use super::Timeline;
+use super::dir_lock::DirLock;
+use super::lifecycle::assemble;
+use super::manifest::{self, Manifest};
+use super::recovery::{self, InBucket};
+use super::state::Branching;
+use crate::config::PageServerConf;
+use crate::context::RequestContext;
+use crate::tenant::remote::{IndexPart, TenantRemote, layer_names};
+use errors::StorageError;
+use metrics::{self, METRICS, StorageOperation};
+use virtual_file::fs;
+
+/// What a timeline of a tenant in a bucket is opened from.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    /// The truth, from disk or bucket.
+    pub(crate) manifest: Manifest,
+    /// The disk does not have that manifest.
+    pub(crate) from_bucket: bool,
+    /// What the bucket has.
+    pub(crate) found: Option<IndexPart>,
+    /// The tenant.
+    pub(crate) remote: Arc<TenantRemote>,
+}
+
+impl Timeline {
+    /// Opens a timeline as its manifest says, its ancestors too, and removes what a crash may have left beside them.
+    /// Layers that are not on disk are read from the bucket, if there is one; nothing is ever written there.
+    ///
+    /// # Errors
+    /// As [`Timeline::open_on`].
+    pub async fn open(
+        conf: &'static PageServerConf,
+        tenant_shard_id: TenantShardId,
+        timeline_id: TimelineId,
+        ctx: &RequestContext,
+    ) -> Result<Timeline, StorageError> {
+        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
+        let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
+        let ancestor = match manifest.origin.ancestor {
+            Some(ancestor) => Some(Box::pin(Self::open(conf, tenant_shard_id, ancestor.timeline_id, ctx)).await?),
+            None => None,
+        };
+        Self::open_on(conf, tenant_shard_id, timeline_id, ancestor.as_ref(), ctx).await
+    }
+
+    /// Opens a timeline as its manifest says, and removes what a crash may have left beside it. `ancestor` must be the
+    /// one that the manifest names.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] naming the file if manifest or layers are damaged or missing;
+    /// [`StorageError::Invalid`] if another process has the timeline open.
+    pub async fn open_on(
+        conf: &'static PageServerConf,
+        tenant_shard_id: TenantShardId,
+        timeline_id: TimelineId,
+        ancestor: Option<&Timeline>,
+        _ctx: &RequestContext,
+    ) -> Result<Timeline, StorageError> {
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LoadLayerMap));
+        let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
+        let lock = DirLock::take(&dir)?;
+        let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
+        manifest::take_in_told(&dir, &manifest).await?;
+        let branching = branching_of(&dir, &manifest, ancestor)?;
+        let storage = conf.remote_storage.clone().filter(|_| manifest.in_bucket);
+        let bucket = storage.map(|storage| InBucket { storage, layers: None });
+        let map = recovery::recover(&conf.resources, &dir, &manifest, bucket.as_ref()).await?;
+        Ok(assemble(conf, manifest, map, lock, branching, None))
+    }
+
+    /// Opens a timeline as disk and bucket together say, and goes on with its upload.
+    pub(crate) async fn open_with(
+        conf: &'static PageServerConf,
+        opening: Opening,
+        ancestor: Option<&Timeline>,
+    ) -> Result<Timeline, StorageError> {
+        let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LoadLayerMap));
+        let Opening { manifest, from_bucket, found, remote } = opening;
+        let dir = conf.timeline_path(&manifest.tenant_shard_id, &manifest.timeline_id);
+        let branching = branching_of(&dir, &manifest, ancestor)?;
+        if from_bucket {
+            fs::create_dir_durably(&dir, &conf.workdir).await?;
+        }
+        let lock = DirLock::take(&dir)?;
+        if from_bucket {
+            // The manifest of the directory is the index part from now on.
+            Manifest { in_bucket: true, ..manifest.clone() }.store(&dir).await?;
+        }
+        manifest::take_in_told(&dir, &manifest).await?;
+        let layers = found.as_ref().map(|found| layer_names(&found.manifest));
+        let bucket = InBucket { storage: remote.storage().clone(), layers: Some(layers.unwrap_or_default()) };
+        let map = recovery::recover(&conf.resources, &dir, &manifest, Some(&bucket)).await?;
+        Ok(assemble(conf, manifest, map, lock, branching, Some((remote, found))))
+    }
+}
+
+/// Where the timeline of `manifest` branches off `ancestor`.
+fn branching_of(
+    dir: &Utf8Path,
+    manifest: &Manifest,
+    ancestor: Option<&Timeline>,
+) -> Result<Option<Branching>, StorageError> {
+    let given = ancestor.map(|timeline| timeline.state.timeline_id);
+    match (manifest.origin.ancestor, ancestor) {
+        (None, None) => Ok(None),
+        (Some(named), Some(ancestor)) if given == Some(named.timeline_id) => {
+            Ok(Some(Branching { state: Arc::clone(&ancestor.state), lsn: named.lsn }))
+        }
+        (named, _) => {
+            Err(StorageError::Internal(format!("{dir}: the ancestor is {named:?}, but it is opened with {given:?}")))
+        }
+    }
+}

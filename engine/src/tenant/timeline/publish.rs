@@ -1,0 +1,96 @@
+//! The one way in which what a timeline is becomes so: its manifest says it durably, then the process believes it, then
+//! the bucket gets it.
+
+use super::manifest::{LayerEntry, Manifest, Told};
+use super::state::{RecordLsn, TimelineState};
+use crate::tenant::layer_map::{LayerMap, invariants};
+use crate::tenant::remote::Wanted;
+use errors::StorageError;
+
+/// `map` are the timeline's layers from now on, and `consistent` is its durable position. The caller has the lock of
+/// flushes.
+pub(super) async fn layers(state: &TimelineState, map: LayerMap, consistent: RecordLsn) -> Result<(), StorageError> {
+    if fault::planted(fault::Bug::PromiseTooEarly) {
+        state.advance_disk_consistent(consistent);
+    }
+    let manifest = manifest_of(state, &map, consistent);
+    store(state, &manifest).await?;
+    state.update_layers(|layers| {
+        layers.map = map.clone();
+        layers.frozen.retain(|frozen| frozen.end.last > consistent.last);
+    });
+    state.advance_disk_consistent(consistent);
+    submit(state, manifest, &map);
+    Ok(())
+}
+
+/// Something else is told about the timeline from now on.
+pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let _flusher = state.flusher.lock().await;
+    let layers = state.layers();
+    let manifest = Manifest { wal_source: Some(told), ..manifest_of(state, &layers.map, state.disk_consistent()) };
+    store(state, &manifest).await?;
+    state.told.write().clone_from(&manifest.wal_source);
+    submit(state, manifest, &layers.map);
+    Ok(())
+}
+
+/// The manifest says once more what the timeline is. The bucket knows it.
+pub(super) async fn again(state: &TimelineState) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    let _flusher = state.flusher.lock().await;
+    store(state, &manifest_of(state, &state.layers().map, state.disk_consistent())).await
+}
+
+/// The manifest of the timeline with these layers.
+pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: RecordLsn) -> Manifest {
+    Manifest {
+        tenant_shard_id: state.tenant_shard_id,
+        timeline_id: state.timeline_id,
+        generation: state.generation,
+        in_bucket: state.is_in_bucket(),
+        deleted: false,
+        wal_source: state.told.read().clone(),
+        origin: state.origin,
+        wal_log_hints_changes: state.redo.read().wal_log_hints_changes(),
+        disk_consistent_lsn: consistent.last,
+        prev_record_lsn: consistent.prev,
+        layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
+    }
+}
+
+/// `manifest` is durable here: the bucket gets it next.
+pub(super) fn submit(state: &TimelineState, manifest: Manifest, map: &LayerMap) {
+    if let Some(uploader) = &state.uploader {
+        uploader.submit(Wanted::new(manifest, map.iter().cloned().collect()));
+    }
+}
+
+/// What must hold of a manifest before it replaces the one that a restart would begin with.
+fn assert_whole(state: &TimelineState, manifest: &Manifest) {
+    let (durable, record) = (state.disk_consistent().last, state.record_lsn().last);
+    let says = manifest.disk_consistent_lsn;
+    assert!(durable <= says && says <= record, "a manifest of LSN {says}, between {durable} and {record}");
+    assert!(!manifest.deleted, "the manifest of a timeline that lives says that it is deleted");
+    assert!(manifest.in_bucket || !state.manifest_in_bucket(), "a manifest forgets that the bucket has the timeline");
+    let own = state.layer_generation();
+    let later = manifest.layers.iter().find(|entry| entry.generation > own);
+    assert!(later.is_none(), "generation {own} names a layer of a later one: {later:?}");
+    if cfg!(debug_assertions) {
+        let descs = manifest.layers.iter().map(|entry| entry.desc(state.tenant_shard_id, state.timeline_id));
+        let descs: Vec<_> = descs.collect();
+        let sound = invariants::check(descs.iter()).and_then(|()| invariants::within_consistent(descs.iter(), says));
+        assert_eq!(sound, Ok(()), "layers that a restart would refuse");
+    }
+}
+
+/// Makes `manifest` that of the timeline's directory.
+async fn store(state: &TimelineState, manifest: &Manifest) -> Result<(), StorageError> {
+    assert_whole(state, manifest);
+    manifest.store(&state.dir).await?;
+    if manifest.in_bucket {
+        state.set_manifest_in_bucket();
+    }
+    Ok(())
+}

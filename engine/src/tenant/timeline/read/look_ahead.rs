@@ -1,0 +1,68 @@
+//! When a read comes to layers that are in the bucket: opens all on its way at once, then fetches at once what it needs
+//! of each. So a read waits for two requests, one after the other, however many layers it visits.
+
+use futures_util::future::join_all;
+use pageserver_api::keyspace::KeySpace;
+
+use super::walk::{Visit, Walk};
+use crate::context::RequestContext;
+use crate::tenant::storage_layer::ReconstructState;
+use errors::StorageError;
+
+/// Layers in the bucket that one read prepares at most.
+const COLD_MAX: usize = 32;
+/// Bytes that are fetched to open them at most, since the newest may do.
+const OPEN_BYTES_MAX: u64 = 16 << 20;
+/// Layers that it looks through for them at most.
+const VISITS_MAX: usize = 256;
+
+/// Prepares for what is left of `walk`. What goes wrong here shows again in the visits themselves.
+pub(super) async fn look_ahead(walk: Walk<'_>, found: &ReconstructState, ctx: &RequestContext) {
+    let cold = cold_on_the_way(walk.clone());
+    if cold.len() < 2 {
+        return;
+    }
+    let mut bytes = 0;
+    let few = cold.iter().take_while(|visit| {
+        bytes += visit.layer.opening_bytes();
+        bytes <= OPEN_BYTES_MAX
+    });
+    join_all(few.map(|visit| visit.layer.open(ctx))).await;
+    if let Err(error) = fetch_together(walk, found, ctx).await {
+        tracing::debug!("not fetched ahead: {error}");
+    }
+}
+
+/// The layers in the bucket that a read visits if it finds nothing before the end.
+fn cold_on_the_way(mut walk: Walk<'_>) -> Vec<Visit> {
+    let mut cold = Vec::new();
+    for _ in 0..VISITS_MAX {
+        let Some(mut visit) = walk.next().filter(|_| cold.len() < COLD_MAX) else { break };
+        let keys = visit.take_keys();
+        walk.descend(&visit, keys, KeySpace::default);
+        if !visit.layer.is_local() {
+            cold.push(visit);
+        }
+    }
+    cold
+}
+
+/// Walks as a read does, but through the indexes only, and fetches what it finds.
+async fn fetch_together(
+    mut walk: Walk<'_>,
+    found: &ReconstructState,
+    ctx: &RequestContext,
+) -> Result<(), StorageError> {
+    let mut wanted = Vec::new();
+    for _ in 0..VISITS_MAX {
+        let Some(mut visit) = walk.next().filter(|_| wanted.len() < COLD_MAX) else { break };
+        let keys = visit.take_keys();
+        let plan = visit.layer.plan_read(&keys, &visit.lsns, found, ctx).await?;
+        walk.descend(&visit, keys, || plan.complete());
+        if !visit.layer.is_local() {
+            wanted.push((visit.layer, plan));
+        }
+    }
+    let fetches = wanted.into_iter().map(|(layer, plan)| async move { layer.prefetch(plan, ctx).await });
+    join_all(fetches).await.into_iter().collect()
+}

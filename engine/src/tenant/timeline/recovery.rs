@@ -1,0 +1,138 @@
+//! What is on disk against what the manifest says.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use camino::Utf8Path;
+
+use super::manifest::{MANIFEST_NAME, Manifest, WAL_SOURCE_NAME};
+use crate::resources::Resources;
+use crate::tenant::layer_map::{Layer, LayerMap, invariants};
+use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName, PARTIAL_SUFFIX, RemoteObject};
+use errors::{ErrorKind, StorageError};
+use remote_storage::{RemotePath, RemoteStorage};
+use virtual_file::fs::{self, TEMP_SUFFIX};
+use virtual_file::{OpenMode, VirtualFile};
+
+/// The layers of the timeline in `dir`. Checks that they are there and whole, or in the bucket, and removes leftovers.
+pub(super) async fn recover(
+    resources: &Resources,
+    dir: &Utf8Path,
+    manifest: &Manifest,
+    bucket: Option<&InBucket>,
+) -> Result<LayerMap, StorageError> {
+    let whose = (manifest.tenant_shard_id, manifest.timeline_id);
+    let files = fs::list_dir(dir).await?;
+    let names: HashSet<&str> = files.iter().map(String::as_str).collect();
+    let mut layers: Vec<Arc<Layer>> = Vec::with_capacity(manifest.layers.len());
+    for entry in &manifest.layers {
+        let local = entry.to_layer(resources, dir, whose.0, whose.1);
+        let remote = bucket.and_then(|bucket| bucket.object(&local));
+        let layer = match (check_file(&names, &local).await, remote) {
+            (Ok(()), None) => local,
+            (Ok(()), Some(object)) => {
+                local.set_remote(object);
+                local
+            }
+            (Err(StorageError::Corrupt { .. }), Some(object)) => {
+                fs::unlink(local.path()).await?;
+                Layer::cold(resources, dir, local.desc().clone(), local.generation(), local.identity(), object)
+            }
+            (Err(error), _) => return Err(error),
+        };
+        layers.push(Arc::new(layer));
+    }
+    let map = check_manifest(dir, manifest, &layers)?;
+    remove_leftovers(dir, &files, &layers).await?;
+    Ok(map)
+}
+
+/// What the bucket has of a timeline.
+pub(super) struct InBucket {
+    pub(super) storage: RemoteStorage,
+    /// Names of layers; all if not known better.
+    pub(super) layers: Option<HashSet<String>>,
+}
+
+impl InBucket {
+    /// The object of a layer, if there is one.
+    fn object(&self, layer: &Layer) -> Option<RemoteObject> {
+        let name = layer.path().file_name().unwrap_or_default();
+        let there = self.layers.as_ref().is_none_or(|layers| layers.contains(name));
+        let path = RemotePath::layer(&layer.desc().tenant_shard_id, &layer.desc().timeline_id, name);
+        there.then(|| RemoteObject { storage: self.storage.clone(), path })
+    }
+}
+
+fn check_manifest(dir: &Utf8Path, manifest: &Manifest, layers: &[Arc<Layer>]) -> Result<LayerMap, StorageError> {
+    let contradiction = |reason: String| StorageError::Corrupt { path: Manifest::path(dir), offset: 0, reason };
+    if manifest.disk_consistent_lsn < manifest.origin.import_lsn {
+        let reason = format!(
+            "consistent LSN {} is below the import LSN {}",
+            manifest.disk_consistent_lsn, manifest.origin.import_lsn
+        );
+        return Err(contradiction(reason));
+    }
+    let descs = layers.iter().map(|layer| layer.desc());
+    invariants::within_consistent(descs, manifest.disk_consistent_lsn)
+        .map_err(|violation| contradiction(violation.to_string()))?;
+    LayerMap::new(layers.to_vec()).map_err(|violation| contradiction(violation.to_string()))
+}
+
+/// The layer's file exists and has its size. Contents are checked when they are read.
+async fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageError> {
+    let corrupt = |offset, reason| StorageError::Corrupt { path: layer.path().to_owned(), offset, reason };
+    if !layer.path().file_name().is_some_and(|name| names.contains(name)) {
+        return Err(corrupt(0, "the manifest names this layer, but the file is missing".to_owned()));
+    }
+    let (found, expected) = (VirtualFile::open(layer.path(), OpenMode::Read).await?.size()?, layer.desc().file_size);
+    if found == expected {
+        return Ok(());
+    }
+    Err(corrupt(found.min(expected), format!("file has {found} bytes, the manifest says {expected}")))
+}
+
+/// Removes files of ours that the manifest does not name. Others are left alone.
+async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>]) -> Result<(), StorageError> {
+    let kept: HashMap<&str, &Arc<Layer>> =
+        layers.iter().filter_map(|layer| Some((layer.path().file_name()?, layer))).collect();
+    // Blocks of a layer that is not here as a whole.
+    let is_cache = |name: &str| {
+        let layer = name.strip_suffix(PARTIAL_SUFFIX).and_then(|layer| kept.get(layer));
+        layer.is_some_and(|layer| !layer.is_local())
+    };
+    let is_kept = |name: &str| is_kept_by_name(name) || kept.contains_key(name) || is_cache(name);
+    for name in names.iter().filter(|name| !is_kept(name)) {
+        if is_ours(name) && !fault::planted(fault::Bug::KeepLeftovers) {
+            tracing::info!("{dir}: removing leftover {name}");
+            fs::unlink(&dir.join(name)).await?;
+        } else {
+            tracing::warn!("{dir}: leaving {name} alone, which is no file of a timeline");
+        }
+    }
+    Ok(())
+}
+
+/// Removes what was written into `dir` before an import ended early. Does nothing to a timeline.
+pub(super) async fn remove_unfinished(dir: &Utf8Path) -> Result<(), StorageError> {
+    let names = fs::list_dir(dir).await?;
+    if names.iter().any(|name| name == MANIFEST_NAME) { Ok(()) } else { remove_leftovers(dir, &names, &[]).await }
+}
+
+fn is_kept_by_name(name: &str) -> bool {
+    name == MANIFEST_NAME || name == WAL_SOURCE_NAME
+}
+
+fn is_ours(name: &str) -> bool {
+    let name = name.strip_suffix(PARTIAL_SUFFIX).unwrap_or(name);
+    name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || LayerName::parse_file_name(name).is_ok()
+}
+
+/// The manifest is there: the directory is a timeline, not the rest of an import that did not end.
+pub async fn has_manifest(dir: &Utf8Path) -> Result<bool, StorageError> {
+    match fs::list_dir(dir).await {
+        Ok(names) => Ok(names.iter().any(|name| name == MANIFEST_NAME)),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(false),
+        Err(error) => Err(error),
+    }
+}

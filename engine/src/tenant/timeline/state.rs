@@ -1,0 +1,384 @@
+//! What a timeline consists of: plain data with watches. What is done with it is elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use camino::Utf8PathBuf;
+use pageserver_api::shard::TenantShardId;
+use parking_lot::RwLock;
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use utils::sync::gate::{Gate, GateGuard};
+
+use super::dir_lock::DirLock;
+use super::manifest::{Origin, Told};
+use super::redo_settings::RedoSettings;
+use crate::config::PageServerConf;
+use crate::l0_flush::L0FlushGlobalState;
+use crate::observer::WriteObserver;
+use crate::page_cache::CachedTimeline;
+use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::remote::Uploader;
+use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
+use errors::{ErrorKind, StorageError};
+
+/// A position in the WAL between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordLsn {
+    /// End of the last record.
+    pub last: Lsn,
+    /// Start of the last record, 0/0 if not known: the next record must point back to it.
+    pub prev: Lsn,
+}
+
+/// All layers at one moment. A reader keeps the snapshot that it began with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layers {
+    /// Takes in new values.
+    pub(crate) open: Option<Arc<InMemoryLayer>>,
+    /// Wait to be written to disk, oldest first.
+    pub(crate) frozen: Vec<Frozen>,
+    /// Files.
+    pub(crate) map: LayerMap,
+}
+
+impl Layers {
+    /// What must hold of layers that come after `before`, or readers would miss versions or find them twice.
+    fn assert_follows(&self, before: &Layers) {
+        // Without gap or overlap, from the files up to the layer that takes in values.
+        let mut next = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
+        for Frozen { layer, end } in &self.frozen {
+            let start = layer.start_lsn();
+            assert!(next.is_none_or(|next| next == start), "a frozen layer begins at {start}, not at {next:?}");
+            assert!(end.last >= start, "a frozen layer from {start} ends at {}", end.last);
+            next = Some(end.last + 1);
+        }
+        if let Some(open) = &self.open {
+            let start = open.start_lsn();
+            assert!(next.is_none_or(|next| next == start), "the open layer begins at {start}, not at {next:?}");
+        }
+        // Nothing leaves memory that is not in a file.
+        let durable = self.map.l0_layers().last().map_or(Lsn(0), |layer| layer.desc().lsn_range.end);
+        for frozen in &before.frozen {
+            let kept = self.frozen.iter().any(|now| Arc::ptr_eq(&now.layer, &frozen.layer));
+            assert!(
+                kept || frozen.end.last < durable,
+                "a layer frozen at {} is gone before it is durable",
+                frozen.end.last
+            );
+        }
+        if let Some(open) = &before.open {
+            let is_open = self.open.as_ref().is_some_and(|now| Arc::ptr_eq(now, open));
+            let is_frozen = self.frozen.last().is_some_and(|last| Arc::ptr_eq(&last.layer, open));
+            assert!(is_open != is_frozen, "the layer that was open is neither open nor the newest frozen one, or both");
+        }
+    }
+}
+
+/// A frozen layer and the position at which it was frozen.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) layer: Arc<InMemoryLayer>,
+    pub(crate) end: RecordLsn,
+}
+
+/// What only the one who writes needs to know.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// Where the next in-memory layer begins.
+    pub(crate) next_start: Lsn,
+    /// The largest LSN put so far: a layer must not be frozen below it.
+    pub(crate) max_lsn: Lsn,
+    /// The open layer has more than what an idle server writes.
+    pub(crate) has_news: bool,
+    /// When the freeze of the open layer was put off last, as nobody waits for what it has.
+    pub(crate) put_off: Option<Instant>,
+}
+
+/// How far the flush of the oldest frozen layer got before an error.
+#[derive(Clone, Debug)]
+pub(crate) enum FlushProgress {
+    /// The file is complete under a temporary name.
+    Written(PersistentLayerDesc, Utf8PathBuf),
+    /// The file has its name. Directory and manifest may or may not be durable.
+    Named(Arc<Layer>),
+}
+
+/// A timeline's state.
+#[derive(Debug)]
+pub(crate) struct TimelineState {
+    pub(crate) conf: &'static PageServerConf,
+    pub(crate) tenant_shard_id: TenantShardId,
+    pub(crate) timeline_id: TimelineId,
+    /// The directory.
+    pub(crate) dir: Utf8PathBuf,
+    pub(crate) origin: Origin,
+    /// The timeline that this one continues.
+    pub(crate) ancestor: Option<Branching>,
+    /// Its name in the page cache.
+    pub(crate) cached: CachedTimeline,
+    /// LSNs that stay readable, each until some time.
+    pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
+    /// What redo depends on.
+    pub(crate) redo: RwLock<RedoSettings>,
+    /// What is told about it from outside, as its manifest has it.
+    pub(crate) told: RwLock<Option<Told>>,
+    pub(crate) l0_flush: L0FlushGlobalState,
+    /// Is told of all values that come in.
+    pub(crate) observer: Option<Box<dyn WriteObserver>>,
+    /// Held while values are put and while the open layer is frozen.
+    pub(crate) writer: Mutex<Writer>,
+    /// Held while frozen layers are written and while the manifest is replaced.
+    pub(crate) flusher: Mutex<Option<FlushProgress>>,
+    /// The generation that manifests are written under; 0 if there never was a bucket.
+    pub(crate) generation: u32,
+    /// Brings the timeline to the bucket, if there is one.
+    pub(crate) uploader: Option<Uploader>,
+    /// The manifest says that the bucket has the timeline.
+    manifest_in_bucket: AtomicBool,
+    /// It says so under our own generation.
+    manifest_is_own: AtomicBool,
+    pub(crate) gate: Gate,
+    pub(crate) cancel: CancellationToken,
+    layers: RwLock<Arc<Layers>>,
+    record_lsn: watch::Sender<RecordLsn>,
+    disk_consistent: watch::Sender<RecordLsn>,
+    /// When the durable position moved last.
+    durable_since: parking_lot::Mutex<Instant>,
+    broken: OnceLock<String>,
+    lock: parking_lot::Mutex<Option<DirLock>>,
+}
+
+/// Where a timeline branches off its ancestor.
+#[derive(Debug)]
+pub(crate) struct Branching {
+    pub(crate) state: Arc<TimelineState>,
+    /// The last LSN that both have in common.
+    pub(crate) lsn: Lsn,
+}
+
+/// What a timeline's state starts from.
+pub(crate) struct Start {
+    pub(crate) conf: &'static PageServerConf,
+    pub(crate) tenant_shard_id: TenantShardId,
+    pub(crate) timeline_id: TimelineId,
+    pub(crate) origin: Origin,
+    pub(crate) ancestor: Option<Branching>,
+    pub(crate) map: LayerMap,
+    pub(crate) disk_consistent: RecordLsn,
+    pub(crate) lock: DirLock,
+    pub(crate) l0_flush: L0FlushGlobalState,
+    /// The generation of the manifest.
+    pub(crate) generation: u32,
+    /// As the manifest has it.
+    pub(crate) in_bucket: bool,
+    pub(crate) told: Option<Told>,
+    pub(crate) uploader: Option<Uploader>,
+}
+
+impl TimelineState {
+    pub(crate) fn new(start: Start) -> Self {
+        let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
+        let Start { lock, l0_flush, generation, in_bucket, told, uploader, .. } = start;
+        let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
+        // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
+        let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
+        Self {
+            conf,
+            tenant_shard_id,
+            timeline_id,
+            dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
+            origin,
+            ancestor,
+            cached: conf.resources.pages.timeline(),
+            leases: parking_lot::Mutex::default(),
+            redo: RwLock::new(origin.redo_context().into()),
+            told: RwLock::new(told),
+            l0_flush,
+            observer: conf.observer.map(|new| new(disk_consistent.last)),
+            writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
+            flusher: Mutex::new(None),
+            generation: generation.max(owned),
+            uploader,
+            manifest_in_bucket: AtomicBool::new(in_bucket),
+            manifest_is_own: AtomicBool::new(in_bucket && generation == owned),
+            gate: Gate::default(),
+            cancel: CancellationToken::new(),
+            layers: RwLock::new(Arc::new(Layers { open: None, frozen: Vec::new(), map })),
+            record_lsn: watch::Sender::new(disk_consistent),
+            disk_consistent: watch::Sender::new(disk_consistent),
+            durable_since: parking_lot::Mutex::new(env::clock::now()),
+            broken: OnceLock::new(),
+            lock: parking_lot::Mutex::new(Some(lock)),
+        }
+    }
+
+    /// The layers at this moment.
+    pub(crate) fn layers(&self) -> Arc<Layers> {
+        Arc::clone(&self.layers.read())
+    }
+
+    /// Replaces the snapshot of layers by a changed copy.
+    pub(crate) fn update_layers(&self, change: impl FnOnce(&mut Layers)) {
+        let mut current = self.layers.write();
+        let mut next = Layers::clone(&current);
+        change(&mut next);
+        next.assert_follows(&current);
+        *current = Arc::new(next);
+    }
+
+    /// Leaves the files alone: what is in memory comes again from the WAL.
+    pub(crate) fn forget_memory(&self) {
+        assert!(self.cancel.is_cancelled(), "an open timeline forgets what is in memory");
+        let mut current = self.layers.write();
+        *current = Arc::new(Layers { map: current.map.clone(), ..Layers::default() });
+    }
+
+    pub(crate) fn record_lsn(&self) -> RecordLsn {
+        *self.record_lsn.borrow()
+    }
+
+    pub(crate) fn advance_record_lsn(&self, to: RecordLsn) {
+        self.record_lsn.send_modify(|current| {
+            assert!(to.last >= current.last, "the last record's LSN goes back from {} to {}", current.last, to.last);
+            assert!(to.prev <= to.last, "the last record begins at {}, after its end {}", to.prev, to.last);
+            *current = to;
+        });
+    }
+
+    pub(crate) fn disk_consistent(&self) -> RecordLsn {
+        *self.disk_consistent.borrow()
+    }
+
+    /// When the durable position moved last.
+    pub(crate) fn durable_since(&self) -> Instant {
+        *self.durable_since.lock()
+    }
+
+    pub(crate) fn advance_disk_consistent(&self, to: RecordLsn) {
+        *self.durable_since.lock() = env::clock::now();
+        self.disk_consistent.send_modify(|current| {
+            assert!(to.last >= current.last, "the consistent LSN goes back from {} to {}", current.last, to.last);
+            let record = self.record_lsn().last;
+            assert!(to.last <= record, "durable up to {}, but the history is final only to {record}", to.last);
+            *current = to;
+        });
+    }
+
+    pub(crate) fn watch_record_lsn(&self) -> watch::Receiver<RecordLsn> {
+        self.record_lsn.subscribe()
+    }
+
+    pub(crate) fn watch_disk_consistent(&self) -> watch::Receiver<RecordLsn> {
+        self.disk_consistent.subscribe()
+    }
+
+    /// Why the timeline takes no more writes, if so.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        let uploads = || self.uploader.as_ref().and_then(Uploader::panicked);
+        self.broken.get().map(String::as_str).or_else(uploads)
+    }
+
+    /// What redo depends on, at all times that this timeline knows of.
+    pub(crate) fn redo_settings(&self) -> RedoSettings {
+        let own = self.redo.read().clone();
+        match &self.ancestor {
+            None => own,
+            Some(ancestor) => own.continuing(ancestor.state.redo_settings(), ancestor.lsn),
+        }
+    }
+
+    pub(crate) async fn wait_for_lsn_timeout(&self, lsn: Lsn, timeout: Duration) -> Result<(), StorageError> {
+        match env::clock::timeout(timeout, self.wait_for_lsn(lsn)).await {
+            Ok(arrived) => arrived,
+            Err(_) => Err(StorageError::LsnTimeout {
+                lsn,
+                last_record_lsn: self.record_lsn().last,
+                timeline_id: self.timeline_id,
+                waited: timeout,
+            }),
+        }
+    }
+
+    pub(crate) async fn wait_for_lsn(&self, lsn: Lsn) -> Result<(), StorageError> {
+        let mut watch = self.record_lsn.subscribe();
+        tokio::select! {
+            arrived = watch.wait_for(|record| record.last >= lsn) => {
+                arrived.map(drop).map_err(|_| StorageError::Shutdown)
+            }
+            () = self.cancel.cancelled() => Err(StorageError::Shutdown),
+        }
+    }
+
+    /// Lets another process have the directory. All work must have ended.
+    pub(crate) fn unlock(&self) {
+        *self.lock.lock() = None;
+    }
+
+    /// The generation in the names of layer files that are written here.
+    pub(crate) fn layer_generation(&self) -> u32 {
+        self.generation.max(1)
+    }
+
+    /// The bucket has, or had, an index part of the timeline.
+    pub(crate) fn is_in_bucket(&self) -> bool {
+        self.manifest_in_bucket() || self.uploader.as_ref().is_some_and(Uploader::in_bucket)
+    }
+
+    /// The manifest says so.
+    pub(crate) fn manifest_in_bucket(&self) -> bool {
+        self.manifest_in_bucket.load(Ordering::Acquire)
+    }
+
+    /// The manifest says so under our own generation: nobody has written the timeline since.
+    pub(crate) fn manifest_is_own(&self) -> bool {
+        self.manifest_is_own.load(Ordering::Acquire)
+    }
+
+    /// A manifest of ours says so from now on.
+    pub(crate) fn set_manifest_in_bucket(&self) {
+        self.manifest_in_bucket.store(true, Ordering::Release);
+        self.manifest_is_own.store(true, Ordering::Release);
+    }
+
+    /// Begins a piece of work that shutdown waits for.
+    pub(crate) fn enter(&self) -> Result<GateGuard, StorageError> {
+        self.gate.enter().map_err(|_| StorageError::Shutdown)
+    }
+
+    /// Fails if nothing more may be written: another server has the tenant, or an earlier error has left unknown what
+    /// is on disk.
+    pub(crate) fn check_writable(&self) -> Result<(), StorageError> {
+        if let Some(uploader) = &self.uploader {
+            uploader.remote().check_known()?;
+        }
+        match self.broken() {
+            Some(reason) => Err(StorageError::Internal(format!("timeline takes no more writes after: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A task that worked on the timeline has panicked: what it left half done is not built upon.
+    pub(crate) fn note_panic(&self, reason: String) {
+        self.note_error(&StorageError::Internal(reason));
+    }
+
+    /// Remembers an error after which nothing more may be written.
+    pub(crate) fn note_error(&self, error: &StorageError) {
+        if error.kind() == ErrorKind::Internal && self.broken.set(error.to_string()).is_ok() {
+            tracing::error!(timeline = %self.timeline_id, "timeline takes no more writes: {error}");
+        }
+    }
+}
+
+/// The engine's own error behind an error of a layer.
+pub(crate) fn layer_error(error: anyhow::Error) -> StorageError {
+    error.downcast().unwrap_or_else(|error| match error.is::<utils::sync::gate::GateClosed>() {
+        true => StorageError::Shutdown,
+        false => StorageError::Internal(format!("{error:#}")),
+    })
+}

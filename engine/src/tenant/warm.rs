@@ -1,0 +1,315 @@
+//! What was hot stays warm: a tenant's hot layers are noted now and then, here and in the bucket, and are fetched in
+//! the background when the tenant is opened where they are not, as far as there is room for them.
+//!
+//! The list is a hint. Losing it costs a cold start, nothing else; so it is written seldom: to the local disk at most
+//! once a minute, to the bucket at most once an hour and at the end, and only if something was read since.
+
+mod hot_list;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use futures_util::StreamExt;
+use pageserver_api::shard::TenantShardId;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::PageServerConf;
+use crate::context::{DownloadBehavior, RequestContext};
+use crate::task_mgr::TaskKind;
+use crate::tenant::layer_map::Layer;
+use crate::tenant::remote::TenantRemote;
+use crate::tenant::timeline::Timeline;
+use errors::{ErrorKind, StorageError};
+pub use hot_list::{HotList, Named};
+use remote_storage::{RemotePath, RemoteStorage, RequestClass};
+
+/// Name of the list in a tenant's directory.
+pub(crate) const HOT_LAYERS_NAME: &str = "hot-layers";
+/// How often reads are counted.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Between two writes of the local file.
+const STORE_PERIOD: Duration = Duration::from_secs(60);
+/// Between two writes of the object.
+const UPLOAD_PERIOD: Duration = Duration::from_secs(3600);
+/// A list of the longest kind is shorter, in bytes.
+const MAX_LEN: u64 = 16 << 20;
+/// Layers fetched at once, of one tenant.
+const PARALLEL: usize = 2;
+/// At the end the bucket is not waited for longer.
+const LAST_UPLOAD: Duration = Duration::from_secs(3);
+/// How long warming waits for the first measurement of the disk.
+const MEASURE_WAIT: Duration = Duration::from_secs(5);
+
+/// A tenant that is open.
+pub(crate) struct Open {
+    pub(crate) tenant: TenantShardId,
+    pub(crate) timelines: Vec<Timeline>,
+    pub(crate) remote: Option<Arc<TenantRemote>>,
+}
+
+/// Looks after the lists of all tenants that `open` gives, until `cancel`; then writes them once more.
+pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<Open>, cancel: CancellationToken) {
+    let mut tenants: HashMap<TenantShardId, Heat> = HashMap::new();
+    let mut ticks = env::clock::interval(PERIOD);
+    loop {
+        let last = tokio::select! {
+            _ = ticks.tick() => false,
+            () = cancel.cancelled() => true,
+        };
+        let all = open();
+        let mut bucket_answers = true;
+        tenants.retain(|tenant, _| all.iter().any(|open| open.tenant == *tenant));
+        for open in all {
+            match tenants.get_mut(&open.tenant) {
+                None if last => {}
+                None => {
+                    let heat = tokio::select! {
+                        heat = Heat::load(conf, &open) => heat,
+                        () = cancel.cancelled() => continue,
+                    };
+                    env::spawn::task("warming of a tenant", warm(conf, heat.list.clone(), open, cancel.clone()));
+                    tenants.insert(heat.tenant, heat);
+                }
+                Some(heat) => {
+                    heat.observe(&open);
+                    heat.write_here(conf, last).await;
+                    // At the end it is asked in vain but once.
+                    bucket_answers = (bucket_answers || !last) && heat.write_there(&open, last).await;
+                }
+            }
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+/// One tenant's list, and what of it is written.
+struct Heat {
+    tenant: TenantShardId,
+    list: HotList,
+    /// Reads of each layer that are in the list already.
+    counted: HashMap<Named, u64>,
+    observed: Instant,
+    /// Something was read that the local file, the object does not know of.
+    unstored: bool,
+    unsent: bool,
+    stored: Instant,
+    sent: Instant,
+}
+
+impl Heat {
+    async fn load(conf: &PageServerConf, open: &Open) -> Self {
+        let list = load(conf, open).await.unwrap_or_else(|error| {
+            tracing::info!(tenant = %open.tenant, "it is not known what was hot: {error}");
+            HotList::default()
+        });
+        restore_order(&list, layers(open));
+        let now = env::clock::now();
+        let counted = layers(open).map(|(named, layer)| (named, layer.accesses())).collect();
+        let tenant = open.tenant;
+        Self { tenant, list, counted, observed: now, unstored: false, unsent: false, stored: now, sent: now }
+    }
+
+    /// Counts what was read since the last time.
+    fn observe(&mut self, open: &Open) {
+        let now = env::clock::now();
+        self.list.fade(now.saturating_duration_since(self.observed));
+        self.observed = now;
+        let mut counted = HashMap::with_capacity(self.counted.len());
+        for (named, layer) in layers(open) {
+            let accesses = layer.accesses();
+            // A layer is touched when it is made.
+            let before = self.counted.get(&named).copied().unwrap_or(1);
+            let reads = accesses.saturating_sub(before);
+            if reads > 0 {
+                self.list.note(named.clone(), reads);
+                (self.unstored, self.unsent) = (true, true);
+            }
+            counted.insert(named, accesses);
+        }
+        self.list.retain(|named| counted.contains_key(named));
+        self.counted = counted;
+    }
+
+    /// Writes the local file if that is due.
+    async fn write_here(&mut self, conf: &PageServerConf, last: bool) {
+        if !self.unstored || !is_due(&mut self.stored, STORE_PERIOD, last) {
+            return;
+        }
+        match self.store(conf).await {
+            Ok(()) => self.unstored = false,
+            Err(error) => tracing::info!(tenant = %self.tenant, "hot layers are not noted: {error}"),
+        }
+    }
+
+    /// Writes the object if that is due. False if the bucket did not take it.
+    async fn write_there(&mut self, open: &Open, last: bool) -> bool {
+        let Some(remote) = open.remote.as_ref().filter(|remote| remote.fenced().is_none()) else { return true };
+        if !self.unsent || !is_due(&mut self.sent, UPLOAD_PERIOD, last) {
+            return true;
+        }
+        let sent = self.send(remote.storage()).await;
+        match &sent {
+            Ok(()) => self.unsent = false,
+            Err(error) => tracing::info!(tenant = %self.tenant, "hot layers are not noted in the bucket: {error}"),
+        }
+        sent.is_ok()
+    }
+
+    async fn store(&self, conf: &PageServerConf) -> Result<(), StorageError> {
+        virtual_file::write_file_durably(&path(conf, self.tenant), &self.list.encode()?).await
+    }
+
+    async fn send(&self, storage: &RemoteStorage) -> Result<(), StorageError> {
+        let (object, bytes) = (RemotePath::hot_layers(&self.tenant), self.list.encode()?.into());
+        let put = env::clock::timeout(LAST_UPLOAD, storage.put(RequestClass::Control, &object, bytes)).await;
+        put.unwrap_or_else(|_| Err(StorageError::Invalid(format!("not answered within {LAST_UPLOAD:?}"))))
+    }
+}
+
+/// Whether `period` is over since `since`, which begins anew then.
+fn is_due(since: &mut Instant, period: Duration, last: bool) -> bool {
+    let now = env::clock::now();
+    let is_due = last || now.saturating_duration_since(*since) >= period;
+    if is_due {
+        *since = now;
+    }
+    is_due
+}
+
+/// The list's place on the local disk.
+pub(crate) fn path(conf: &PageServerConf, tenant: TenantShardId) -> Utf8PathBuf {
+    conf.tenant_path(&tenant).join(HOT_LAYERS_NAME)
+}
+
+/// The list as it is here, or else in the bucket.
+async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageError> {
+    let path = path(conf, open.tenant);
+    match virtual_file::read_file(&path).await {
+        Ok(bytes) => return HotList::decode(&path, &bytes),
+        Err(error) if error.kind() == ErrorKind::Gone => {}
+        Err(error) => return Err(error),
+    }
+    // Of a tenant without layers nothing is hot.
+    let Some(remote) = open.remote.as_ref().filter(|_| layers(open).next().is_some()) else {
+        return Ok(HotList::default());
+    };
+    let object = RemotePath::hot_layers(&open.tenant);
+    match remote.storage().get(RequestClass::Control, &object, MAX_LEN).await {
+        Ok(bytes) => HotList::decode(Utf8Path::new(&remote.storage().name_of(&object)), &bytes),
+        Err(error) if error.kind() == ErrorKind::Gone => Ok(HotList::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// All local layers look as if they had just been read when they are opened: those that were hot come after all others,
+/// the hottest last, so that eviction takes the others first.
+fn restore_order(list: &HotList, layers: impl Iterator<Item = (Named, Arc<Layer>)>) {
+    let by_name: HashMap<Named, Arc<Layer>> = layers.collect();
+    let hottest_first = list.hottest_first();
+    for (rank, named) in hottest_first.iter().enumerate() {
+        let colder = hottest_first.len() - rank;
+        if let Some(layer) = by_name.get(named).filter(|layer| layer.is_local()) {
+            // Within a second of now, so that what is read from here on soon counts as much.
+            layer.restore_access((colder * 1000 / hottest_first.len()).max(1) as u64);
+        }
+    }
+}
+
+fn layers(open: &Open) -> impl Iterator<Item = (Named, Arc<Layer>)> + '_ {
+    open.timelines.iter().flat_map(|timeline| {
+        let id = timeline.timeline_id();
+        let files = timeline.layer_files().into_iter();
+        files.filter_map(move |layer| Some(((id, layer.path().file_name()?.to_owned()), layer)))
+    })
+}
+
+/// Fetches what was hot and is not here, hottest first, while there is room.
+async fn warm(conf: &'static PageServerConf, list: HotList, open: Open, cancel: CancellationToken) {
+    let by_name: HashMap<Named, Arc<Layer>> = layers(&open).collect();
+    let tenant = open.tenant;
+    drop(open);
+    let wanted: Vec<Arc<Layer>> = list.hottest_first().iter().filter_map(|named| by_name.get(named).cloned()).collect();
+    let cold: Vec<Arc<Layer>> = wanted.into_iter().filter(|layer| !layer.is_local()).collect();
+    if cold.is_empty() {
+        return;
+    }
+    wait_until_measured(conf).await;
+    let fetched = futures_util::stream::iter(cold)
+        .take_until(cancel.cancelled_owned())
+        .map(|layer| fetch(conf, layer))
+        .buffered(PARALLEL)
+        // What is hotter goes first, and what does not fit ends it.
+        .take_while(|fetched| std::future::ready(*fetched))
+        .count()
+        .await;
+    tracing::info!(%tenant, fetched, "layers that were hot are here again");
+}
+
+async fn wait_until_measured(conf: &PageServerConf) {
+    let step = MEASURE_WAIT / 50;
+    for _ in 0..50 {
+        if conf.disk_budget.measured().is_some() {
+            return;
+        }
+        env::clock::sleep(step).await;
+    }
+}
+
+/// Whether it was fetched.
+async fn fetch(conf: &PageServerConf, layer: Arc<Layer>) -> bool {
+    let size = layer.desc().file_size;
+    if !conf.disk_budget.has_room_for(size) {
+        return false;
+    }
+    conf.disk_budget.note_used(size);
+    let ctx = RequestContext::new(TaskKind::LayerDownload, DownloadBehavior::Download);
+    let fetched = layer.download(&ctx).await;
+    if let Err(error) = &fetched {
+        tracing::info!("{}: not warmed: {error}", layer.path());
+    }
+    fetched.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::Resources;
+    use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
+    use pageserver_api::key::Key;
+    use utils::id::{TenantId, TimelineId};
+    use utils::lsn::Lsn;
+
+    fn layer(lsn: u64) -> (Named, Arc<Layer>) {
+        let (tenant, timeline) = (TenantShardId::unsharded(TenantId::from([1; 16])), TimelineId::from([2; 16]));
+        let desc = PersistentLayerDesc::new_image(tenant, timeline, Key::MIN..Key::MAX, Lsn(lsn), 1);
+        let layer = Layer::new(
+            &Resources::default(),
+            Utf8Path::new("/t"),
+            desc,
+            1,
+            LayerIdentity { file_id: 1, tail_offset: 4096 },
+        );
+        let name = layer.path().file_name().unwrap().to_owned();
+        ((timeline, name), Arc::new(layer))
+    }
+
+    #[test]
+    fn after_a_start_what_was_hot_is_more_recent_than_the_rest() {
+        let all: Vec<_> = (1..=4).map(layer).collect();
+        let mut list = HotList::default();
+        for (number, reads) in [(1, 50), (3, 5)] {
+            list.note(all[number].0.clone(), reads);
+        }
+        restore_order(&list, all.iter().cloned());
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|number| (all[*number].1.last_access(), *number));
+        assert_eq!(order, [0, 2, 3, 1]);
+        assert!(all.iter().all(|(_, layer)| layer.accesses() == 1), "nothing was read");
+        let (coldest, hottest) = (all[0].1.last_access(), all[1].1.last_access());
+        assert!(hottest - coldest < 60_000, "a read from here on counts as much");
+    }
+}

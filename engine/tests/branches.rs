@@ -1,0 +1,188 @@
+//! Branches against a model: each timeline reads as the map of its own history, whatever was written elsewhere, flushed
+//! or reopened.
+
+mod stack;
+
+use std::collections::BTreeMap;
+
+use camino_tempfile::tempdir;
+use engine::config::PageServerConf;
+use engine::tenant::manager::{Created, ManageError, NewBranch, TenantManager};
+use engine::tenant::timeline::Timeline;
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
+use pageserver_api::shard::TenantShardId;
+use proptest::prelude::*;
+use stack::{Change, IMPORT_LSN, Model, config, context, import, new_timeline, put_record};
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Write a record to one of the timelines.
+    Put(usize, Vec<Change>),
+    /// Make durable.
+    Flush(usize),
+    /// Branch off at some share of the history.
+    Branch(usize, u8),
+    /// Delete, if nothing branches off.
+    Delete(usize),
+    /// Flush all, close and load again.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let change = (0..12usize, any::<u32>());
+    prop_oneof![
+        12 => (any::<usize>(), prop::collection::vec(change, 1..4)).prop_map(|(at, changes)| Step::Put(at, changes)),
+        2 => any::<usize>().prop_map(Step::Flush),
+        3 => (any::<usize>(), any::<u8>()).prop_map(|(at, share)| Step::Branch(at, share)),
+        1 => any::<usize>().prop_map(Step::Delete),
+        1 => Just(Step::Restart),
+    ]
+}
+
+struct World {
+    conf: &'static PageServerConf,
+    tenant: TenantShardId,
+    manager: TenantManager,
+    models: BTreeMap<TimelineId, Model>,
+    parents: BTreeMap<TimelineId, TimelineId>,
+}
+
+impl World {
+    async fn new(conf: &'static PageServerConf) -> Self {
+        let new = new_timeline();
+        let (timeline, model) = import(conf, new).await.unwrap();
+        let manager = TenantManager::load_idle(conf).await.unwrap();
+        // The import is open here, so load could not open it.
+        assert_eq!(manager.broken().len(), 1);
+        timeline.shutdown().await;
+        manager.shutdown().await;
+        let manager = TenantManager::load_idle(conf).await.unwrap();
+        assert!(manager.broken().is_empty());
+        let models = BTreeMap::from([(new.timeline_id, model)]);
+        Self { conf, tenant: new.tenant_shard_id, manager, models, parents: BTreeMap::new() }
+    }
+
+    fn pick(&self, number: usize) -> (TimelineId, Timeline) {
+        let id = *self.models.keys().nth(number % self.models.len()).unwrap();
+        (id, self.manager.get(self.tenant, id).unwrap())
+    }
+
+    async fn put(&mut self, number: usize, changes: &[Change]) {
+        let (id, timeline) = self.pick(number);
+        let (mut batch, lsn) = (SerializedValueBatch::default(), timeline.last_record_lsn() + 8);
+        put_record(self.models.get_mut(&id).unwrap(), &mut batch, lsn, changes);
+        timeline.put_batch(batch, &context()).await.unwrap();
+        timeline.finish_write(lsn, lsn - 8);
+    }
+
+    async fn branch(&mut self, number: usize, share: u8) {
+        let (ancestor_id, ancestor) = self.pick(number);
+        let length = ancestor.last_record_lsn().0 - IMPORT_LSN.0;
+        let lsn = Lsn(IMPORT_LSN.0 + length * u64::from(share) / 255);
+        let new = NewBranch { timeline_id: TimelineId::generate(), ancestor_id, lsn: Some(lsn) };
+        let (_, created) = self.manager.branch(self.tenant, new).await.unwrap();
+        assert_eq!(created, Created::New);
+        let (_, created) = self.manager.branch(self.tenant, new).await.unwrap();
+        assert_eq!(created, Created::Existed);
+        let mut model = self.models[&ancestor_id].clone();
+        model.truncate(lsn);
+        self.models.insert(new.timeline_id, model);
+        self.parents.insert(new.timeline_id, ancestor_id);
+    }
+
+    async fn delete(&mut self, number: usize) {
+        let (id, timeline) = self.pick(number);
+        drop(timeline);
+        let has_children = self.parents.values().any(|parent| *parent == id);
+        if self.models.len() == 1 {
+            return;
+        }
+        match self.manager.delete_timeline(self.tenant, id).await {
+            Err(ManageError::Precondition(_)) => assert!(has_children),
+            other => {
+                other.unwrap();
+                assert!(!has_children);
+                self.models.remove(&id);
+                self.parents.remove(&id);
+                assert!(!self.conf.timeline_path(&self.tenant, &id).exists());
+            }
+        }
+    }
+
+    async fn restart(&mut self) {
+        self.manager.shutdown().await;
+        self.manager = TenantManager::load_idle(self.conf).await.unwrap();
+        assert!(self.manager.broken().is_empty(), "{:?}", self.manager.broken());
+    }
+
+    async fn check(&self) {
+        let all = KeySpace::single(Key::MIN..Key::MAX);
+        for (id, model) in &self.models {
+            let timeline = self.manager.get(self.tenant, *id).unwrap();
+            let last = timeline.last_record_lsn();
+            for lsn in [IMPORT_LSN, Lsn((IMPORT_LSN.0 + last.0) / 2), last] {
+                let found = timeline.get_vectored(&all, lsn, &context()).await.unwrap();
+                let found: BTreeMap<_, _> = found.into_iter().map(|(key, value)| (key, value.unwrap())).collect();
+                assert!(found == model.values(&(Key::MIN..Key::MAX), lsn), "timeline {id} at {lsn}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn branches_read_as_their_own_history(steps in prop::collection::vec(step(), 10..60)) {
+        let dir = tempdir().unwrap();
+        // Small layers: a few puts fill one.
+        let conf = config(dir.path(), 8 << 10);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut world = World::new(conf).await;
+            for step in &steps {
+                match step {
+                    Step::Put(at, changes) => world.put(*at, changes).await,
+                    Step::Flush(at) => world.pick(*at).1.flush(&context()).await.unwrap(),
+                    Step::Branch(at, share) => world.branch(*at, *share).await,
+                    Step::Delete(at) => world.delete(*at).await,
+                    Step::Restart => world.restart().await,
+                }
+            }
+            world.check().await;
+            world.restart().await;
+            world.check().await;
+            world.manager.shutdown().await;
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_branches_are_refused() {
+    let dir = tempdir().unwrap();
+    let conf = config(dir.path(), 1 << 20);
+    let mut world = World::new(conf).await;
+    world.put(0, &[(1, 1)]).await;
+    let (ancestor_id, ancestor) = world.pick(0);
+    let last = ancestor.last_record_lsn();
+    let at = |lsn| NewBranch { timeline_id: TimelineId::generate(), ancestor_id, lsn: Some(lsn) };
+    for lsn in [IMPORT_LSN - 1, Lsn(0), last + 1] {
+        let refused = world.manager.branch(world.tenant, at(lsn)).await;
+        assert!(matches!(refused, Err(ManageError::NotAcceptable(_))), "{refused:?}");
+    }
+    let unknown = NewBranch { ancestor_id: TimelineId::generate(), ..at(last) };
+    assert!(matches!(world.manager.branch(world.tenant, unknown).await, Err(ManageError::NotFound(_))));
+    let itself = NewBranch { timeline_id: ancestor_id, ..at(last) };
+    assert!(matches!(world.manager.branch(world.tenant, itself).await, Err(ManageError::Conflict(_))));
+    let branch = at(last);
+    world.manager.branch(world.tenant, branch).await.unwrap();
+    let elsewhere = NewBranch { lsn: Some(IMPORT_LSN), ..branch };
+    assert!(matches!(world.manager.branch(world.tenant, elsewhere).await, Err(ManageError::Conflict(_))));
+    world.manager.delete_tenant(world.tenant).await.unwrap();
+    assert!(!conf.tenant_path(&world.tenant).exists());
+    world.manager.delete_tenant(world.tenant).await.unwrap();
+    assert!(matches!(world.manager.timelines(world.tenant), Err(ManageError::NotFound(_))));
+}

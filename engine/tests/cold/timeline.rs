@@ -1,0 +1,117 @@
+//! A timeline that is in the bucket only: how many requests, one after the other, a read waits for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use camino_tempfile::tempdir;
+use engine::config::PageServerConf;
+use engine::tenant::manager::TenantManager;
+use engine::tenant::storage_layer::ImageLayerWriter;
+use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
+use pageserver_api::shard::TenantShardId;
+use pageserver_api::value::Value;
+use postgres_formats::version::PgVersion;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use crate::store::Bucket;
+use crate::world::{LSN, World, context, key, page};
+
+/// Much longer than a busy machine takes for all that is done between two requests.
+const LATENCY: Duration = Duration::from_secs(1);
+const LAYERS: u32 = 12;
+const PAGES: u32 = 40;
+
+fn new_timeline() -> NewTimeline {
+    let origin = Origin::of_initdb(PgVersion::V15, 7, LSN);
+    NewTimeline {
+        tenant_shard_id: TenantShardId::unsharded(TenantId::generate()),
+        timeline_id: TimelineId::generate(),
+        origin,
+        prev_record_lsn: Lsn::INVALID,
+    }
+}
+
+/// An image layer of all pages below, and above it L0 layers, each with a new image of one page in four.
+async fn fill(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result<Lsn> {
+    let ctx = context();
+    let (tenant, id) = (new.tenant_shard_id, new.timeline_id);
+    let manager = TenantManager::load_idle(conf).await?;
+    manager.create_tenant(tenant).await?;
+    Timeline::prepare(conf, tenant, id).await?;
+    let mut writer = ImageLayerWriter::create(conf, id, tenant, Key::MIN..Key::MAX, LSN, &ctx).await?;
+    for at in 0..PAGES {
+        writer.put_image(key(0, at), &page(0, at)).await?;
+    }
+    let layers = vec![writer.finish(&ctx).await?];
+    let timeline = Timeline::create_with(conf, new, layers, manager.remote_of(tenant), &ctx).await?;
+    manager.add(timeline.clone()).await?;
+    let mut lsn = LSN;
+    for layer in 1..=LAYERS {
+        let mut batch = SerializedValueBatch::default();
+        let prev = lsn;
+        lsn += 16;
+        for at in (layer % 4..PAGES).step_by(4) {
+            batch.put_key(&key(0, at), lsn, &Value::Image(Bytes::from(page(layer, at))))?;
+        }
+        timeline.put_batch(batch, &ctx).await?;
+        timeline.finish_write(lsn, prev);
+        timeline.flush(&ctx).await?;
+    }
+    anyhow::ensure!(timeline.wait_uploaded(Duration::from_secs(60)).await, "not uploaded");
+    drop(timeline);
+    manager.shutdown().await;
+    Ok(lsn)
+}
+
+/// The layer that has the newest version of a page.
+fn newest(at: u32) -> u32 {
+    (1..=LAYERS).rev().find(|layer| (at + 4 - layer % 4).is_multiple_of(4) && at >= layer % 4).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
+    let world = World::new().await;
+    world.forget();
+    world.conf.resources.pages.set_keep_rebuilt(false);
+    let (bucket, new) = (Bucket::default(), new_timeline());
+    let config = |dir: &camino::Utf8Path| -> &'static PageServerConf {
+        let conf =
+            PageServerConf { remote_storage: Some(bucket.storage()), ..PageServerConf::dummy_conf(dir.to_owned()) };
+        Box::leak(Box::new(conf))
+    };
+    let dir = tempdir()?;
+    let lsn = fill(config(dir.path()), new).await?;
+    drop(dir);
+    let empty = tempdir()?;
+    let manager = TenantManager::load_idle(config(empty.path())).await?;
+    let timeline = Arc::new(manager.get(new.tenant_shard_id, new.timeline_id)?);
+    assert!(timeline.layer_files().iter().all(|layer| !layer.is_local()));
+    bucket.set_latency(LATENCY);
+    // The oldest layer of all has what is asked for as of its LSN; on the way there are all others.
+    for (what, at_lsn, expected) in [("newest", lsn, None), ("oldest", LSN, Some(0))] {
+        world.forget();
+        for layer in timeline.layer_files() {
+            layer.evict().await?;
+        }
+        bucket.asked();
+        let began = Instant::now();
+        let keys = KeySpace::single(key(0, 0)..key(0, PAGES));
+        let found = timeline.get_vectored(&keys, at_lsn, &context()).await?;
+        let took = began.elapsed();
+        for at in 0..PAGES {
+            let layer = expected.unwrap_or_else(|| newest(at));
+            assert!(*found[&key(0, at)].as_ref().expect("readable") == page(layer, at), "page {at} of layer {layer}");
+        }
+        let asked = bucket.asked();
+        let trips = took.as_millis() / LATENCY.as_millis();
+        println!("{what}: {} requests, {} at once, {trips} waits: {took:?}", asked.requests(), asked.most_under_way);
+        assert!(trips <= 2, "{took:?} for {asked:?}");
+    }
+    manager.shutdown().await;
+    Ok(())
+}

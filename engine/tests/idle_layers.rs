@@ -1,0 +1,55 @@
+//! A server that does nothing writes a few counters now and then: that adds no layers; what is committed does, and
+//! soon.
+
+mod stack;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use camino_tempfile::tempdir;
+use engine::config::PageServerConf;
+use engine::tenant::timeline::Timeline;
+use pageserver_api::key::{CHECKPOINT_KEY, Key, slru_block_key};
+use pageserver_api::reltag::SlruKind;
+use pageserver_api::value::Value;
+use stack::{context, import, new_timeline};
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+/// What a layer waits for at most, and what a slow machine adds to that.
+const TIMEOUT: Duration = Duration::from_millis(200);
+const SLOW: Duration = Duration::from_secs(20);
+
+async fn put(timeline: &Timeline, key: Key) {
+    let (mut batch, last) = (SerializedValueBatch::default(), timeline.last_record_lsn());
+    batch.put_key(&key, last + 64, &Value::Image(Bytes::from_static(b"counters"))).unwrap();
+    timeline.put_batch(batch, &context()).await.unwrap();
+    timeline.finish_write(last + 64, last);
+    timeline.tend().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_does_nothing_adds_no_layers() {
+    let dir = tempdir().unwrap();
+    let conf = PageServerConf { checkpoint_timeout: TIMEOUT, ..PageServerConf::dummy_conf(dir.path().to_owned()) };
+    let (timeline, _) = import(Box::leak(Box::new(conf)), new_timeline()).await.unwrap();
+    let imported = timeline.layer_files().len();
+    for _ in 0..12 {
+        put(&timeline, CHECKPOINT_KEY).await;
+        tokio::time::sleep(TIMEOUT / 2).await;
+    }
+    assert_eq!(timeline.layer_files().len(), imported, "nobody waits for these");
+    // A commit is durable as soon as ever.
+    put(&timeline, slru_block_key(SlruKind::Clog, 0, 0)).await;
+    let (committed, started) = (timeline.last_record_lsn(), Instant::now());
+    while timeline.disk_consistent_lsn() < committed {
+        assert!(started.elapsed() < SLOW, "the commit waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        timeline.tend().await.unwrap();
+    }
+    assert_eq!(timeline.layer_files().len(), imported + 1);
+    // Asked for, what there is becomes durable at once.
+    put(&timeline, CHECKPOINT_KEY).await;
+    timeline.flush(&context()).await.unwrap();
+    assert_eq!(timeline.disk_consistent_lsn(), timeline.last_record_lsn());
+    timeline.shutdown().await;
+}

@@ -1,0 +1,105 @@
+//! Known mistakes, planted one at a time: the tests must catch each of them, and find nothing without any.
+
+mod sim;
+mod stack;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::Context;
+use fault::{Bug, plant};
+use sim::block_on;
+use sim::crash::{self, Effort, crash_everywhere};
+use sim::damage::{self, Content, Subject, flip_bits, histories, misname};
+use sim::disk::SimDisk;
+use sim::history::{History, Script, root};
+use sim::refusals::{self, out_of_room};
+use sim::samples::Maker;
+use virtual_file::{FatalAction, set_fatal_action};
+
+const SEED: u64 = 11;
+
+/// A test that may catch a bug.
+type Detector = (&'static str, fn() -> anyhow::Result<()>);
+
+const DETECTORS: [Detector; 4] =
+    [("model", model), ("crash points", crash_points), ("corruption", corruption), ("refusals", refused)];
+
+fn script(name: &str) -> Script {
+    Script { root: root(name), seed: SEED, ops: 60, checkpoint_distance: 70_000, restarts: true, retries: false }
+}
+
+fn model() -> anyhow::Result<()> {
+    History::record(script("planted-model")).map(drop)
+}
+
+fn crash_points() -> anyhow::Result<()> {
+    let history = History::record(script("planted-crash")).context("run without faults")?;
+    let effort = Effort { double_every: 10, work_every: 10 };
+    crash_everywhere(&history, effort, &mut crash::Tally::default())
+}
+
+fn corruption() -> anyhow::Result<()> {
+    let root = root("planted-corruption");
+    let disk = SimDisk::new(&root);
+    let _mounted = disk.mount();
+    block_on(async {
+        let mut maker = Maker::new(&root, SEED).await?;
+        let mut subjects = Vec::new();
+        for bytes in [20 << 10, 40 << 10] {
+            let versions = maker.versions(bytes);
+            let (desc, path) = maker.written(&versions).await?;
+            let content = Content::Layer(desc, histories(&versions));
+            subjects.push(Subject { kind: "delta layer", path, content, part: None });
+        }
+        let mut tally = damage::Tally::default();
+        for subject in &subjects {
+            flip_bits(&disk, subject, 101, &mut tally).await?;
+        }
+        misname(&subjects.iter().collect::<Vec<_>>(), &mut tally).await
+    })
+}
+
+fn refused() -> anyhow::Result<()> {
+    let script = Script { ops: 25, restarts: false, retries: true, ..script("planted-refusals") };
+    out_of_room(&script, 2, &mut refusals::Tally::default())
+}
+
+/// The first test that notices something, and what.
+fn caught() -> Option<(&'static str, String)> {
+    DETECTORS.iter().find_map(|(name, detector)| {
+        let error = match catch_unwind(AssertUnwindSafe(detector)) {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(panic) => format!("panic: {}", panic.downcast_ref::<String>().map_or("", String::as_str)),
+        };
+        Some((*name, error))
+    })
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
+    set_fatal_action(FatalAction::Report);
+    plant(&[]);
+    assert_eq!(caught(), None, "something is found although no bug is planted");
+    let (mut missed, mut absent) = (Vec::new(), Vec::new());
+    let mut tried = 0;
+    for bug in Bug::ALL {
+        plant(&[*bug]);
+        match caught() {
+            Some((detector, finding)) => println!("{bug:?}: caught by {detector}: {finding:.160}"),
+            None => missed.push(bug),
+        }
+        // What was caught may have been something else.
+        if bug.has_happened() {
+            tried += 1;
+        } else {
+            absent.push(bug);
+        }
+    }
+    plant(&[]);
+    let all = Bug::ALL.len();
+    println!("seed {SEED}: of {all} planted bugs {tried} happened, {} were caught", all - missed.len());
+    assert!(absent.is_empty(), "nothing asks for these any more: {absent:?}");
+    assert!(missed.is_empty() && tried == all, "not caught: {missed:?}");
+}

@@ -1,0 +1,154 @@
+//! Two hundred faults of local files while they are read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::tenant::scrub::{Kind, Options};
+use engine::tenant::timeline::Timeline;
+use errors::ErrorKind;
+use metrics::METRICS;
+use pageserver_api::key::Key;
+
+use crate::stack::{self, IMPORT_LSN};
+use crate::world::{World, looking};
+
+const FAULTS: u64 = 200;
+const READERS: u64 = 4;
+
+/// Reads all keys at ever other LSNs until told to stop. Returns the reads, all of which were right.
+async fn read_on(world: Arc<World>, timeline: Timeline, number: u64, stop: Arc<AtomicBool>) -> u64 {
+    let (lsns, all) = (world.model.lsns(), Key::MIN..Key::MAX);
+    let (mut at, mut reads) = (number as usize * 37, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let lsn = lsns[at % lsns.len()].max(IMPORT_LSN);
+        for (key, value) in world.model.values(&all, lsn) {
+            let found = timeline.get(key, lsn, &stack::context()).await;
+            let found = found.unwrap_or_else(|error| panic!("key {key} at {lsn}: {error}"));
+            assert!(found == value, "key {key} at {lsn} differs");
+            reads += 1;
+        }
+        at = at.wrapping_mul(31) + 7;
+        tokio::task::yield_now().await;
+    }
+    reads
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_faults_under_four_readers() {
+    let world = Arc::new(World::new().await);
+    world.conf.resources.pages.set_keep_rebuilt(false);
+    let timeline = world.open().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..READERS)
+        .map(|number| tokio::spawn(read_on(Arc::clone(&world), timeline.clone(), number, Arc::clone(&stop))))
+        .collect();
+    let (healed, log) = (METRICS.layers_healed.get(), logged());
+    let layers = timeline.layer_files();
+    let (mut flipped, mut cut, mut removed) = (0, 0, 0);
+    for fault in 0..FAULTS {
+        let layer = &layers[fault as usize % layers.len()];
+        // Whole and in use again before it is damaged: one fault at a time for each layer.
+        layer.download(&stack::context()).await.expect("fetched");
+        let before = METRICS.layers_healed.get();
+        let path = layer.path().to_owned();
+        match fault % 3 {
+            0 => {
+                // All blocks, so that the next read of whatever block meets it.
+                let mut bytes = std::fs::read(&path).expect("read");
+                bytes.chunks_mut(4096).for_each(|block| block[100 + fault as usize] ^= 1);
+                std::fs::write(&path, bytes).expect("written");
+                flipped += 1;
+            }
+            1 => {
+                let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
+                file.set_len(4096 * (fault % 2)).expect("cut");
+                cut += 1;
+            }
+            _ => {
+                // Readers have it open and go on; it is a scrub that misses it.
+                std::fs::remove_file(&path).expect("removed");
+                let repair = Options { repair: true, ..looking() };
+                let report = world.scrub_holding(repair, Some(1), vec![timeline.clone()]).await.expect("scrubbed");
+                let found: Vec<_> = report.findings.iter().map(|it| (it.kind, it.fixed)).collect();
+                assert_eq!(found, [(Kind::Missing, true)], "{report:?}");
+                removed += 1;
+                continue;
+            }
+        }
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while METRICS.layers_healed.get() == before {
+            assert!(std::time::Instant::now() < deadline, "fault {fault} was not noticed: {path}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut reads = 0;
+    for reader in readers {
+        reads += reader.await.expect("no wrong page");
+    }
+    let (healed, lines) = (METRICS.layers_healed.get() - healed, logged() - log);
+    println!(
+        "{FAULTS} faults ({flipped} flipped, {cut} cut, {removed} removed), {reads} reads by {READERS} readers: \
+         0 wrong, {healed} healed by reads, {removed} by a scrub, {lines} log lines"
+    );
+    assert_eq!((healed, lines), (flipped + cut, flipped + cut));
+    for layer in &layers {
+        layer.download(&stack::context()).await.expect("fetched");
+    }
+    let report = world.scrub_holding(looking(), Some(1), vec![timeline.clone()]).await.expect("scrubbed");
+    assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_object_is_named_and_never_served() {
+    let world = World::new().await;
+    let timeline = world.open().await;
+    let mut refused = 0;
+    for (number, layer) in timeline.layer_files().into_iter().enumerate() {
+        let path = world.object(layer.path().file_name().expect("a name"));
+        let good = world.get(&path).await;
+        // Every block, so that whatever is read meets it.
+        let mut bytes = good.to_vec();
+        bytes.chunks_mut(4096).for_each(|block| block[10 + number] ^= 0x40);
+        world.put(&path, &bytes).await;
+        layer.evict().await.expect("evicted");
+        world.conf.resources.blocks.clear_memory();
+        for (key, value) in world.model.values(&(Key::MIN..Key::MAX), world.last) {
+            match timeline.get(key, world.last, &stack::context()).await {
+                Ok(found) => assert!(found == value, "a page of a damaged object was served"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                    assert!(error.to_string().contains(path.file_name()), "the object is not named: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        world.put(&path, &good).await;
+        layer.download(&stack::context()).await.expect("fetched");
+    }
+    println!("{refused} reads of damaged objects refused, 0 served");
+    assert!(refused > 0);
+    world.compare(&timeline, world.last).await;
+}
+
+static LINES: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that say that a local file is of no use.
+fn logged() -> u64 {
+    use std::io::Write;
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    struct Counting;
+    impl Write for Counting {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let text = String::from_utf8_lossy(bytes);
+            LINES.fetch_add(text.matches("the local file is of no use").count() as u64, Ordering::Relaxed);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    ONCE.call_once(|| tracing_subscriber::fmt().with_writer(|| Counting).init());
+    LINES.load(Ordering::Relaxed)
+}

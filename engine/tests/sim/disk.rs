@@ -1,0 +1,302 @@
+//! The simulated disk: a platter behind the engine's seam, with a journal of effects and faults on demand.
+
+use std::io;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
+use utils::lsn::Lsn;
+use virtual_file::OpenMode;
+use virtual_file::simulated::{Mounted, SimulatedDisk, SimulatedFile, mount};
+
+use super::platter::{Effect, InodeId, Node, Platter, Survival};
+
+/// No space left on device.
+pub const ENOSPC: i32 = 28;
+/// Input/output error.
+pub const EIO: i32 = 5;
+
+/// Which effects fail, and how.
+#[derive(Clone, Copy)]
+pub struct Failure {
+    /// The kind of effects that can fail.
+    pub of: fn(&Effect) -> bool,
+    /// So many of them succeed first.
+    pub after: u64,
+    /// So many then fail.
+    pub times: u64,
+    /// The system's number of the error.
+    pub errno: i32,
+}
+
+/// An effect, and what the engine had promised before it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub effect: Effect,
+    pub reported: Option<Lsn>,
+}
+
+/// Says what the engine promises at this moment to survive a crash.
+pub type Reporter = Arc<dyn Fn() -> Lsn + Send + Sync>;
+
+#[derive(Default)]
+struct Inner {
+    platter: Platter,
+    next_inode: InodeId,
+    journal: Vec<Entry>,
+    /// So many more effects happen, then the host is dead.
+    crash_in: Option<usize>,
+    failure: Option<Failure>,
+    failed: u64,
+}
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub struct SimDisk {
+    root: Utf8PathBuf,
+    inner: Arc<Mutex<Inner>>,
+    reporter: Arc<Mutex<Option<Reporter>>>,
+}
+
+struct SimFile {
+    disk: SimDisk,
+    inode: InodeId,
+}
+
+fn no_such_file() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl SimDisk {
+    /// An empty disk with the directory `root`.
+    pub fn new(root: &Utf8Path) -> Self {
+        let mut platter = Platter::default();
+        platter.apply(&Effect::CreateDir { path: root.to_owned() });
+        platter.apply(&Effect::SyncDir { path: root.parent().unwrap_or(root).to_owned() });
+        Self::of(root, platter)
+    }
+
+    /// A disk that holds what is on `platter`.
+    pub fn of(root: &Utf8Path, platter: Platter) -> Self {
+        let inner = Inner { next_inode: platter.next_inode(), platter, ..Inner::default() };
+        Self { root: root.to_owned(), inner: Arc::new(Mutex::new(inner)), reporter: Arc::default() }
+    }
+
+    /// Serves the paths below the root from this disk. One disk at a time has a root.
+    pub fn mount(&self) -> Mounted {
+        mount(self.root.clone(), Arc::new(self.clone()))
+    }
+
+    /// Whom to ask, before each effect, what has been promised.
+    pub fn report(&self, reporter: Option<Reporter>) {
+        let old = std::mem::replace(&mut *self.reporter.lock(), reporter);
+        drop(old);
+    }
+
+    /// After `effects` more effects nothing happens any more and all calls fail.
+    pub fn crash_in(&self, effects: usize) {
+        self.inner.lock().crash_in = Some(effects);
+    }
+
+    pub fn crashed(&self) -> bool {
+        self.inner.lock().crash_in == Some(0)
+    }
+
+    /// Lets effects fail, or none.
+    pub fn fail(&self, failure: Option<Failure>) {
+        self.inner.lock().failure = failure;
+    }
+
+    /// How many effects were made to fail.
+    pub fn failed(&self) -> u64 {
+        self.inner.lock().failed
+    }
+
+    pub fn effects(&self) -> usize {
+        self.inner.lock().journal.len()
+    }
+
+    pub fn take_journal(&self) -> Vec<Entry> {
+        std::mem::take(&mut self.inner.lock().journal)
+    }
+
+    pub fn platter(&self) -> Platter {
+        self.inner.lock().platter.clone()
+    }
+
+    pub fn survivor(&self, survival: Survival) -> Platter {
+        self.inner.lock().platter.survivor(survival)
+    }
+
+    /// The bytes of a file.
+    pub fn read(&self, path: &Utf8Path) -> Option<Vec<u8>> {
+        let inner = self.inner.lock();
+        match inner.platter.node(path)? {
+            Node::File(inode) => Some(inner.platter.bytes(inode).to_vec()),
+            Node::Dir => None,
+        }
+    }
+
+    /// Changes the bytes of a file that exists, without the engine's doing.
+    pub fn damage(&self, path: &Utf8Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut inner = self.inner.lock();
+        match inner.platter.node(path) {
+            Some(Node::File(inode)) => inner.platter.damage(inode, change),
+            other => panic!("{path} is no file: {other:?}"),
+        }
+    }
+
+    /// Puts a file on the disk, without the engine's doing.
+    pub fn place(&self, path: &Utf8Path, bytes: Vec<u8>) {
+        let mut inner = self.inner.lock();
+        let inode = inner.new_inode();
+        inner.platter.apply(&Effect::Create { path: path.to_owned(), inode });
+        inner.platter.damage(inode, |content| *content = bytes);
+    }
+
+    fn apply(&self, effect: impl FnOnce(&mut Inner) -> io::Result<Option<Effect>>) -> io::Result<()> {
+        let reporter = self.reporter.lock().clone();
+        let reported = reporter.as_ref().map(|report| report());
+        let mut inner = self.inner.lock();
+        inner.check_alive()?;
+        let Some(effect) = effect(&mut inner)? else { return Ok(()) };
+        inner.perform(effect, reported)
+    }
+}
+
+impl Inner {
+    fn check_alive(&self) -> io::Result<()> {
+        if self.crash_in == Some(0) { Err(io::Error::from_raw_os_error(EIO)) } else { Ok(()) }
+    }
+
+    fn new_inode(&mut self) -> InodeId {
+        self.next_inode += 1;
+        self.next_inode - 1
+    }
+
+    fn perform(&mut self, effect: Effect, reported: Option<Lsn>) -> io::Result<()> {
+        if let Some(left) = &mut self.crash_in {
+            *left -= 1;
+        }
+        if let Some(errno) = self.failure_of(&effect) {
+            self.failed += 1;
+            match effect {
+                Effect::Write { inode, offset, bytes } => {
+                    // A part of a failed write may be there.
+                    let part = bytes.len() / 2 / 512 * 512;
+                    self.platter.apply(&Effect::Write { inode, offset, bytes: bytes[..part].into() });
+                }
+                Effect::Sync { inode } => self.platter.fail_sync(inode),
+                _ => {}
+            }
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        self.platter.apply(&effect);
+        self.journal.push(Entry { effect, reported });
+        Ok(())
+    }
+
+    fn failure_of(&mut self, effect: &Effect) -> Option<i32> {
+        let failure = self.failure.as_mut().filter(|failure| (failure.of)(effect))?;
+        if failure.after > 0 {
+            failure.after -= 1;
+            return None;
+        }
+        failure.times = failure.times.checked_sub(1)?;
+        Some(failure.errno)
+    }
+}
+
+impl SimulatedDisk for SimDisk {
+    fn open(&self, path: &Utf8Path, mode: OpenMode) -> io::Result<Arc<dyn SimulatedFile>> {
+        if mode == OpenMode::CreateNew {
+            self.apply(|inner| {
+                let has_parent = path.parent().is_some_and(|dir| inner.platter.node(dir) == Some(Node::Dir));
+                match inner.platter.node(path) {
+                    Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+                    None if !has_parent => Err(no_such_file()),
+                    None => Ok(Some(Effect::Create { path: path.to_owned(), inode: inner.new_inode() })),
+                }
+            })?;
+        }
+        let inner = self.inner.lock();
+        inner.check_alive()?;
+        match inner.platter.node(path) {
+            Some(Node::File(inode)) => Ok(Arc::new(SimFile { disk: self.clone(), inode })),
+            Some(Node::Dir) => Err(io::ErrorKind::IsADirectory.into()),
+            None => Err(no_such_file()),
+        }
+    }
+
+    fn rename(&self, from: &Utf8Path, to: &Utf8Path) -> io::Result<()> {
+        self.apply(|inner| {
+            inner.platter.node(from).ok_or_else(no_such_file)?;
+            Ok(Some(Effect::Rename { from: from.to_owned(), to: to.to_owned() }))
+        })
+    }
+
+    fn unlink(&self, path: &Utf8Path) -> io::Result<()> {
+        self.apply(|inner| {
+            inner.platter.node(path).ok_or_else(no_such_file)?;
+            Ok(Some(Effect::Unlink { path: path.to_owned() }))
+        })
+    }
+
+    fn fsync_dir(&self, path: &Utf8Path) -> io::Result<()> {
+        self.apply(|inner| {
+            inner.platter.node(path).ok_or_else(no_such_file)?;
+            Ok(Some(Effect::SyncDir { path: path.to_owned() }))
+        })
+    }
+
+    fn list_dir(&self, path: &Utf8Path) -> io::Result<Vec<String>> {
+        let inner = self.inner.lock();
+        inner.check_alive()?;
+        match inner.platter.node(path) {
+            Some(Node::Dir) => Ok(inner.platter.list(path)),
+            _ => Err(no_such_file()),
+        }
+    }
+
+    fn create_dir_all(&self, path: &Utf8Path) -> io::Result<()> {
+        let inside = path.ancestors().take_while(|dir| dir.starts_with(&self.root));
+        let mut dirs: Vec<&Utf8Path> = inside.collect();
+        dirs.reverse();
+        for dir in dirs {
+            self.apply(|inner| {
+                let exists = inner.platter.node(dir).is_some();
+                Ok((!exists).then(|| Effect::CreateDir { path: dir.to_owned() }))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl SimulatedFile for SimFile {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let inner = self.disk.inner.lock();
+        inner.check_alive()?;
+        let rest = inner.platter.bytes(self.inode).get(offset as usize..).unwrap_or_default();
+        let len = rest.len().min(into.len());
+        into[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.apply(|_| Ok(Some(Effect::Write { inode: self.inode, offset, bytes: bytes.into() })))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.apply(|_| Ok(Some(Effect::Sync { inode: self.inode })))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.apply(|_| Ok(Some(Effect::SetLen { inode: self.inode, len })))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let inner = self.disk.inner.lock();
+        inner.check_alive()?;
+        Ok(inner.platter.bytes(self.inode).len() as u64)
+    }
+}

@@ -1,0 +1,147 @@
+//! Arguments, and the way from them to a sub-command.
+
+use camino::Utf8PathBuf;
+use clap::{Parser, Subcommand};
+use utils::lsn::Lsn;
+
+use crate::args::{Common, PageArgs, ShowArgs};
+use crate::remote::{self, RemoteCommand, ServerArgs};
+use crate::scrub::ScrubArgs;
+use crate::store::Store;
+use crate::verify::VerifyArgs;
+use crate::verify_redo::VerifyRedoArgs;
+
+/// Stores the history of Postgres clusters, and gives pages as of any LSN.
+///
+/// Some commands talk to a pageserver that runs (attach, tenant, timeline, branch, compute, layers, checkpoint, lease,
+/// lsn-at), the others work on a directory that no server uses.
+#[derive(Debug, Parser)]
+#[command(name = "pagectl", version)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Local(LocalCommand),
+    #[command(flatten)]
+    Remote(RemoteCommand),
+    /// Replay WAL written with wal_consistency_checking=all, and compare each page with the image in its record.
+    VerifyRedo(VerifyRedoArgs),
+}
+
+/// What works on a directory.
+#[derive(Debug, Subcommand)]
+enum LocalCommand {
+    /// Take in the data directory of a stopped server, or a base backup.
+    Import {
+        /// The data directory, or a directory with the archives that `pg_basebackup -Ft` writes.
+        #[arg(long)]
+        pgdata: Utf8PathBuf,
+    },
+    /// Take in WAL segment files from where the store stands to their end.
+    Ingest {
+        /// The directory with the segment files.
+        #[arg(long)]
+        wal: Utf8PathBuf,
+        /// Size of an in-memory layer, in MiB, at which it is written out.
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
+        layer_mib: u64,
+    },
+    /// Print or write one page.
+    Getpage {
+        #[command(flatten)]
+        page: PageArgs,
+        /// Write the page's 8192 bytes to this file.
+        #[arg(long)]
+        out: Option<Utf8PathBuf>,
+    },
+    /// Look at pages.
+    Page {
+        #[command(subcommand)]
+        command: PageCommand,
+    },
+    /// Compare every page with the files of a stopped server.
+    Verify(VerifyArgs),
+    /// Look at layer files.
+    Layer {
+        #[command(subcommand)]
+        command: LayerCommand,
+    },
+    /// What the store holds and how far it has come.
+    Status,
+    /// Verify every file and every object against checksums and index; repair what has a good copy.
+    Scrub(ScrubArgs),
+    /// One hash over all that is stored as of an LSN.
+    Digest {
+        /// As of this LSN; the last one if not given.
+        #[arg(long)]
+        lsn: Option<Lsn>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PageCommand {
+    /// Show a page's header and line pointers.
+    Show {
+        #[command(flatten)]
+        source: ShowArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum LayerCommand {
+    /// List header, footer and every version.
+    Dump {
+        /// A layer file.
+        file: Utf8PathBuf,
+    },
+    /// Check every byte.
+    Verify {
+        /// A layer file.
+        file: Utf8PathBuf,
+    },
+}
+
+/// Runs the command of `cli`.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    let Cli { common, server, command } = cli;
+    match command {
+        Command::Local(LocalCommand::Scrub(args)) if args.running => remote::run_scrub(&common, &server, &args),
+        Command::Local(command) => run_local(common, command),
+        Command::Remote(command) => remote::run(&common, &server, command),
+        Command::VerifyRedo(args) => crate::verify_redo::run(common.json, args),
+    }
+}
+
+fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let checkpoint_distance = match &command {
+        LocalCommand::Ingest { layer_mib, .. } => Some(layer_mib << 20),
+        _ => None,
+    };
+    common.workdir = camino::absolute_utf8(&common.workdir)?;
+    // All that is stored is for this user alone, also what libraries write.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    runtime.block_on(async {
+        let store = Store::new(common, checkpoint_distance).await?;
+        match command {
+            LocalCommand::Import { pgdata } => crate::import::run(&store, &pgdata).await,
+            LocalCommand::Ingest { wal, .. } => crate::ingest::run(&store, &wal).await,
+            LocalCommand::Getpage { page, out } => crate::getpage::run(&store, page, out).await,
+            LocalCommand::Page { command: PageCommand::Show { source } } => crate::page_show::run(&store, source).await,
+            LocalCommand::Verify(args) => crate::verify::run(&store, &args).await,
+            LocalCommand::Layer { command: LayerCommand::Dump { file } } => crate::layer::dump(&store, &file).await,
+            LocalCommand::Layer { command: LayerCommand::Verify { file } } => crate::layer::verify(&store, &file).await,
+            LocalCommand::Status => crate::status::run(&store).await,
+            LocalCommand::Scrub(args) => crate::scrub::run(&store, &args).await,
+            LocalCommand::Digest { lsn } => crate::digest::run(&store, lsn).await,
+        }
+    })
+}

@@ -1,0 +1,42 @@
+//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers; and asks a
+//! running pageserver to do things.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cli;
+mod digest;
+mod getpage;
+mod import;
+mod import_tars;
+mod ingest;
+mod layer;
+mod output;
+mod page_show;
+mod remote;
+mod scrub;
+mod status;
+mod store;
+mod table;
+mod target;
+mod verify;
+mod verify_redo;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Memory of one layer serves the next, whichever threads work on them.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    output::init_logging();
+    match cli::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pagectl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Commands for a pageserver that runs: each is one or a few calls of its management interface.
+
+mod attach;
+mod branch;
+mod client;
+mod compute;
+mod connection;
+mod layers;
+mod lsn;
+mod moment;
+mod scrub;
+mod tenant;
+mod timeline;
+
+use camino::Utf8PathBuf;
+use clap::Subcommand;
+use pageserver_api::shard::TenantShardId;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+
+use crate::args::Common;
+use crate::scrub::ScrubArgs;
+use connection::Remote;
+pub(crate) use connection::ServerArgs;
+
+/// What a running server is asked to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RemoteCommand {
+    /// Take a copy of a running Postgres, and follow its WAL from then on.
+    Attach(attach::AttachArgs),
+    /// Tenants: list, create, delete.
+    Tenant {
+        #[command(subcommand)]
+        command: TenantCommand,
+    },
+    /// Timelines: list, info, branch, delete.
+    Timeline {
+        #[command(subcommand)]
+        command: TimelineCommand,
+    },
+    /// Branches by their names: create, list, diff, delete.
+    Branch {
+        #[command(subcommand)]
+        command: branch::BranchCommand,
+    },
+    /// Stock Postgres servers on branches: start, stop, list, connect, logs, destroy.
+    Compute(compute::ComputeArgs),
+    /// List the layers of a timeline, or draw them.
+    Layers {
+        /// Write a picture to this file: keys across, LSNs up, a box for each layer.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<Utf8PathBuf>,
+    },
+    /// Make everything durable that has arrived.
+    Checkpoint,
+    /// Keep an LSN readable for a while.
+    Lease {
+        /// The LSN.
+        lsn: Lsn,
+    },
+    /// Find the last LSN whose commits are not after a moment.
+    LsnAt {
+        /// The moment, such as 2026-01-31T12:30:00Z.
+        moment: String,
+        /// Lease the LSN too.
+        #[arg(long)]
+        lease: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    /// List all tenants.
+    List,
+    /// Make a tenant without timelines.
+    Create {
+        /// Its id; drawn if not given.
+        id: Option<TenantId>,
+    },
+    /// Remove a tenant with all that is stored of it.
+    Delete {
+        /// Its id.
+        id: TenantShardId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TimelineCommand {
+    /// List all timelines.
+    List,
+    /// Show all that is known of a timeline.
+    Info,
+    /// Make a branch of a timeline: at its end, an LSN, or a moment.
+    Branch {
+        /// The last LSN to have in common.
+        #[arg(long, conflicts_with = "at_time")]
+        at_lsn: Option<Lsn>,
+        /// The last commit to have in common is the last one up to this moment, such as 2026-01-31T12:30:00Z.
+        #[arg(long, value_name = "MOMENT")]
+        at_time: Option<String>,
+        /// The branch's id; drawn if not given.
+        #[arg(long)]
+        id: Option<TimelineId>,
+    },
+    /// Remove a timeline with all that is stored of it.
+    Delete,
+}
+
+/// Has the server scrub what it has stored.
+pub(crate) fn run_scrub(common: &Common, server: &ServerArgs, args: &ScrubArgs) -> anyhow::Result<()> {
+    scrub::run(&Remote::new(common, server)?, args)
+}
+
+/// Runs the command.
+pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) -> anyhow::Result<()> {
+    let remote = Remote::new(common, server)?;
+    match command {
+        RemoteCommand::Attach(args) => attach::run(&remote, args),
+        RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),
+        RemoteCommand::Tenant { command: TenantCommand::Create { id } } => tenant::create(&remote, id),
+        RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),
+        RemoteCommand::Timeline { command: TimelineCommand::List } => timeline::list(&remote),
+        RemoteCommand::Timeline { command: TimelineCommand::Info } => timeline::info(&remote),
+        RemoteCommand::Timeline { command: TimelineCommand::Branch { at_lsn, at_time, id } } => {
+            timeline::branch(&remote, at_lsn, at_time, id)
+        }
+        RemoteCommand::Timeline { command: TimelineCommand::Delete } => timeline::delete(&remote),
+        RemoteCommand::Branch { command } => branch::run(&remote, command),
+        RemoteCommand::Compute(args) => compute::run(&remote, args),
+        RemoteCommand::Layers { svg } => layers::run(&remote, svg),
+        RemoteCommand::Checkpoint => lsn::checkpoint(&remote),
+        RemoteCommand::Lease { lsn } => lsn::lease(&remote, lsn),
+        RemoteCommand::LsnAt { moment, lease } => lsn::at(&remote, &moment, lease),
+    }
+}

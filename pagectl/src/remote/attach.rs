@@ -1,0 +1,86 @@
+//! `pagectl attach`: a copy of a running Postgres, with its progress.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::connection::Remote;
+use crate::output;
+use crate::table::text;
+
+/// How often the server is asked how far it is.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// Which Postgres.
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// How to reach it: postgres://user@host:port or "host=... user=...". The user needs REPLICATION, and a password
+    /// is best given in the environment.
+    #[arg(env = "PAGECTL_CONNSTR", hide_env_values = true)]
+    connstr: String,
+    /// Name of the replication slot to make; drawn if not given.
+    #[arg(long)]
+    slot: Option<String>,
+    /// Do not wait until the copy is complete.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
+    let mut body = json!({ "connstr": args.connstr });
+    if let Some(tenant) = remote.common.tenant {
+        body["tenant_id"] = json!(tenant.tenant_id);
+    }
+    if let Some(timeline) = &remote.common.timeline {
+        body["timeline_id"] = json!(timeline.of_new()?);
+    }
+    if let Some(slot) = args.slot {
+        body["slot"] = json!(slot);
+    }
+    let begun = remote.client.call("POST", "/v1/attach", Some(&body))?;
+    let (tenant, timeline) = (text(&begun, "tenant_id"), text(&begun, "timeline_id"));
+    let status = match args.no_wait {
+        true => Value::Null,
+        false => wait(remote, &format!("/v1/tenant/{tenant}/timeline/{timeline}/attach_status"))?,
+    };
+    warn(&status);
+    let readable = match status["consistent_lsn"].as_str() {
+        Some(lsn) => format!(", readable from LSN {lsn} on"),
+        None => String::new(),
+    };
+    let value = json!({ "tenant_id": tenant, "timeline_id": timeline, "status": status });
+    output::finish(remote.common.json, &value, format!("timeline {timeline} of tenant {tenant}{readable}"));
+    Ok(())
+}
+
+/// Tells what the server has found to be wary of.
+fn warn(status: &Value) {
+    for warning in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Waits until the copy is complete, showing how far it is.
+fn wait(remote: &Remote<'_>, path: &str) -> anyhow::Result<Value> {
+    let bar = output::byte_bar(0);
+    loop {
+        let status = remote.client.get(path)?;
+        bar.set_length(status["total_bytes"].as_u64().or(status["bytes"].as_u64()).unwrap_or_default());
+        bar.set_position(status["bytes"].as_u64().unwrap_or_default());
+        bar.set_message(text(&status, "phase"));
+        match status["phase"].as_str() {
+            Some("streaming") => {
+                bar.finish_and_clear();
+                return Ok(status);
+            }
+            Some("failed") => {
+                bar.finish_and_clear();
+                bail!("the attachment failed: {}", text(&status, "error"));
+            }
+            _ => env::clock::pause(PERIOD),
+        }
+    }
+}

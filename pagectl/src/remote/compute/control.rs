@@ -1,0 +1,47 @@
+//! The management interface, as computes need it.
+
+use compute::lifecycle::{ComputeConfig, Control};
+use serde_json::json;
+use utils::lsn::Lsn;
+
+use crate::remote::client::Client;
+use crate::remote::connection::Remote;
+use crate::table::text;
+
+/// Registers computes with the server.
+pub(super) struct Registry(pub(super) Client);
+
+impl Registry {
+    pub(super) fn of(remote: &Remote<'_>) -> Self {
+        Self(remote.client.clone())
+    }
+}
+
+pub(super) fn path(compute: &ComputeConfig) -> String {
+    format!("/v1/tenant/{}/timeline/{}", compute.tenant, compute.timeline)
+}
+
+impl Control for Registry {
+    fn register(&self, compute: &ComputeConfig, start: Lsn, connstr: &str, replace: bool) -> Result<(), String> {
+        let body = json!({ "id": compute.id, "name": compute.name, "connstr": connstr, "slot": compute.slot(),
+            "start_lsn": start, "replace": replace });
+        let registered = self.0.call("PUT", &format!("{}/writer", path(compute)), Some(&body));
+        registered.map(drop).map_err(|error| format!("{error:#}"))
+    }
+
+    fn release(&self, compute: &ComputeConfig) -> Result<(), String> {
+        let path = format!("{}/writer?id={}", path(compute), compute.id);
+        match self.0.call("DELETE", &path, None) {
+            Ok(_) => Ok(()),
+            // There is nothing to release: it never was registered, its branch is gone, or another took its place.
+            Err(error) if ["(404)", "(409)"].iter().any(|status| error.to_string().ends_with(status)) => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        }
+    }
+
+    fn end(&self, compute: &ComputeConfig) -> Result<Lsn, String> {
+        let info = self.0.get(&path(compute)).map_err(|error| format!("{error:#}"))?;
+        let end = text(&info, "last_record_lsn");
+        end.parse().map_err(|error| format!("{end:?}: {error}"))
+    }
+}

@@ -1,0 +1,115 @@
+//! `pagectl compute list`, `logs`.
+
+use std::time::Duration;
+
+use compute::lifecycle::{self, ComputeConfig, Computes, Options, State, Trouble};
+use serde_json::{Value, json};
+
+use super::control::path;
+use crate::output;
+use crate::remote::connection::Remote;
+use crate::table::{table, text};
+
+/// For the page server to say why it does not follow.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Lists the computes of this machine, whatever the page server is doing.
+pub(super) fn list(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<()> {
+    let all = all(remote, computes)?;
+    let members = ["name", "state", "branch", "boot_lsn", "pg_version", "mode", "port", "told"];
+    let rows: Vec<Vec<String>> = all.iter().map(|one| members.map(|member| text(one, member)).to_vec()).collect();
+    let head = ["COMPUTE", "STATE", "BRANCH", "STARTED AT", "PG", "MODE", "PORT", "OPTIONS"];
+    let troubles = all.iter().filter(|one| !one["trouble"].is_null());
+    let troubles = troubles.map(|one| format!("\n{}: {}", text(one, "name"), text(one, "trouble")));
+    let summary = format!("{}{}", table(&head, &rows), troubles.collect::<String>());
+    output::finish(remote.common.json, &json!({ "computes": all }), summary);
+    Ok(())
+}
+
+/// What is known of each. They are asked at the same time, for one that hangs takes seconds.
+pub(super) fn all(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<Vec<Value>> {
+    let listed = computes.list()?;
+    std::thread::scope(|scope| {
+        let describe = |(name, config): &(String, lifecycle::Result<ComputeConfig>)| match config {
+            Ok(config) => describe(remote, computes, config),
+            Err(error) => Ok(json!({ "name": name, "state": format!("damaged: {error}") })),
+        };
+        let asked: Vec<_> = listed.iter().map(|one| scope.spawn(move || describe(one))).collect();
+        let failed = |_| Err(anyhow::anyhow!("a compute could not be described"));
+        asked.into_iter().map(|one| one.join().unwrap_or_else(failed)).collect()
+    })
+}
+
+/// That no page server takes a compute's WAL, with what that says.
+pub(super) fn not_followed(remote: &Remote<'_>, config: &ComputeConfig) -> String {
+    let status = remote.client.within(ANSWER).get(&path(config)).map(|info| info["walreceiver_status"].clone());
+    let reason = match status {
+        Err(error) => format!("{error:#}"),
+        Ok(status) if status["writer"]["id"] != config.id.as_str() => {
+            "this compute is not the one that it takes WAL from".to_owned()
+        }
+        Ok(status) => match status["last_error"].as_str() {
+            Some(error) => error.to_owned(),
+            None => format!("it is {}", text(&status, "state")),
+        },
+    };
+    format!("the page server does not take its WAL: {reason}")
+}
+
+/// What it was told, as it would be said anew.
+fn told(options: &Options) -> String {
+    let quoted = |text: &str| match text.contains([' ', '\'', '*', '=']) {
+        true => format!("'{}'", text.replace('\'', "'\\''")),
+        false => text.to_owned(),
+    };
+    let mut told: Vec<String> = Vec::new();
+    if options.wait_for_pageserver {
+        told.push("--wait-for-pageserver".to_owned());
+    }
+    if !options.listen.is_empty() {
+        told.push(format!("--listen {}", quoted(&options.listen)));
+    }
+    if !options.listen_users.is_empty() {
+        told.push(format!("--listen-users {}", quoted(&options.listen_users.join(","))));
+    }
+    told.extend(options.settings.iter().map(|setting| format!("--set {}", quoted(setting))));
+    // It may have a password in it.
+    told.extend(options.connstr.iter().map(|_| "--connstr ...".to_owned()));
+    told.join(" ")
+}
+
+/// The same for programs; how the page server reaches it may have a password in it.
+pub(super) fn options(options: &Options) -> Value {
+    let Options { listen, listen_users, wait_for_pageserver, settings, connstr } = options;
+    json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,
+        "settings": settings, "has_connstr": connstr.is_some() })
+}
+
+fn describe(remote: &Remote<'_>, computes: &Computes, config: &ComputeConfig) -> anyhow::Result<Value> {
+    let layout = computes.layout(&config.name)?;
+    let (state, pid) = match State::of(config, &layout) {
+        State::Running(pid) => ("running", Some(pid)),
+        State::Stopped => ("stopped", None),
+        State::Crashed => ("crashed", None),
+    };
+    let trouble = Trouble::of(config, &layout).map(|trouble| match trouble {
+        Trouble::Here(what) => what,
+        Trouble::NotFollowed => not_followed(remote, config),
+    });
+    let branch = config.branch.clone().unwrap_or_else(|| config.timeline.to_string());
+    Ok(json!({ "name": config.name, "state": state, "pid": pid, "branch": branch, "tenant_id": config.tenant,
+        "timeline_id": config.timeline, "boot_lsn": config.boot_lsn, "pg_version": config.pg_version,
+        "mode": if config.read_only { "read-only" } else { "read-write" }, "port": config.port,
+        "storage": config.storage, "trouble": trouble, "options": options(&config.options),
+        "told": told(&config.options),
+        "connstr": lifecycle::connstr(config, &layout), "dir": layout.root() }))
+}
+
+/// The end of the log.
+pub(super) fn logs(computes: &Computes, name: &str, lines: usize) -> anyhow::Result<String> {
+    let layout = computes.layout(name)?;
+    ComputeConfig::load(&layout)?;
+    let text = lifecycle::log(&layout)?;
+    let all: Vec<&str> = text.lines().collect();
+    Ok(all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n"))
+}

@@ -1,0 +1,270 @@
+//! `pagectl compute start`.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use camino::{Utf8Path, Utf8PathBuf};
+use clap::Args;
+use compute::layout::Layout;
+use compute::lifecycle::{self, ComputeConfig, Computes, NewCompute, StartOptions};
+use pageserver_api::shard::TenantShardId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::control::Registry;
+use super::set::Told;
+use super::show;
+use crate::output;
+use crate::remote::connection::Remote;
+use crate::remote::{branch, moment};
+use crate::table::text;
+
+/// Where a page server listens if nobody says otherwise.
+const PAGE_SERVICE: &str = "host=127.0.0.1 port=64000 user=compute";
+
+/// Which compute, and how it is started here.
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    #[command(flatten)]
+    wanted: Wanted,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Which compute.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Its name; that of the branch if not given.
+    #[arg(required_unless_present = "branch")]
+    pub(super) name: Option<String>,
+    /// The branch, by name or id. It is made if there is none; a compute that only reads needs none.
+    #[arg(long)]
+    branch: Option<String>,
+    /// Where a new branch begins, or what a compute that only reads sees: an LSN (0/16B3748), a time
+    /// (2026-01-31T12:30:00Z), or '10 minutes ago'.
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
+    /// The branch that a new one continues; the one that was attached or imported if not given.
+    #[arg(long, value_name = "BRANCH")]
+    from: Option<String>,
+    /// Only read: nothing is written anywhere, and there may be any number of such computes.
+    #[arg(long)]
+    read_only: bool,
+    /// Copy all relations to this machine before it starts, instead of reading them when they are needed.
+    #[arg(long)]
+    copy: bool,
+    /// Port of Postgres; a free one if not given. One that was stopped keeps its own.
+    #[arg(long)]
+    port: Option<u16>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    told: Told,
+    /// Take the place of the compute that writes the branch: its host is lost, and with it what it has not sent.
+    #[arg(long, conflicts_with = "read_only")]
+    replace: bool,
+    /// Let subscriptions of logical replication go on that a new branch has: they then take rows at the publisher that
+    /// are meant for where the branch comes from.
+    #[arg(long, conflicts_with = "read_only")]
+    keep_subscriptions: bool,
+}
+
+/// How computes are started on this machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HostArgs {
+    /// Programs of Postgres; looked for by the branch's version if not given.
+    #[arg(long, env = "PAGECTL_PG_BIN", value_name = "DIR")]
+    pg_bin: Option<Utf8PathBuf>,
+    /// Who runs Postgres, if root starts it.
+    #[arg(long, default_value = "postgres", value_name = "USER")]
+    user: String,
+    /// The user of Postgres by whose name WAL is fetched: it needs REPLICATION.
+    #[arg(long, default_value = "postgres", value_name = "ROLE")]
+    superuser: String,
+    /// Page service of the page server; host=127.0.0.1 port=64000 user=compute for a new compute, if not given. One
+    /// that was stopped keeps its own.
+    #[arg(long, env = "PAGECTL_PAGE_SERVICE", value_name = "CONNSTR")]
+    page_service: Option<String>,
+    /// For Postgres to answer.
+    #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+/// Starts a compute, which is made if it is not there, and tells how to reach it.
+pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &StartArgs) -> anyhow::Result<()> {
+    let value = start(remote, computes, &args.wanted, &args.host)?;
+    let summary = format!(
+        "{} is ready after {} ms, {} of them Postgres: psql \"{} dbname=postgres\"",
+        text(&value, "name"),
+        text(&value, "ready_ms"),
+        text(&value, "postgres_ready_ms"),
+        text(&value, "connstr")
+    );
+    output::finish(remote.common.json, &value, format!("{summary}{}", remarks(&value)));
+    Ok(())
+}
+
+/// What somebody has to know who did not ask for it.
+fn remarks(value: &Value) -> String {
+    let mut remarks = String::new();
+    let disabled = value["disabled_subscriptions"].as_array().cloned().unwrap_or_default();
+    if !disabled.is_empty() {
+        let names: Vec<&str> = disabled.iter().filter_map(Value::as_str).collect();
+        remarks += &format!(
+            "\nDisabled, for the branch has them from where it was made of, and would take rows from that: \
+             subscriptions {}. \
+             To use one here, give it a slot of its own (ALTER SUBSCRIPTION ... SET (slot_name = ...)) and enable it",
+            names.join(", ")
+        );
+    }
+    for warning in value["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        remarks += &format!("\n{warning}");
+    }
+    remarks
+}
+
+/// What commits that wait for the page server are worth.
+const WAITS: &str = "Commits here wait until the page server has received what they wrote, not until it is durable \
+                     there: one that was acknowledged survives the loss of this compute, or of the page server, and \
+                     is lost with both together (docs/operations.md)";
+
+/// What may turn out badly.
+fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
+    let config = ComputeConfig::load(layout)?;
+    let mut warnings = Vec::new();
+    if !is_followed {
+        warnings.push(format!("{}: its WAL stays on this machine meanwhile", show::not_followed(remote, &config)));
+    }
+    if config.options.wait_for_pageserver && !config.read_only {
+        warnings.push(WAITS.to_owned());
+    }
+    Ok(warnings)
+}
+
+/// Starts a compute, which is made if it is not there.
+pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, host: &HostArgs) -> anyhow::Result<Value> {
+    let begun = env::clock::now();
+    let name = args.name.as_deref().or(args.branch.as_deref()).unwrap_or_default();
+    let layout = computes.layout(name)?;
+    let is_new = !layout.config().exists();
+    let mut made_branch = None;
+    if is_new {
+        let branch = branch_for(remote, name, args)?;
+        made_branch = branch.is_new.then(|| branch.value.clone());
+        let created = create(remote, computes, name, args, host, &branch.value);
+        created.inspect_err(|_| delete_branch(remote, made_branch.as_ref()))?;
+    } else if args.keep_subscriptions {
+        bail!("the compute {name} exists: its subscriptions are as it was left");
+    } else if args.at.is_some() || args.from.is_some() {
+        bail!("the compute {name} exists: it goes on where it was. For another moment give another name");
+    }
+    let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
+    let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
+    let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
+        Ok(started) => started,
+        Err(error) => {
+            if is_new {
+                undo(remote, &layout);
+                delete_branch(remote, made_branch.as_ref());
+            }
+            return Err(with_hint(remote, error.into()));
+        }
+    };
+    let warnings = warnings(remote, &layout, started.is_followed)?;
+    let total = env::clock::now().saturating_duration_since(begun).as_millis() as u64;
+    Ok(json!({ "name": name, "connstr": started.connstr, "ready_ms": total, "postgres_ready_ms": started.ready_ms,
+        "disabled_subscriptions": started.disabled_subscriptions, "warnings": warnings }))
+}
+
+/// Who attached the cluster could replicate: so a compute's WAL can be fetched by that name.
+fn with_hint(remote: &Remote<'_>, error: anyhow::Error) -> anyhow::Error {
+    if !error.to_string().contains("--superuser") {
+        return error;
+    }
+    let root = remote.branch_or_root(None).ok();
+    match root.as_ref().and_then(|root| root["walreceiver_status"]["user"].as_str()).filter(|user| !user.is_empty()) {
+        Some(user) => anyhow::anyhow!("{error:#}\nThe cluster was attached by the name of {user:?}"),
+        None => error,
+    }
+}
+
+/// A branch that was made for a compute that does not start would be in the way of the next attempt.
+fn delete_branch(remote: &Remote<'_>, branch: Option<&Value>) {
+    let Some(branch) = branch else { return };
+    let path = format!("/v1/tenant/{}/timeline/{}", text(branch, "tenant_id"), text(branch, "timeline_id"));
+    if let Err(left) = remote.client.call("DELETE", &path, None) {
+        tracing::warn!("the branch {} is left: {left:#}", text(branch, "name"));
+    }
+}
+
+/// A compute that never answered has nothing that anybody misses.
+fn undo(remote: &Remote<'_>, layout: &Layout) {
+    if let Err(left) = lifecycle::destroy(layout, true, &Registry::of(remote)) {
+        tracing::warn!("{} is left: {left}", layout.root().display());
+    }
+}
+
+fn create(
+    remote: &Remote<'_>,
+    computes: &Computes,
+    name: &str,
+    args: &Wanted,
+    host: &HostArgs,
+    branch: &Value,
+) -> anyhow::Result<()> {
+    let at = args.at.as_deref().filter(|_| args.read_only);
+    let lsn = moment::lsn_at(remote, branch, at)?;
+    let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
+    let new = NewCompute {
+        name,
+        tenant: tenant.tenant_id,
+        timeline: text(branch, "timeline_id").parse()?,
+        branch: branch["name"].as_str().map(str::to_owned),
+        lsn,
+        branch_point: branch["ancestor_lsn"].as_str().map(str::parse).transpose()?,
+        keep_subscriptions: args.keep_subscriptions,
+        pg_version: branch["pg_version"].as_u64().and_then(|major| u32::try_from(major).ok()).unwrap_or_default(),
+        page_service: host.page_service.as_deref().unwrap_or(PAGE_SERVICE),
+        token: remote.token.clone(),
+        read_only: args.read_only,
+        copy: args.copy,
+        port: args.port,
+        user: &host.user,
+        superuser: &host.superuser,
+        pg_bin: host.pg_bin.as_deref().map(Utf8Path::as_std_path),
+    };
+    lifecycle::create(computes, &new)?;
+    Ok(())
+}
+
+/// The branch that a compute is for.
+struct Branch {
+    value: Value,
+    is_new: bool,
+}
+
+/// The branch that the compute is for: one that is there and nobody writes, or a new one.
+fn branch_for(remote: &Remote<'_>, name: &str, args: &Wanted) -> anyhow::Result<Branch> {
+    let wanted = args.branch.as_deref();
+    if args.read_only && args.from.is_none() {
+        return Ok(Branch { value: remote.branch_or_root(wanted)?, is_new: false });
+    }
+    let found = match wanted {
+        Some(wanted) => remote.find_branch(wanted)?,
+        None => bail!("say with --branch what {name} is to write, or that it is to be --read-only"),
+    };
+    let Some(found) = found else {
+        let value = branch::create(remote, wanted.unwrap_or(name), args.from.as_deref(), args.at.as_deref())?;
+        return Ok(Branch { value, is_new: true });
+    };
+    if args.at.is_some() || args.from.is_some() {
+        bail!("the branch {} exists: for another moment give a new one", wanted.unwrap_or(name));
+    }
+    match branch::writer(&found) {
+        Some(writer) if !args.replace || !writer.starts_with("compute") => bail!(
+            "{writer} writes the branch {}: stop it first, or give another branch with --branch NAME --from {0}",
+            wanted.unwrap_or(name)
+        ),
+        _ => Ok(Branch { value: found, is_new: false }),
+    }
+}

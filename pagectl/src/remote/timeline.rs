@@ -1,0 +1,136 @@
+//! `pagectl timeline ...`, and which timeline a command is about.
+
+use pageserver_api::shard::TenantShardId;
+use serde_json::{Value, json};
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+use super::connection::Remote;
+use crate::output;
+use crate::table::{bytes, table, text};
+use crate::target::{Found, TimelineRef, choose};
+
+impl Remote<'_> {
+    /// All timelines: of the tenant that the arguments name, or of all.
+    pub(super) fn timelines(&self) -> anyhow::Result<Vec<Value>> {
+        let tenants = match self.common.tenant {
+            Some(tenant) => vec![tenant.to_string()],
+            None => {
+                let listed = self.client.get("/v1/tenant")?;
+                listed.as_array().into_iter().flatten().map(|tenant| text(tenant, "id")).collect()
+            }
+        };
+        let mut all = Vec::new();
+        for tenant in tenants {
+            let timelines = self.client.get(&format!("/v1/tenant/{tenant}/timeline"))?;
+            all.extend(timelines.as_array().into_iter().flatten().cloned());
+        }
+        Ok(all)
+    }
+
+    /// Tenant and timeline that the arguments name, or the only ones of the server.
+    pub(super) fn target(&self) -> anyhow::Result<(TenantShardId, TimelineId)> {
+        let (tenant, timeline) = (self.common.tenant, self.common.timeline.as_ref());
+        if let (Some(tenant), Some(TimelineRef::Id(timeline))) = (tenant, timeline) {
+            return Ok((tenant, *timeline));
+        }
+        let found = self.timelines()?.iter().map(found).collect::<anyhow::Result<Vec<_>>>()?;
+        let chosen = choose(found, tenant, timeline, "the server")?;
+        Ok((chosen.tenant, chosen.id))
+    }
+
+    /// Path of the timeline that the command is about.
+    pub(super) fn base(&self) -> anyhow::Result<String> {
+        self.target().map(|(tenant, timeline)| format!("/v1/tenant/{tenant}/timeline/{timeline}"))
+    }
+}
+
+fn found(timeline: &Value) -> anyhow::Result<Found> {
+    let (tenant, id) = (text(timeline, "tenant_id").parse()?, text(timeline, "timeline_id").parse()?);
+    Ok(Found { tenant, id, name: timeline["name"].as_str().map(str::to_owned) })
+}
+
+/// Lists all.
+pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
+    let timelines = remote.timelines()?;
+    let rows: Vec<Vec<String>> = timelines.iter().map(row).collect();
+    let head = ["TENANT", "TIMELINE", "ANCESTOR", "AT", "LAST LSN", "ON DISK", "IN BUCKET", "SIZE", "WAL"];
+    output::finish(remote.common.json, &json!({ "timelines": timelines }), table(&head, &rows));
+    Ok(())
+}
+
+fn row(timeline: &Value) -> Vec<String> {
+    let names = [
+        "tenant_id",
+        "timeline_id",
+        "ancestor_timeline_id",
+        "ancestor_lsn",
+        "last_record_lsn",
+        "disk_consistent_lsn",
+        "remote_consistent_lsn",
+    ];
+    let broken = timeline["state"]["Broken"]["reason"].as_str();
+    let receiver = text(&timeline["walreceiver_status"], "state");
+    let mut row: Vec<String> = names.iter().map(|name| text(timeline, name)).collect();
+    row.push(bytes(timeline, "current_physical_size"));
+    row.push(broken.map_or(receiver, |reason| format!("BROKEN: {reason}")));
+    row
+}
+
+/// Shows one.
+pub(super) fn info(remote: &Remote<'_>) -> anyhow::Result<()> {
+    let info = remote.client.get(&remote.base()?)?;
+    let mut lines = Vec::new();
+    for (name, value) in info.as_object().into_iter().flatten() {
+        match value.as_object() {
+            None => lines.push(format!("{name:22} {}", text(&info, name))),
+            Some(members) => {
+                lines.push(format!("{name}:"));
+                lines.extend(members.keys().map(|member| format!("  {member:20} {}", text(value, member))));
+            }
+        }
+    }
+    output::finish(remote.common.json, &info, lines.join("\n"));
+    Ok(())
+}
+
+/// Makes a branch.
+pub(super) fn branch(
+    remote: &Remote<'_>,
+    at_lsn: Option<Lsn>,
+    at_time: Option<String>,
+    id: Option<TimelineId>,
+) -> anyhow::Result<()> {
+    let (tenant, ancestor) = remote.target()?;
+    let id = id.unwrap_or_else(TimelineId::generate);
+    let mut body = json!({ "new_timeline_id": id, "ancestor_timeline_id": ancestor });
+    if let Some(lsn) = at_lsn {
+        body["ancestor_start_lsn"] = json!(lsn);
+    }
+    if let Some(moment) = at_time {
+        body["ancestor_start_timestamp"] = json!(moment);
+    }
+    let made = remote.client.call("POST", &format!("/v1/tenant/{tenant}/timeline"), Some(&body))?;
+    let summary = format!("timeline {id} branches off {ancestor} at LSN {}", text(&made, "ancestor_lsn"));
+    output::finish(remote.common.json, &made, summary);
+    Ok(())
+}
+
+/// Removes one.
+pub(super) fn delete(remote: &Remote<'_>) -> anyhow::Result<()> {
+    let (tenant, timeline) = remote.target()?;
+    let answer = remote.client.call("DELETE", &format!("/v1/tenant/{tenant}/timeline/{timeline}"), None)?;
+    tell_left_slots(remote, &answer);
+    output::finish(remote.common.json, &answer, format!("timeline {timeline} is deleted"));
+    Ok(())
+}
+
+/// Says which slots to drop, as their servers keep WAL for them.
+pub(super) fn tell_left_slots(remote: &Remote<'_>, answer: &Value) {
+    for left in answer["left_slots"].as_array().into_iter().flatten().filter(|_| !remote.common.json) {
+        let (host, slot) = (text(left, "host"), text(left, "slot"));
+        output::line(format_args!(
+            "{host} goes on to keep WAL. If nobody else uses it: SELECT pg_drop_replication_slot('{slot}')"
+        ));
+    }
+}

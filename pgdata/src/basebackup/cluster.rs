@@ -1,0 +1,35 @@
+//! What is known of a cluster and its relations.
+
+use std::collections::BTreeMap;
+
+use pageserver_api::parameters::ClusterParameters;
+use pageserver_api::reltag::{BlockNumber, RelTag};
+use postgres_formats::version::PgVersion;
+use utils::lsn::Lsn;
+use wal_decoder::tablespaces::TablespaceTable;
+
+use crate::settings::ClusterSettings;
+use errors::StorageError;
+
+/// What is known of the cluster besides its data.
+pub(super) struct Cluster {
+    pub(super) version: PgVersion,
+    pub(super) parameters: ClusterParameters,
+    pub(super) settings: ClusterSettings,
+    pub(super) tablespaces: TablespaceTable,
+    pub(super) origins: BTreeMap<u16, Lsn>,
+}
+
+/// Relations that a server reads, but for unlogged ones; as keys name them.
+#[derive(Debug, Default)]
+pub(super) struct Relations {
+    /// Sizes in blocks.
+    pub(super) forks: BTreeMap<RelTag, BlockNumber>,
+    /// By tablespace and database: OIDs of mapped catalogs, and their files.
+    pub(super) mapped: BTreeMap<(u32, u32), Vec<(u32, u32)>>,
+}
+
+/// The OID of the tablespace that `number` stands for in keys.
+pub(super) fn tablespace_oid(tablespaces: &TablespaceTable, number: u32) -> Result<u32, StorageError> {
+    tablespaces.oid(number).ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))
+}

@@ -1,0 +1,120 @@
+//! Image layers written one after the other, cut where they are large enough.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pageserver_api::key::Key;
+use pageserver_api::shard::TenantShardId;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+
+pub(super) use super::room::FinishedLayer;
+use super::room::Room;
+use engine::config::PageServerConf;
+use engine::context::RequestContext;
+use engine::tenant::storage_layer::ImageLayerWriter;
+use errors::StorageError;
+
+/// Room that was taken for images and not used, before it is given back, in bytes.
+const GIVEN_BACK: u64 = 1 << 20;
+
+/// Where layers go.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) conf: &'static PageServerConf,
+    pub(super) tenant_shard_id: TenantShardId,
+    pub(super) timeline_id: TimelineId,
+    /// LSN of the images.
+    pub(super) lsn: Lsn,
+    /// Size at which a layer is finished.
+    pub(super) layer_bytes: u64,
+    /// Where they find room.
+    pub(super) room: Arc<Room>,
+    pub(super) ctx: RequestContext,
+}
+
+/// Takes images in order of key; its layers cover a range of keys without gaps.
+pub(super) struct ImageSink {
+    target: Target,
+    /// What no finished layer covers yet.
+    rest: Range<Key>,
+    writer: Option<ImageLayerWriter>,
+    /// Room that was taken for the current layer.
+    taken: u64,
+    finished: Vec<FinishedLayer>,
+}
+
+impl ImageSink {
+    /// A sink for images of `keys`.
+    pub(super) fn new(target: Target, keys: Range<Key>) -> Self {
+        Self { target, rest: keys, writer: None, taken: 0, finished: Vec::new() }
+    }
+
+    /// Appends an image. Keys ascend.
+    pub(super) async fn put(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
+        if self.writer.as_ref().is_some_and(|full| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes) {
+            self.cut(key).await?;
+        }
+        self.target.room.take(image.len() as u64).await?;
+        self.taken += image.len() as u64;
+        let writer = self.writer().await?;
+        writer.put_image(key, image).await?;
+        let stored = writer.stored_bytes();
+        // Images may be compressed.
+        if self.taken >= stored + GIVEN_BACK {
+            self.target.room.give_back(self.taken - stored);
+            self.taken = stored;
+        }
+        Ok(())
+    }
+
+    /// Puts in layers that were written elsewhere. They cover a range of keys without gaps, which comes next.
+    pub(super) async fn splice(&mut self, layers: Vec<FinishedLayer>) -> Result<(), StorageError> {
+        let (Some((first, _)), Some((last, _))) = (layers.first(), layers.last()) else { return Ok(()) };
+        let (start, end) = (first.key_range.start, last.key_range.end);
+        if start > self.rest.start {
+            self.cut(start).await?;
+        }
+        self.rest.start = end;
+        self.finished.extend(layers);
+        Ok(())
+    }
+
+    /// Layers finished so far.
+    pub(super) fn layers(&self) -> u64 {
+        self.finished.len() as u64
+    }
+
+    /// Finishes the last layer and gives all.
+    pub(super) async fn finish(mut self) -> Result<Vec<FinishedLayer>, StorageError> {
+        if !self.rest.is_empty() {
+            self.cut(self.rest.end).await?;
+        }
+        Ok(self.finished)
+    }
+
+    /// Ends the current layer at `end`.
+    async fn cut(&mut self, end: Key) -> Result<(), StorageError> {
+        self.writer().await?;
+        if let Some(full) = self.writer.take() {
+            let layer = full.finish_at(end, &self.target.ctx).await?;
+            // The index is more than was taken, but little.
+            self.target.room.give_back(std::mem::take(&mut self.taken).saturating_sub(layer.0.file_size));
+            self.target.room.finished(layer.clone());
+            self.finished.push(layer);
+        }
+        self.rest.start = end;
+        Ok(())
+    }
+
+    async fn writer(&mut self) -> Result<&mut ImageLayerWriter, StorageError> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let Target { conf, tenant_shard_id, timeline_id, lsn, ref ctx, .. } = self.target;
+                ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, self.rest.clone(), lsn, ctx).await?
+            }
+        };
+        Ok(self.writer.insert(writer))
+    }
+}

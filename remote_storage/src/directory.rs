@@ -1,0 +1,116 @@
+//! A directory as object store, which may go away as a bucket may: unmounted, or moved.
+//!
+//! Without this look at the directory itself, what is below one that is away would just not be there, and a write would
+//! make another directory in its place.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+
+use async_trait::async_trait;
+use camino::{Utf8Path, Utf8PathBuf};
+use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::{TryStreamExt, future, stream};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use errors::StorageError;
+use virtual_file::fs;
+
+/// A directory whose files are objects.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    files: LocalFileSystem,
+    root: Root,
+}
+
+/// The directory as it was found.
+#[derive(Clone, Debug)]
+struct Root {
+    path: Utf8PathBuf,
+    inode: u64,
+}
+
+impl Directory {
+    /// Makes the directory if it is not there. Then it is for its owner alone: what is in it may hold passwords.
+    pub(super) async fn open(path: &Utf8Path) -> std::result::Result<Self, StorageError> {
+        let is_new = !path.exists();
+        fs::create_dir_all(path).await?;
+        if is_new {
+            fs::make_private(path).await?;
+        }
+        fs::fsync_dir(path.parent().unwrap_or(Utf8Path::new("/"))).await?;
+        let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
+        let inode = std::fs::metadata(path).map_err(error)?.ino();
+        let files = LocalFileSystem::new_with_prefix(path.as_std_path());
+        let files = files.map_err(|cause| error(std::io::Error::other(cause)))?.with_fsync(true);
+        Ok(Self { files, root: Root { path: path.to_owned(), inode } })
+    }
+}
+
+impl Root {
+    fn check(&self) -> Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if found.ino() == self.inode => Ok(()),
+            Ok(_) => Err(self.away("another directory is in its place".into())),
+            Err(error) => Err(self.away(error.into())),
+        }
+    }
+
+    fn away(&self, source: Box<dyn std::error::Error + Send + Sync>) -> Error {
+        let source = format!("the directory {} is away: {source}", self.path).into();
+        Error::Generic { store: "Directory", source }
+    }
+
+    /// Runs `operation`, whose answer counts only if the directory was there before and after.
+    async fn during<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check()?;
+        let outcome = operation.await;
+        self.check().and(outcome)
+    }
+
+    fn during_stream<T: Send + 'static>(&self, stream: BoxStream<'static, Result<T>>) -> BoxStream<'static, Result<T>> {
+        let check = |root: Self| stream::once(async move { root.check() }).try_filter_map(|()| future::ok(None));
+        check(self.clone()).chain(stream).chain(check(self.clone())).boxed()
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Directory {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.root.during(self.files.put_opts(path, payload, options)).await
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.root.during(self.files.put_multipart_opts(path, options)).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.root.during(self.files.get_opts(path, options)).await
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.root.during_stream(self.files.delete_stream(paths))
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.root.during_stream(self.files.list(prefix))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.root.during(self.files.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.root.during(self.files.copy_opts(from, to, options)).await
+    }
+}
+
+impl fmt::Display for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Directory({})", self.root.path)
+    }
+}

@@ -1,0 +1,176 @@
+//! Pages whose LSN is that of another hint.
+//!
+//! With checksums or `wal_log_hints` the first hint on a page after a checkpoint is logged: as an image of the page, or
+//! while `full_page_writes` is off (from 15 on) as a record without one. Only if the hint makes the page dirty, the
+//! page gets the record's LSN (`MarkBufferDirtyHint`). So two things differ from replay, a standby's too:
+//!
+//! * Replay gives a page the LSN of each image. On the server the page may have been dirty, from before the checkpoint
+//!   or by another session that set a hint at the same time: then it keeps the older LSN.
+//! * Replay does nothing for a record without image. On the server the page may have its LSN.
+//!
+//! Since its last change that was no hint, a server's page may so have the LSN that it got by that, or that of any
+//! record of a hint since; its content is the same but for hints. That is what is allowed here, and the records are
+//! looked at.
+
+use pageserver_api::key::Key;
+use pageserver_api::record::WalRecord;
+use pageserver_api::value::Value;
+use pgdata::PageHistory;
+use postgres_formats::page::{PageBytes, PageMut, PageRef};
+use postgres_formats::record::peek;
+use utils::lsn::Lsn;
+
+use super::compare::{Verdict, relation_page};
+use super::history::page_at;
+
+/// Most records of hints in a row that are followed back.
+const MAX_HINTS: usize = 10_000;
+
+/// Whether `ours` is the server's page `theirs` but for its LSN.
+pub(crate) fn differs_by_lsn_only(fork: u8, ours: &PageBytes, theirs: &PageBytes) -> bool {
+    let lsn = PageRef::new(theirs).lsn();
+    let mut ours = *ours;
+    PageMut::new(&mut ours).set_lsn(lsn);
+    lsn != 0 && relation_page(fork, Some(&ours), theirs) == Verdict::Equal
+}
+
+/// What explains that the server's page `theirs` has another LSN than `ours`, which is that of the store as of `lsn`;
+/// if anything does.
+pub(super) async fn explain<S: PageHistory>(
+    store: &S,
+    key: Key,
+    fork: u8,
+    lsn: Lsn,
+    ours: &[u8],
+    theirs: &PageBytes,
+) -> anyhow::Result<Option<Verdict>> {
+    let ours = PageBytes::try_from(ours)?;
+    let (wanted, have) = (Lsn(PageRef::new(theirs).lsn()), Lsn(PageRef::new(&ours).lsn()));
+    if wanted == have || !differs_by_lsn_only(fork, &ours, theirs) {
+        return Ok(None);
+    }
+    let verdict = if wanted < have { Verdict::OlderHint } else { Verdict::NewerHint };
+    let mut at = lsn;
+    for _ in 0..MAX_HINTS {
+        let Some((changed, value)) = store.newest_version(key, at).await? else { return Ok(None) };
+        if !is_only_a_hint(store, key, fork, changed, &value).await? {
+            let then = page_at(store, key, changed).await?;
+            return Ok(then.filter(|page| PageRef::new(page).lsn() == wanted.0).map(|_| verdict));
+        }
+        if changed == wanted {
+            return Ok(Some(verdict));
+        }
+        at = Lsn(changed.0 - 1);
+    }
+    Ok(None)
+}
+
+/// Whether a version was made by the record of a hint. Of one whose image holds all bytes of the page only the page is
+/// stored: then it must be the page before it.
+async fn is_only_a_hint<S: PageHistory>(
+    store: &S,
+    key: Key,
+    fork: u8,
+    changed: Lsn,
+    value: &Value,
+) -> anyhow::Result<bool> {
+    let image = match value {
+        Value::WalRecord(WalRecord::Postgres { record, .. }) => {
+            return Ok(peek(record).is_some_and(|header| header.is_hint()));
+        }
+        Value::WalRecord(_) => return Ok(false),
+        Value::Image(image) => PageBytes::try_from(&image[..])?,
+    };
+    // One that was imported has the LSN of a record before the import.
+    if PageRef::new(&image).lsn() != changed.0 {
+        return Ok(false);
+    }
+    // Before history begins there is nothing to be found.
+    let Ok(Some(before)) = page_at(store, key, Lsn(changed.0 - 1)).await else { return Ok(false) };
+    Ok(differs_by_lsn_only(fork, &before, &image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::images::Images;
+    use super::*;
+    use pageserver_api::key::rel_block_key;
+    use pageserver_api::reltag::RelTag;
+    use postgres_formats::page::Page;
+
+    /// An empty heap page with a byte of content.
+    fn page(lsn: u64, content: u8) -> PageBytes {
+        let mut page = Page::new([0; 8192]);
+        page.init(0);
+        page.set_lsn(lsn);
+        let mut bytes = page.into_inner();
+        bytes[12..14].copy_from_slice(&28u16.to_le_bytes());
+        bytes[24] = content;
+        bytes
+    }
+
+    /// What a record at an LSN did.
+    #[allow(clippy::large_enum_variant, reason = "a handful of them in a test")]
+    enum Record {
+        /// Changed the page, or was the image of a hint.
+        Image(PageBytes),
+        /// The record of a hint, without image.
+        Hint(u64),
+        /// Some other record that left the page as it was.
+        Other(u64),
+    }
+    use Record::{Hint, Image, Other};
+
+    fn explained(history: &[Record], theirs: &PageBytes) -> Option<Verdict> {
+        let key = rel_block_key(RelTag { spcnode: 1663, dbnode: 5, relnode: 1249, forknum: 0 }, 64);
+        let mut images = Images::default();
+        for record in history {
+            match record {
+                Image(page) => images.add(key, PageRef::new(page).lsn(), *page, None),
+                Hint(lsn) => images.add(key, *lsn, images.newest(key), Some((0, 0xA0))),
+                Other(lsn) => images.add(key, *lsn, images.newest(key), Some((10, 0x40))),
+            }
+        }
+        let ours = images.newest(key);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(explain(&images, key, 0, Lsn(1000), &ours, theirs)).unwrap()
+    }
+
+    #[test]
+    fn only_an_older_lsn_of_the_same_page_is_explained() {
+        let same = || [Image(page(80, 1)), Image(page(160, 1))];
+        assert_eq!(explained(&same(), &page(80, 1)), Some(Verdict::OlderHint));
+        assert_eq!(
+            explained(&[Image(page(80, 2)), Image(page(160, 1))], &page(80, 1)),
+            None,
+            "it was another page then"
+        );
+        assert_eq!(explained(&same(), &page(88, 1)), None, "no record of that LSN");
+        assert_eq!(explained(&[Image(page(80, 1)), Image(page(160, 2))], &page(80, 1)), None, "the newer changed it");
+        assert_eq!(explained(&same(), &page(240, 1)), None, "a record is missing here");
+        assert_eq!(explained(&same(), &page(160, 2)), None, "the content differs");
+    }
+
+    #[test]
+    fn only_the_lsn_of_a_hint_without_image_is_explained() {
+        let history = || [Image(page(80, 1)), Hint(160), Hint(240)];
+        for lsn in [160, 240] {
+            assert_eq!(explained(&history(), &page(lsn, 1)), Some(Verdict::NewerHint));
+        }
+        assert_eq!(explained(&history(), &page(200, 1)), None, "no record of that LSN");
+        assert_eq!(explained(&history(), &page(160, 2)), None, "the content differs");
+        assert_eq!(explained(&[Image(page(80, 1)), Other(160)], &page(160, 1)), None, "it was no hint");
+        let changed_since = [Image(page(80, 1)), Hint(160), Image(page(240, 2)), Hint(320)];
+        assert_eq!(explained(&changed_since, &page(160, 2)), None, "a hint from before the last change");
+        assert_eq!(explained(&changed_since, &page(320, 2)), Some(Verdict::NewerHint));
+    }
+
+    #[test]
+    fn hints_with_and_without_images_mix() {
+        let history = || [Image(page(80, 1)), Hint(160), Image(page(240, 1)), Hint(320)];
+        assert_eq!(explained(&history(), &page(80, 1)), Some(Verdict::OlderHint));
+        assert_eq!(explained(&history(), &page(160, 1)), Some(Verdict::OlderHint));
+        assert_eq!(explained(&history(), &page(320, 1)), Some(Verdict::NewerHint));
+        assert_eq!(explained(&history(), &page(400, 1)), None);
+    }
+}

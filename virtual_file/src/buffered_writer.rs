@@ -1,0 +1,269 @@
+//! Appends to a file through aligned buffers: one is being filled while others are on their way to disk.
+//!
+//! Writes start the moment a buffer is full, from the thread that filled it; nothing has to be woken for that. Bytes
+//! that are not on disk yet can be read from memory. An error leaves everything in memory: the next call tries again.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::VirtualFile;
+use super::buffer::AlignedBuf;
+use super::engine::IoFuture;
+use errors::StorageError;
+
+/// Size of a writer's first buffer in bytes; later ones grow with the file, so that many small files stay cheap.
+const BUFFER_MIN: usize = 64 << 10;
+/// Size of the buffers of a large file in bytes.
+const BUFFER_MAX: usize = 1 << 20;
+/// Writes in flight at most.
+const IN_FLIGHT_MAX: usize = 4;
+
+/// What happens to the last, incomplete buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// It is thrown away.
+    DropTail,
+    /// It is padded with zeros to the alignment of direct I/O.
+    PadTail,
+    /// It is padded, written, and the file then cut to the exact length.
+    PadThenTruncate,
+}
+
+/// The bytes of a file that are in memory: those that are only there, and before them what was written last.
+#[derive(Debug)]
+pub struct Tail {
+    /// Full buffers, ascending by offset.
+    full: VecDeque<(u64, Arc<AlignedBuf>)>,
+    /// How many of them, at the front, are on disk and stay for readers.
+    kept: usize,
+    mutable: AlignedBuf,
+    mutable_offset: u64,
+}
+
+impl Tail {
+    /// First offset that is in memory; what lies before is on disk.
+    pub fn start(&self) -> u64 {
+        if fault::planted(fault::Bug::ReadBehindWrite) {
+            return self.mutable_offset;
+        }
+        self.full.front().map_or(self.mutable_offset, |(offset, _)| *offset)
+    }
+
+    /// Where what is only in memory begins.
+    fn unwritten(&self) -> u64 {
+        self.full.get(self.kept).map_or(self.mutable_offset, |(offset, _)| *offset)
+    }
+
+    /// The oldest write has ended. Returns a buffer that is no longer needed, if there are more than `keep` bytes of
+    /// written ones.
+    fn retire(&mut self, keep: u64) -> Option<Arc<AlignedBuf>> {
+        self.kept += 1;
+        let first = self.full.front().map(|(offset, _)| *offset)?;
+        if self.unwritten() - first <= keep {
+            return None;
+        }
+        self.kept -= 1;
+        self.full.pop_front().map(|(_, buf)| buf)
+    }
+
+    /// Up to `len` bytes at `offset`, which must not be below [`Tail::start`]: those that lie in one buffer.
+    pub fn bytes_at(&self, offset: u64, len: usize) -> &[u8] {
+        let (start, buf) = if offset >= self.mutable_offset {
+            (self.mutable_offset, &self.mutable)
+        } else {
+            let at = self.full.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
+            self.full.get(at).map_or((self.mutable_offset, &self.mutable), |(start, buf)| (*start, buf.as_ref()))
+        };
+        let from = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(buf.len());
+        &buf[from..from.saturating_add(len).min(buf.len())]
+    }
+}
+
+enum WriteState {
+    Running(IoFuture<()>),
+    Failed,
+}
+
+/// See the module's documentation.
+pub struct BufferedWriter {
+    file: Arc<VirtualFile>,
+    tail: Arc<RwLock<Tail>>,
+    /// States of the writes of the full buffers that are not kept, in the same order.
+    writes: VecDeque<WriteState>,
+    /// Buffers taken by [`BufferedWriter::reserve`], the next to be used last.
+    spare: Vec<AlignedBuf>,
+    start: u64,
+    /// Written bytes that stay in memory.
+    keep: u64,
+}
+
+impl BufferedWriter {
+    /// Appends from `start` on, a multiple of the file's alignment.
+    pub fn new(file: Arc<VirtualFile>, start: u64) -> Self {
+        debug_assert!(start.is_multiple_of(file.align()));
+        let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
+        let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start };
+        Self { file, tail: Arc::new(RwLock::new(tail)), writes: VecDeque::new(), spare: Vec::new(), start, keep: 0 }
+    }
+
+    /// Keeps about this many bytes of what was written last in memory, for readers.
+    pub fn keep_written(&mut self, bytes: u64) {
+        self.keep = bytes;
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<VirtualFile> {
+        &self.file
+    }
+
+    /// What is only in memory, for readers.
+    pub fn tail(&self) -> &Arc<RwLock<Tail>> {
+        &self.tail
+    }
+
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        let tail = self.tail.read();
+        tail.mutable_offset + tail.mutable.len() as u64
+    }
+
+    fn buffer_size(&self, position: u64) -> usize {
+        let written = usize::try_from(position - self.start).unwrap_or(usize::MAX);
+        let size = written.clamp(BUFFER_MIN, BUFFER_MAX);
+        (if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 }).max(self.file.align() as usize)
+    }
+
+    /// Makes room for `len` more bytes, so that pushing them needs neither waiting nor luck. Waits for the disk when
+    /// as many writes are under way as may be. On error nothing is lost; the next call tries failed writes again.
+    pub async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
+        let mut room = self.tail.read().mutable.room() + self.spare.iter().map(AlignedBuf::capacity).sum::<usize>();
+        while room < len {
+            if self.writes.len() + self.spare.len() >= IN_FLIGHT_MAX && !self.writes.is_empty() {
+                self.retire_oldest().await?;
+                continue;
+            }
+            let buf = AlignedBuf::with_capacity(self.buffer_size(self.position()));
+            room += buf.capacity();
+            self.spare.insert(0, buf);
+        }
+        Ok(())
+    }
+
+    /// Appends `bytes`, for which there must be room ([`BufferedWriter::reserve`]).
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) {
+        let mut tail = self.tail.write();
+        let mut rest = bytes;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(tail.mutable.room()));
+            tail.mutable.extend_from_slice(now);
+            if tail.mutable.room() == 0 {
+                let next = self.spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(BUFFER_MIN));
+                freeze(&self.file, &mut self.writes, &mut tail, next);
+            }
+            if later.is_empty() {
+                return;
+            }
+            rest = later;
+        }
+    }
+
+    /// Has the kernel start writing what it caches of the file, so that the sync to come finds less to do.
+    pub fn start_writeback(&self) {
+        let written = self.tail.read().unwritten();
+        // Nobody waits for it: the sync does.
+        drop(self.file.start_writeback(self.start, written - self.start));
+    }
+
+    /// Waits until all full buffers are on disk.
+    pub async fn flush_full_buffers(&mut self) -> Result<(), StorageError> {
+        while !self.writes.is_empty() {
+            self.retire_oldest().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the writing as `mode` says and returns the file's length. May be called again after an error.
+    pub async fn shutdown(&mut self, mode: Shutdown) -> Result<u64, StorageError> {
+        let exact = self.position();
+        match mode {
+            Shutdown::DropTail => {
+                let mut tail = self.tail.write();
+                tail.mutable = AlignedBuf::with_capacity(BUFFER_MIN);
+            }
+            Shutdown::PadTail | Shutdown::PadThenTruncate => self.freeze_padded(),
+        }
+        self.flush_full_buffers().await?;
+        if mode == Shutdown::PadThenTruncate {
+            self.file.set_len(exact).await?;
+            return Ok(exact);
+        }
+        Ok(self.position())
+    }
+
+    fn freeze_padded(&mut self) {
+        let mut tail = self.tail.write();
+        let len = tail.mutable.len();
+        if len == 0 {
+            return;
+        }
+        tail.mutable.extend_with_zeros(len.next_multiple_of(self.file.align() as usize) - len);
+        let next = self.spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(BUFFER_MIN));
+        freeze(&self.file, &mut self.writes, &mut tail, next);
+    }
+
+    /// Waits for the oldest write; starts all failed ones anew first.
+    async fn retire_oldest(&mut self) -> Result<(), StorageError> {
+        self.restart_failed();
+        let result = match self.writes.front_mut() {
+            Some(WriteState::Running(write)) => poll_fn(|cx| write.as_mut().poll(cx)).await,
+            _ => return Ok(()),
+        };
+        match result.or_else(|error| if fault::planted(fault::Bug::SwallowWriteError) { Ok(()) } else { Err(error) }) {
+            Ok(()) => {
+                self.writes.pop_front();
+                let done = self.tail.write().retire(self.keep);
+                if let Some(buf) = done.and_then(Arc::into_inner) {
+                    buf.recycle();
+                }
+                Ok(())
+            }
+            Err(source) => Err(self.note_failure(source)),
+        }
+    }
+
+    fn note_failure(&mut self, source: io::Error) -> StorageError {
+        if let Some(front) = self.writes.front_mut() {
+            *front = WriteState::Failed;
+        }
+        self.file.error("write", self.tail.read().unwritten(), source)
+    }
+
+    fn restart_failed(&mut self) {
+        let tail = self.tail.read();
+        for (state, (offset, buf)) in self.writes.iter_mut().zip(tail.full.iter().skip(tail.kept)) {
+            if matches!(state, WriteState::Failed) {
+                *state = WriteState::Running(self.file.start_write(*offset, Arc::clone(buf), buf.len()));
+            }
+        }
+    }
+}
+
+/// Hands the filled buffer to the disk and puts `next` in its place.
+fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail, next: AlignedBuf) {
+    let full = Arc::new(std::mem::replace(&mut tail.mutable, next));
+    let offset = tail.mutable_offset;
+    tail.mutable_offset += full.len() as u64;
+    writes.push_back(WriteState::Running(file.start_write(offset, Arc::clone(&full), full.len())));
+    tail.full.push_back((offset, full));
+}
+
+impl std::fmt::Debug for BufferedWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BufferedWriter").field("file", &self.file).finish_non_exhaustive()
+    }
+}

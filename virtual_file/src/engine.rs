@@ -1,0 +1,232 @@
+//! One interface over io_uring and the blocking pool. Operations own their buffers; writes start when called.
+
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use pageserver_api::models::virtual_file::IoEngineKind;
+use rustix::fs::SeekFrom;
+use tokio_epoll_uring::{Slice, thread_local_system};
+
+use super::buffer::AlignedBuf;
+use super::simulated::SimulatedFile;
+use metrics::{IoOperation, METRICS};
+
+/// A started or startable operation.
+pub type IoFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
+
+/// An open file of the system or of a simulated disk.
+#[derive(Clone)]
+pub(super) enum Handle {
+    Os(Arc<OwnedFd>),
+    Simulated(Arc<dyn SimulatedFile>),
+}
+
+/// A read that ends inside such a unit has met the end of the file: devices cut reads short at units only, and direct
+/// I/O could not even ask for the rest.
+const READ_UNIT: usize = 512;
+
+fn uring() -> bool {
+    super::io_engine() == IoEngineKind::TokioEpollUring
+}
+
+fn blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> IoFuture<T> {
+    let task = env::spawn::blocking(call);
+    Box::pin(async move { task.await.unwrap_or_else(|error| Err(io::Error::other(error))) })
+}
+
+fn failed<T: Send + 'static>(error: io::Error) -> IoFuture<T> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+fn as_file(fd: &Arc<OwnedFd>) -> io::Result<std::fs::File> {
+    fd.try_clone().map(std::fs::File::from)
+}
+
+impl Handle {
+    /// Writes `buf[range]` at `offset`, all of it. Starts at once.
+    pub(super) fn write_at(&self, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
+        METRICS.io_operations_bytes.of(IoOperation::Write).inc_by(range.len() as u64);
+        match self {
+            Handle::Os(fd) if uring() => uring_write(Arc::clone(fd), offset, buf, range),
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || as_file(&fd)?.write_all_at(&buf[range], offset))
+            }
+            Handle::Simulated(file) => {
+                let result = file.write_at(offset, &buf[range]);
+                Box::pin(std::future::ready(result))
+            }
+        }
+    }
+
+    /// Reads up to `len` bytes at `offset` into `buf`, which is empty. A shorter one means the end of the file.
+    pub(super) fn read_at(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
+        debug_assert!(buf.is_empty() && len <= buf.capacity());
+        METRICS.io_operations_bytes.of(IoOperation::Read).inc_by(len as u64);
+        match self {
+            Handle::Os(fd) if uring() => uring_read(Arc::clone(fd), offset, buf, len),
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || {
+                    let file = as_file(&fd)?;
+                    fill(buf, len, |into, at| file.read_at(into, offset + at))
+                })
+            }
+            Handle::Simulated(file) => {
+                let result = fill(buf, len, |into, at| file.read_at(offset + at, into));
+                Box::pin(std::future::ready(result))
+            }
+        }
+    }
+
+    /// Makes contents and length durable.
+    pub(super) fn sync(&self) -> IoFuture<()> {
+        match self {
+            Handle::Os(fd) if uring() => match thread_local_system() {
+                Ok(system) => {
+                    let op = system.fdatasync(Arc::clone(fd));
+                    Box::pin(async move { op.await.1.map(drop) })
+                }
+                Err(error) => failed(error),
+            },
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || Ok(rustix::fs::fdatasync(fd.as_ref())?))
+            }
+            Handle::Simulated(file) => Box::pin(std::future::ready(file.sync())),
+        }
+    }
+
+    /// Asks the kernel to start writing back a range of dirty pages, without waiting.
+    pub(super) fn start_writeback(&self, offset: u64, len: u64) -> Option<IoFuture<()>> {
+        const WRITE: u32 = libc::SYNC_FILE_RANGE_WRITE;
+        match self {
+            Handle::Os(fd) if uring() => {
+                // The call takes 32 bits of length, and 0 for "to the end".
+                let len = u32::try_from(len).unwrap_or(0);
+                let op = thread_local_system().ok()?.sync_file_range(Arc::clone(fd), offset, len, WRITE);
+                Some(Box::pin(async move { op.await.1.map(drop) }))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) async fn set_len(&self, len: u64) -> io::Result<()> {
+        match self {
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || Ok(rustix::fs::ftruncate(fd.as_ref(), len)?)).await
+            }
+            Handle::Simulated(file) => file.set_len(len),
+        }
+    }
+
+    /// The ranges that hold something; a simulated disk has no holes.
+    pub(super) async fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
+        match self {
+            Handle::Os(fd) => {
+                let fd = Arc::clone(fd);
+                blocking(move || data_ranges(&fd)).await
+            }
+            Handle::Simulated(file) => Ok(std::iter::once(0..file.len()?).collect()),
+        }
+    }
+
+    pub(super) fn len(&self) -> io::Result<u64> {
+        match self {
+            Handle::Os(fd) => Ok(rustix::fs::fstat(fd.as_ref())?.st_size as u64),
+            Handle::Simulated(file) => file.len(),
+        }
+    }
+}
+
+fn data_ranges(fd: &OwnedFd) -> io::Result<Vec<Range<u64>>> {
+    let len = rustix::fs::fstat(fd)?.st_size as u64;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            start => start?,
+        };
+        at = rustix::fs::seek(fd, SeekFrom::Hole(start))?;
+        found.push(start..at);
+    }
+    Ok(found)
+}
+
+fn uring_write(fd: Arc<OwnedFd>, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
+    let system = match thread_local_system() {
+        Ok(system) => system,
+        Err(error) => return failed(error),
+    };
+    let len = range.len();
+    let end = range.end;
+    let first = system.write(fd, offset, Slice::new(buf, range));
+    Box::pin(async move {
+        let ((mut fd, slice), result) = first.await;
+        let mut buf = slice.into_inner();
+        let mut done = written(result)?;
+        while done < len {
+            // A short write: a signal, or a device that takes less at a time.
+            let rest = thread_local_system()?.write(fd, offset + done as u64, Slice::new(buf, end - (len - done)..end));
+            let ((file, slice), result) = rest.await;
+            (fd, buf) = (file, slice.into_inner());
+            done += written(result)?;
+        }
+        Ok(())
+    })
+}
+
+fn written(result: io::Result<usize>) -> io::Result<usize> {
+    match result? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        count => Ok(count),
+    }
+}
+
+fn uring_read(fd: Arc<OwnedFd>, offset: u64, buf: AlignedBuf, len: usize) -> IoFuture<AlignedBuf> {
+    let system = match thread_local_system() {
+        Ok(system) => system,
+        Err(error) => return failed(error),
+    };
+    let first = system.read(fd, offset, Slice::new_mut(buf, 0..len));
+    Box::pin(async move {
+        let ((mut fd, slice), result) = first.await;
+        let mut buf = slice.into_inner();
+        let mut done = result?;
+        while done < len && done.is_multiple_of(READ_UNIT) {
+            let op = thread_local_system()?.read(fd, offset + done as u64, Slice::new_mut(buf, done..len));
+            let ((file, slice), result) = op.await;
+            (fd, buf) = (file, slice.into_inner());
+            match result? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(buf)
+    })
+}
+
+fn fill(
+    mut buf: AlignedBuf,
+    len: usize,
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<AlignedBuf> {
+    let mut done = 0;
+    while done < len && done.is_multiple_of(READ_UNIT) {
+        match read(&mut buf.whole_mut()[done..len], done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buf.set_len(done);
+    Ok(buf)
+}

@@ -1,0 +1,165 @@
+//! Open files.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use pageserver_api::models::virtual_file::IoMode;
+use rustix::fs::{Mode, OFlags, open};
+
+use super::alignment::{FALLBACK_ALIGN, direct_io_alignment};
+use super::buffer::AlignedBuf;
+use super::engine::{Handle, IoFuture};
+use super::open_mode::OpenMode;
+use super::{fatal, simulated};
+use errors::StorageError;
+
+/// An open file. Cheap to share; closed when the last user is done.
+pub struct VirtualFile {
+    path: parking_lot::RwLock<Utf8PathBuf>,
+    handle: Handle,
+    align: u64,
+    direct: bool,
+}
+
+fn is_direct(open_mode: OpenMode) -> bool {
+    match super::io_mode() {
+        IoMode::Buffered => false,
+        IoMode::Direct => open_mode == OpenMode::Read,
+        IoMode::DirectRw => true,
+    }
+}
+
+/// What is stored is nobody's business but the owner's.
+const FILE_MODE: u32 = 0o600;
+
+fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<OwnedFd> {
+    let flags = match mode {
+        OpenMode::Read => OFlags::RDONLY,
+        OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        OpenMode::Update => OFlags::RDWR,
+    };
+    let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    open(path.as_std_path(), flags | direct | OFlags::CLOEXEC, Mode::from_raw_mode(FILE_MODE))
+}
+
+impl VirtualFile {
+    /// Opens `path`, bypassing the page cache as the I/O mode says.
+    pub async fn open(path: &Utf8Path, mode: OpenMode) -> Result<Self, StorageError> {
+        let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
+        if let Some(disk) = simulated::disk_of(path) {
+            let handle = Handle::Simulated(disk.open(path, mode).map_err(error)?);
+            return Ok(Self::new(path, handle, FALLBACK_ALIGN, false));
+        }
+        let mut direct = is_direct(mode);
+        let mut fd = open_os(path, mode, direct);
+        if direct && fd.as_ref().is_err_and(|errno| *errno == rustix::io::Errno::INVAL) {
+            tracing::warn!("{path}: the file system has no direct I/O, reading and writing through its cache");
+            direct = false;
+            // The failed attempt may have created the file.
+            fd = open_os(path, mode, false).or_else(|_| open_existing(path));
+        }
+        let mut fd = fd.map_err(|errno| error(errno.into()))?;
+        let align = direct_io_alignment(&fd);
+        if direct && align.is_none() {
+            direct = false;
+            fd = open_existing(path).map_err(|errno| error(errno.into()))?;
+        }
+        Ok(Self::new(path, Handle::Os(Arc::new(fd)), align.unwrap_or(FALLBACK_ALIGN), direct))
+    }
+
+    fn new(path: &Utf8Path, handle: Handle, align: u64, direct: bool) -> Self {
+        Self { path: parking_lot::RwLock::new(path.to_owned()), handle, align, direct }
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> Utf8PathBuf {
+        self.path.read().clone()
+    }
+
+    /// Offsets and lengths of all I/O must be multiples of this, in bytes.
+    pub fn align(&self) -> u64 {
+        self.align
+    }
+
+    /// Whether the file bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Starts writing `buf[..len]` at `offset`; the future ends when all of it is written.
+    pub(crate) fn start_write(&self, offset: u64, buf: Arc<AlignedBuf>, len: usize) -> IoFuture<()> {
+        debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
+        self.handle.write_at(offset, buf, 0..len)
+    }
+
+    /// Starts reading `len` bytes at `offset`; a shorter result means the end of the file.
+    pub fn start_read(&self, offset: u64, len: usize) -> IoFuture<AlignedBuf> {
+        self.start_read_into(offset, len, AlignedBuf::with_capacity(len))
+    }
+
+    /// Like [`VirtualFile::start_read`], into a buffer that is empty and large enough.
+    pub fn start_read_into(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
+        debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
+        self.handle.read_at(offset, len, buf)
+    }
+
+    /// Asks the kernel to write back what it caches of a range; `None` where there is no such call.
+    pub(crate) fn start_writeback(&self, offset: u64, len: u64) -> Option<IoFuture<()>> {
+        if self.direct { None } else { self.handle.start_writeback(offset, len) }
+    }
+
+    /// Writes `buf` at `offset` and waits for it.
+    pub async fn write_at(&self, offset: u64, buf: AlignedBuf) -> Result<(), StorageError> {
+        let len = buf.len();
+        self.start_write(offset, Arc::new(buf), len).await.map_err(|source| self.error("write", offset, source))
+    }
+
+    /// Makes contents and length durable. A failure that may have lost data stops the process.
+    pub async fn sync(&self) -> Result<(), StorageError> {
+        if !super::sync_enabled() || fault::planted(fault::Bug::SkipFileSync) {
+            return Ok(());
+        }
+        self.handle.sync().await.map_err(|source| fatal::sync_error("sync", &self.path.read(), source))
+    }
+
+    /// Cuts or extends the file to `len` bytes.
+    pub async fn set_len(&self, len: u64) -> Result<(), StorageError> {
+        self.handle.set_len(len).await.map_err(|source| self.error("truncate", len, source))
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> Result<u64, StorageError> {
+        self.handle.len().map_err(|source| self.error("stat", 0, source))
+    }
+
+    /// The ranges in bytes that hold something; between them are holes.
+    pub async fn data_ranges(&self) -> Result<Vec<Range<u64>>, StorageError> {
+        self.handle.data_ranges().await.map_err(|source| self.error("map", 0, source))
+    }
+
+    /// Renames the file; it stays open.
+    pub async fn rename(&self, to: &Utf8Path) -> Result<(), StorageError> {
+        let from = self.path();
+        super::fs::rename(&from, to).await?;
+        *self.path.write() = to.to_owned();
+        Ok(())
+    }
+
+    /// What an operation on this file failed with.
+    pub fn error(&self, operation: &'static str, offset: u64, source: std::io::Error) -> StorageError {
+        StorageError::Io { operation, path: self.path(), offset, source }
+    }
+}
+
+fn open_existing(path: &Utf8Path) -> rustix::io::Result<OwnedFd> {
+    let open_for = |access| open(path.as_std_path(), access | OFlags::CLOEXEC, Mode::empty());
+    open_for(OFlags::RDWR).or_else(|_| open_for(OFlags::RDONLY))
+}
+
+impl std::fmt::Debug for VirtualFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VirtualFile").field("path", &self.path).field("direct", &self.direct).finish_non_exhaustive()
+    }
+}
