@@ -1,8 +1,8 @@
-"""What a benchmark leaves behind: its results with where they were measured (topology) and what was checked (validity).
+"""The artifacts of benchmarks: results, with where they were measured (topology) and what was checked (validity).
 
-`benches/common/artifact.rs` writes the same form. A report reads artifacts by `read`, which refuses those that prove
-nothing: without topology, with nothing compared, with an answer missing or different. What stands above a report's
-tables comes from here, too, so that nobody has to write it by hand, or could.
+`benches/common/artifact.rs` writes the same form. A report reads artifacts through `read`, which refuses those that
+prove nothing: without topology, with nothing compared, with an answer missing or different. The header of a report
+also comes from here, so that nobody has to write it by hand, or could.
 """
 
 import json
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TOPOLOGY = ("date", "commit", "dirty", "cores", "cpu", "memory_gib", "kernel", "file_system", "engine", "io_mode",
             "allocator", "profile", "store", "delay_ms", "client_on_same_cores", "load_before")
 VALIDITY = ("unit", "expected", "seen", "compared", "different")
-# What the figures are of; the rest of the repository may change without making them old.
+# The code that the figures measure; changes elsewhere in the repository do not make them out of date.
 MEASURED = ("pageserver", "pageserver_api", "wal_decoder", "libs", "Cargo.lock")
 NOT_MEASURED = (":!libs/xtask", ":!*/tests/*", ":!*/fuzz/*", ":!*.md")
 
@@ -33,7 +33,7 @@ def _git(*arguments) -> str:
 
 def topology(place, *, engine="tokio-epoll-uring", io_mode="DirectRw", allocator="jemalloc", profile="release",
              store="local disk", delay_ms=(0,), client_on_same_cores=True) -> dict:
-    """Where a run takes place; to be taken at its beginning, for the load is that of before."""
+    """Where a run takes place. Call it at the beginning, because it records the machine's load before the run."""
     names = (line for line in open("/proc/cpuinfo") if line.startswith("model name"))
     memory = int(open("/proc/meminfo").readline().split()[1])
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benches/results")
@@ -61,14 +61,14 @@ class Validity:
         self.different += different
 
     def equal(self, found, wanted):
-        """One answer that must be that one."""
+        """Checks one answer against the expected one."""
         self.add(1, 1, int(found != wanted))
         if found != wanted:
             print(f"asked for {wanted!r}, got {found!r}", file=sys.stderr)
 
 
 def check(artifact, name="artifact") -> dict:
-    """The artifact, if it proves something."""
+    """Returns the artifact if it proves something."""
     if not isinstance(artifact, dict) or artifact.get("format") != FORMAT:
         raise Refused(f"{name}: not of format {FORMAT}: measure again")
     for part, fields in (("topology", TOPOLOGY), ("validity", VALIDITY)):
@@ -95,7 +95,7 @@ def read(path) -> dict:
 
 
 def write(path, topology: dict, validity: Validity, results):
-    """Writes it, unless it proves nothing."""
+    """Writes the artifact, unless it proves nothing."""
     path = Path(path)
     artifact = {"format": FORMAT, "bench": path.stem, "topology": topology, "validity": vars(validity),
                 "results": results}
@@ -103,7 +103,7 @@ def write(path, topology: dict, validity: Validity, results):
 
 
 def newer_code(commit: str) -> list[str]:
-    """Files that were measured and are not any more as they were; of an unknown commit, nobody knows."""
+    """Measured files that have changed since; a single explanation if the commit is unknown."""
     if not commit or commit == "unknown" or not _git("cat-file", "-t", commit):
         return ["(its commit is not in this history)"]
     return _git("diff", "--name-only", commit, "--", *MEASURED, *NOT_MEASURED).splitlines()
@@ -118,7 +118,7 @@ def _where(told: dict):
 
 
 def header(title: str, command: str, artifacts: dict[str, dict], *more: str):
-    """What stands above the tables of a report, of all that it is made of."""
+    """The lines above the tables of a report, from all artifacts that it uses."""
     yield from (f"# {title}", "", f"* command: {command}")
     wheres = {}
     for name, one in artifacts.items():
@@ -137,7 +137,7 @@ def header(title: str, command: str, artifacts: dict[str, dict], *more: str):
 
 
 def verdict(reached: bool) -> str:
-    """What stands beside a figure that something was asked of."""
+    """The text beside a figure that has a target."""
     return "yes" if reached else "**missed**"
 
 
@@ -148,7 +148,7 @@ def report(path, lines):
 
 
 def refusing(make):
-    """Runs `make`; what is refused is told, and nothing written."""
+    """Runs `make`; a refusal is reported, and nothing is written."""
     try:
         make()
     except Refused as refused:

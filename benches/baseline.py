@@ -1,4 +1,4 @@
-"""Figures of `bench_ingest` and of another program that speaks the same ids, from rounds that took turns: A B B A."""
+"""Figures of `bench_ingest` and of another program that uses the same ids, from alternating rounds: A B B A."""
 
 import json
 import re
@@ -6,17 +6,17 @@ from pathlib import Path
 from statistics import mean
 
 VOLUME_MIB = 128
-# What every id begins with; another program's may go on.
+# The common prefix of every id; another program's may continue after it.
 ID = re.compile(r"io_mode=(?P<mode>\S+) volume_mib=(?P<volume>\d+) key_size_bytes=(?P<bytes>\d+)"
                 r" key_layout=(?P<layout>\S+) write_delta=(?P<delta>\S+)(?P<rest>( \S+=\S+)*)$")
 
 
 class Ambiguous(Exception):
-    """Several of the other program's cases are one of ours."""
+    """Several of the other program's cases correspond to one of ours."""
 
 
 def parse(text: str):
-    """(mode, bytes, layout, delta) of an id, and what stands behind; None for the id of something else."""
+    """(mode, bytes, layout, delta) of an id, and the rest; None for the id of something else."""
     found = ID.match(text)
     if not found or int(found["volume"]) != VOLUME_MIB:
         return None

@@ -1,9 +1,9 @@
-//! Pages over TCP on loopback: latency with one request under way, throughput with sixteen.
+//! Pages over TCP on loopback: latency with one request in flight, throughput with sixteen.
 //!
 //! Client and server run in this process and share its cores; the client has a thread and an event loop of its own.
-//! Cases: pages as images in the open layer, images in an image layer, each with rebuilt pages cached; and pages that
-//! need ten records to be applied for every request, as rebuilt pages are not kept. Values of the open layer are in
-//! memory. Every page that comes back is compared with what was stored. Beside them, as what the machine gives: an echo
+//! Cases: pages as images in the open layer, and images in an image layer, each with rebuilt pages cached; and pages
+//! that need ten records applied for every request, because rebuilt pages are not kept. Values of the open layer are
+//! in memory. Every page returned is compared with what was stored. For comparison, the limit of the machine: an echo
 //! over TCP of as many bytes as a request and its answer. Writes `get_page.json` where `BENCH_RESULTS` says.
 
 #[path = "common/artifact.rs"]
@@ -117,7 +117,7 @@ async fn make(conf: &'static PageServerConf) -> anyhow::Result<(TenantManager, T
     Ok((manager, timeline))
 }
 
-/// As ingest would: one batch a few hundred records, the records of a page far from each other.
+/// As ingest would: one batch per few hundred records, with the records of a page far from each other.
 async fn write_wal(timeline: &Timeline) -> anyhow::Result<()> {
     let mut lsn = IMPORT_LSN;
     let mut values = Vec::new();
@@ -151,7 +151,7 @@ struct Case {
     rel: RelTag,
 }
 
-/// Asks for pages at random with `depth` requests under way.
+/// Requests random pages with `depth` requests in flight.
 async fn ask(
     server: PageServer,
     (tenant, timeline): (TenantId, TimelineId),
@@ -264,14 +264,14 @@ async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one process of this program tells the one that started it, one line for each case.
+/// What a process of this program reports to the one that started it, one line per case.
 #[derive(serde::Deserialize)]
 struct Told {
     result: serde_json::Value,
     validity: Validity,
 }
 
-/// Runs the cases that need a process of their own, as the caches of a process are set once.
+/// Runs the cases that need a process of their own, because the caches of a process are configured once.
 fn in_own_process(cache: &str) -> anyhow::Result<Vec<Told>> {
     let output = std::process::Command::new(std::env::current_exe()?).env("BENCH_CACHE", cache).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

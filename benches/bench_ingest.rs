@@ -1,13 +1,13 @@
 //! The write path alone: how fast values get into an in-memory layer, and from there into a delta layer file.
 //!
 //! Eight cases in each of three I/O modes, 128 MiB of values each. Six are those of other page servers' ingest
-//! benchmarks, with their ids, so that results can be laid side by side; their values are whole images. Two have values
-//! that are shaped like WAL: changes of 100 bytes in chains, of hot and cold pages, and one image in thirty. After each
-//! case, and outside of its time, 1,000 values are read back.
+//! benchmarks, with their ids, so that results can be compared side by side; their values are whole images. Two have
+//! WAL-shaped values: changes of 100 bytes in chains, of hot and cold pages, and one image in thirty. After each case,
+//! and outside of its time, 1,000 values are read back.
 //!
-//! `BENCH_RESULTS` names a directory for `bench_ingest.json`: CPU time per value, and what was read back.
+//! `BENCH_RESULTS` names a directory for `bench_ingest.json`: CPU time per value, and the result of reading back.
 
-// The macros of the benchmark library make public functions.
+// The benchmark library's macros generate public functions.
 #![allow(missing_docs)]
 
 #[path = "common/artifact.rs"]
@@ -40,7 +40,7 @@ use case::{Case, Contents, START, VOLUME_MIB, WriteDelta, cases};
 
 const BATCH: usize = 16;
 
-/// What an ingest leaves.
+/// The result of an ingest.
 pub struct Ingested {
     layer: InMemoryLayer,
     delta: Option<(PersistentLayerDesc, Utf8PathBuf)>,
@@ -90,7 +90,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime")
 }
 
-/// What is timed.
+/// The timed part.
 fn run(conf: &'static PageServerConf, case: Case) {
     virtual_file::set_io_mode(case.io_mode);
     let contents = Contents::same(&case);
@@ -98,7 +98,7 @@ fn run(conf: &'static PageServerConf, case: Case) {
     runtime().block_on(ingested).expect("ingest");
 }
 
-/// The same with values that can be told apart, which are read back.
+/// The same with distinguishable values, which are read back.
 fn check(conf: &'static PageServerConf, case: Case) -> Validity {
     virtual_file::set_io_mode(case.io_mode);
     let checked = async {

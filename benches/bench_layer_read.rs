@@ -1,13 +1,14 @@
-//! What reads cost of a layer that was sealed where its values arrived, against one whose values are sorted by key.
+//! The cost of reads from a layer that was sealed with its values in order of arrival, compared with one whose values
+//! are sorted by key.
 //!
 //! Two layers, each written both ways and read with a warm index and direct I/O: one of long chains and single images,
-//! of which points and chains of 100 records are read; and one of values that are shaped like WAL, as in
-//! `bench_ingest`, of which ranges of 128 pages next to each other are read. Everything is read once before the clock
-//! runs, and each version that comes back is compared with what was put there.
+//! from which points and chains of 100 records are read; and one of WAL-shaped values, as in `bench_ingest`, from
+//! which ranges of 128 adjacent pages are read. Everything is read once before the clock runs, and each version
+//! returned is compared with what was put there.
 
 #[path = "common/artifact.rs"]
 mod artifact;
-// Of it, only the cases that are shaped like WAL.
+// Only the WAL-shaped cases of it are used.
 #[allow(dead_code)]
 #[path = "ingest/case.rs"]
 mod case;
@@ -35,7 +36,7 @@ use values::{Chains, Values};
 const READS: u32 = 2000;
 const RANGES: u32 = 200;
 const RANGE: u32 = 128;
-/// Each is measured so often; the best counts.
+/// Each measurement is repeated this often; the best counts.
 const ROUNDS: usize = 3;
 
 /// Microseconds and data reads per read.
@@ -66,12 +67,12 @@ async fn measure<V: Values>(
     Ok((best, data_reads as f64 / f64::from(reads)))
 }
 
-/// What is read of a kind of values.
+/// The reads of one kind of values.
 struct Reads {
     name: &'static str,
     count: u32,
     keys: fn(u32) -> KeySpace,
-    /// How many times what it costs when sorted it may cost when sealed, and how many data reads.
+    /// Limits for the sealed layer: the ratio of its cost to that of the sorted one, and the number of data reads.
     times: f64,
     data_reads: f64,
 }

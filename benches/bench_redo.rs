@@ -1,9 +1,9 @@
-//! Redo in memory, of WAL that `benches/redo/record_wal.py` recorded: what a record of each type costs, what pages cost
-//! that have 1, 10 and 100 records to apply, and all of the WAL, on one thread and on all cores.
+//! Redo in memory, of WAL recorded by `benches/redo/record_wal.py`: the cost of a record of each type, of pages with
+//! 1, 10 and 100 records to apply, and of all the WAL, on one thread and on all cores.
 //!
 //! `REDO_TYPES` names a recording of all record types, `REDO_WAL` one of pgbench; `BENCH_RESULTS` is where the JSON
-//! goes. Pages of chains are compared with those that the replay of all WAL had. Decoding of the record is part of
-//! every figure, and for chains the copy of the image that the page starts from.
+//! goes. Pages of chains are compared with those of the replay of all WAL. Every figure includes decoding the record,
+//! and for chains also copying the image that the page starts from.
 
 #[path = "common/artifact.rs"]
 mod artifact;
@@ -28,7 +28,7 @@ const MEASURED: Duration = Duration::from_secs(1);
 const QUICK: Duration = Duration::from_millis(100);
 
 fn main() {
-    // `cargo test --benches` only wants to know that it compiles.
+    // `cargo test --benches` only checks that it compiles.
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }

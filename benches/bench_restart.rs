@@ -1,8 +1,8 @@
-//! What a timeline of many layers costs when nothing is asked of it: opening it, its memory, and a branch off it.
+//! What a timeline of many layers costs before it is used: opening it, its memory, and a branch off it.
 //!
-//! Makes a timeline of 10,000 image layers, then, in processes of their own so that memory is what opening needs, opens
-//! everything with `TenantManager::load`, and makes branches. Prints medians, and writes them as JSON where
-//! `BENCH_RESULTS` says. Nothing is written if a page read after opening, or of a branch, is not what was stored.
+//! Makes a timeline of 10,000 image layers, then opens everything with `TenantManager::load` in separate processes, so
+//! that memory is only what opening needs, and makes branches. Prints medians, and writes them as JSON where
+//! `BENCH_RESULTS` says. Nothing is written if a page read after opening, or from a branch, is not what was stored.
 
 #[path = "common/artifact.rs"]
 mod artifact;
@@ -68,7 +68,7 @@ async fn make(dir: &Utf8Path, tenant: TenantShardId, layers: u32) -> anyhow::Res
     Ok(())
 }
 
-/// What one process that opens everything sees.
+/// The measurements of one process that opens everything.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Seen {
     load_ms: f64,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a compute costs when the pageserver has lost its disk, and all there is is in a bucket.
+"""What a compute costs when the pageserver has lost its disk, and everything is only in a bucket.
 
-A database is attached to a pageserver with an S3 server behind it, and removed once the bucket has everything. Then,
-several times: the pageserver's disk is emptied, and the time is taken until it answers, until a new compute on a new
-branch answers its first query, and of a scan of all rows. Requests take so much longer as --delays says: there is a
-link in between that hands on each byte later. Nothing is left behind but compute-cold.json.
+A pageserver with an S3 server as its bucket follows a database, which is removed once the bucket has everything. Then,
+several times: the pageserver's disk is emptied, and the benchmark measures the time until it answers, the time until a
+new compute on a new branch answers its first query, and a scan of all rows. A link in between delays each request as
+--delays says. Nothing is left behind but compute-cold.json.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PREFIX = "store"
 
 
 class Cold(Bench):
-    """A bench whose pageserver has a bucket."""
+    """A bench whose pageserver uses a bucket."""
 
     def of_size(self, mib: int) -> dict:
         scale = max(1, round(mib / MIB_PER_SCALE))
@@ -47,7 +47,7 @@ class Cold(Bench):
             bucket.destroy()
 
     def upload(self, server, bucket):
-        """The server's database is in the bucket, and nowhere else."""
+        """Uploads the server's database, so that it is in the bucket and nowhere else."""
         self.pageserver = Pageserver(program("pageserver"), self.root / f"store-{server.data.name}",
                                      **bucket.settings(PREFIX))
         timeline = self.pageserver.start().attach(server, timeout=7200)
@@ -69,7 +69,7 @@ class Cold(Bench):
 
     def round(self, bucket, number: int, scale: int, delay: float) -> dict:
         wipe(self.pageserver)
-        # What was hot the time before would be fetched at once.
+        # Layers that were hot in the previous run would be fetched at once.
         for name in bucket.objects(PREFIX):
             if name.endswith("/hot-layers"):
                 bucket.client().delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{name}")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What a compute costs: its first answer, its disk, its scans, its load against the same Postgres on a plain directory.
+"""What a compute costs: its first answer, its disk, its scans, its load, compared with the same Postgres on a plain
+directory.
 
-Databases of several sizes are made with little WAL, attached, and their server is removed. Then, for each size: new
-computes on new branches, timed from the command to the first answer; the disk that one takes; cold scans of it. On a
-compute of pgbench's scale, in turn with a plain server: TPC-B, and selects of what is in memory. Each answer is
-compared with what the loaded tables have, and after TPC-B the sums of all balances with the history. Nothing is left
-behind but compute.json.
+Databases of several sizes are created with little WAL and followed, and their server is removed. Then, for each size:
+new computes on new branches, timed from the command to the first answer; the disk that one takes; cold scans of it. On
+a compute of pgbench's scale, alternating with a plain server: TPC-B, and selects of cached data. Each answer is
+compared with what the loaded tables have, and after TPC-B the sums of all balances are compared with the history.
+Nothing is left behind but compute.json.
 """
 
 import argparse
@@ -30,19 +31,19 @@ from fixtures.postgres import Postgres  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
 
-# A unit of pgbench's scale, with its index.
+# Size of a unit of pgbench's scale, with its index.
 MIB_PER_SCALE = 15
 MIB = 1 << 20
-# Both servers of a comparison have these. Commits reach the disk.
+# Settings of both servers of a comparison. Commits reach the disk.
 SAME = {"shared_buffers": "128MB", "fsync": "on", "autovacuum": "off", "max_wal_size": "4GB",
         "checkpoint_timeout": "5min", "wal_level": "replica"}
-# What else decides how fast a commit is; it must be the same on both.
+# Other settings that affect the speed of a commit; they must be the same on both.
 TOLD = [*SAME, "synchronous_commit", "synchronous_standby_names", "full_page_writes", "wal_sync_method",
         "wal_compression", "wal_buffers", "commit_delay", "bgwriter_lru_maxpages", "wal_log_hints", "data_checksums"]
-# Rows, what identifies them, and what is in them: all zero after loading.
+# The number of rows, a checksum of their keys, and the sum of their contents, which are all zero after loading.
 SCAN = "SELECT count(*), bit_xor(aid), sum(abalance) FROM pgbench_accounts"
 POINT = "SELECT aid, bid, abalance FROM pgbench_accounts WHERE aid = {}"
-# TPC-B adds each delta to an account, a teller, a branch, and writes it into the history.
+# TPC-B adds each delta to an account, a teller and a branch, and writes it into the history.
 SUMS = """SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
     (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
     (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_history)"""
@@ -50,7 +51,7 @@ ROWS_PER_SCALE = 100_000
 
 
 class Bench:
-    """A place of its own, and all that was started there."""
+    """A work directory, and everything that was started there."""
 
     def __init__(self, args):
         self.args = args
@@ -66,7 +67,7 @@ class Bench:
         print(f"  {text}", file=sys.stderr, flush=True)
 
     def make_database(self, name: str, scale: int) -> Postgres:
-        """A server with pgbench's tables, whose loading was not logged, ready to be attached."""
+        """A server with pgbench's tables, loaded without WAL, ready to be followed."""
         server = Postgres(self.installed, self.root / name)
         self.servers.append(server)
         server.init(wal_level="minimal", max_wal_senders=0, fsync="off", max_wal_size="'16GB'", shared_buffers="'1GB'",
@@ -85,7 +86,7 @@ class Bench:
         return server
 
     def attach(self, server: Postgres, *, keep: bool) -> Attached:
-        """A pageserver of its own for the database; it goes on without the server."""
+        """A separate pageserver that follows the database; it continues without the server."""
         name = f"store-{server.data.name}"
         self.pageserver = Pageserver(program("pageserver"), self.root / name).start()
         started = time.monotonic()
@@ -100,7 +101,7 @@ class Bench:
         return attached
 
     def detach(self):
-        """Ends what `attach` has begun."""
+        """Ends what `attach` has started."""
         if self.computes:
             self.computes.destroy_all()
             shutil.rmtree(self.computes.dir, ignore_errors=True)
@@ -119,13 +120,14 @@ class Bench:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def forget_cached(self):
-        """The kernel's copies of the store's files, and of everybody else's; only root may."""
+        """Drops the kernel's cache of the store's files, and of all others; only root may."""
         if self.args.drop_caches:
             os.sync()
             Path("/proc/sys/vm/drop_caches").write_text("3")
 
     def first_answer(self, name: str, row: int) -> tuple[Compute, dict]:
-        """Starts a compute on a branch of its own and asks it; seconds from the command to the answer."""
+        """Starts a compute on a branch of its own and queries it; measures the seconds from the command to the
+        answer."""
         self.forget_cached()
         started = time.monotonic()
         self.computes.ok("start", name, "--branch", name)
@@ -133,13 +135,13 @@ class Bench:
         compute = Compute(self.computes, name)
         asked = time.monotonic()
         answer = compute.sql(POINT.format(row))
-        # Looking up where the compute is, is the measurement's own.
+        # The time to look up where the compute is belongs to the measurement, not to the compute.
         times = {"ready_s": ready - started, "first_answer_s": time.monotonic() - asked + ready - started}
         self.validity.equal(answer, f"{row}|{(row - 1) // ROWS_PER_SCALE + 1}|0")
         return compute, times
 
     def scan(self, server: Postgres, scale: int) -> float:
-        """Reads all rows, as they were loaded; gives the seconds that it took."""
+        """Reads all rows, as they were loaded; returns the seconds that it took."""
         seconds, answer = timed(server, SCAN)
         rows = scale * ROWS_PER_SCALE
         wanted = f"{rows}|{(rows, 1, rows + 1, 0)[rows % 4]}|0"
@@ -159,7 +161,7 @@ class Bench:
                 "disk_mib": median(disk)}
 
     def scans(self, scale: int) -> dict:
-        """Reads all rows on computes that have read none; then once more what the kernel has."""
+        """Reads all rows on computes that have read none; then once more from the kernel's cache."""
         cold, warm, parallel = [], [], []
         for number in range(self.args.scans):
             for workers, found in ((0, cold), (2, parallel)):
@@ -189,7 +191,7 @@ class Bench:
             self.detach()
 
     def load(self) -> dict:
-        """pgbench on a compute and on the server that its branch is of, in turn."""
+        """Runs pgbench on a compute and on the server that its branch comes from, alternating."""
         server = self.make_database("load", self.args.scale)
         self.attach(server, keep=True)
         try:
@@ -202,7 +204,7 @@ class Bench:
             self.detach()
 
     def set_free(self, server: Postgres):
-        """From here on nobody follows the server: it is where the pageserver does not look."""
+        """From here on nobody follows the server: it has moved to where the pageserver does not look."""
         server.stop()
         shutil.rmtree(server.sockets)
         server.sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
@@ -234,7 +236,7 @@ class Bench:
                 "ratio": ratio}
 
     def check_sums(self, server: Postgres):
-        """After TPC-B: no account lost, none made, and no delta lost or applied twice."""
+        """After TPC-B: no account is lost or added, and no delta is lost or applied twice."""
         accounts, tellers, branches, history, rows, transactions = map(int, server.sql(SUMS).split("|"))
         differ = not (accounts == tellers == branches == history) or not transactions
         self.validity.add(expected=self.args.scale * ROWS_PER_SCALE, seen=rows, different=rows if differ else 0)
@@ -247,14 +249,14 @@ class Bench:
 
 
 def disk_mib(place: Path) -> float:
-    """What is allocated below a directory, but not what is mounted there."""
-    # Files come and go meanwhile: that du misses one is no reason to end.
+    """Disk space allocated below a directory, without what is mounted there."""
+    # Files come and go meanwhile: du missing one is no reason to fail.
     out = subprocess.run(["du", "-x", "-s", "-B1", place], capture_output=True, text=True).stdout
     return round(int(out.split()[0]) / MIB, 1)
 
 
 def timed(server: Postgres, sql: str) -> tuple[float, str]:
-    """Seconds that a statement takes, as psql tells them, and its answer."""
+    """Seconds that a statement takes, as reported by psql, and its answer."""
     answer, _, took = server.sql(f"\\timing on\n{sql};").rpartition("Time: ")
     return float(took.split()[0]) / 1000, answer.strip()
 
@@ -264,7 +266,7 @@ def rounded(figures) -> str:
 
 
 def with_place(parser):
-    """The arguments, with those that say on what and where any of these benches runs."""
+    """Adds the arguments that say on what and where any of these benches runs."""
     parser.add_argument("--drop-caches", action="store_true", help="before each start and scan; only root may")
     parser.add_argument("--pg-major", type=int, default=15)
     parser.add_argument("--dir", default="/tmp", help="where all data goes; needs 2.5 times the largest size")

@@ -1,8 +1,8 @@
-//! What the disk gives for the bytes of `bench_ingest`, asked directly: the yardstick for its results.
+//! The disk's throughput for the bytes of `bench_ingest`, measured directly: the yardstick for its results.
 //!
 //! Writes 128 MiB in blocks of the buffered writer's size to a fresh file in the current directory: with direct I/O
-//! through io_uring at several depths, and through the page cache with one sync at the end. Prints medians in MiB/s and
-//! writes them as JSON for the report. What both ways have written is read back once and compared.
+//! through io_uring at several depths, and through the page cache with one sync at the end. Prints medians in MiB/s
+//! and writes them as JSON for the report. What both ways have written is read back once and compared.
 
 #[path = "common/artifact.rs"]
 mod artifact;
@@ -48,7 +48,7 @@ async fn write_direct(system: &SystemHandle, file: &Arc<OwnedFd>, depth: usize, 
     }
 }
 
-/// Counts the bytes of the file that are those of `filled`.
+/// Counts the bytes of the file that equal those of `filled`.
 fn compare(path: &Path, validity: &mut Validity) {
     let (wanted, found) = (filled(), std::fs::read(path).expect("read"));
     validity.add(Validity {
@@ -72,7 +72,7 @@ async fn finish(op: Option<WriteOp>) {
 fn median(path: &Path, mut run: impl FnMut()) -> f64 {
     let mut rates: Vec<f64> = (0..RUNS)
         .map(|_| {
-            // Not to be there is no error; to be emptied would be timed.
+            // The file may be absent; truncating an existing one would be timed.
             let _ = std::fs::remove_file(path);
             let start = Instant::now();
             run();

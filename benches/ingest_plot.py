@@ -1,4 +1,4 @@
-"""The plot of the write path: grouped bars by case, the device's limit as a line, another program as dark marks."""
+"""The plot of the write path: grouped bars by case, the device's limit as a line, the other program as dark marks."""
 
 COLORS = {"Buffered": "#7a8ca3", "Direct": "#3f7fbf", "DirectRw": "#d9822b"}
 

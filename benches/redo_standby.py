@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long a stock Postgres needs to replay recorded WAL: archive recovery of RECORDED/base with the segments of
-RECORDED/wal at hand, fsync off, pages all in shared buffers. The time is the one that its log gives for redo."""
+"""Measures how long a stock Postgres needs to replay recorded WAL: archive recovery of RECORDED/base with the segments
+of RECORDED/wal at hand, fsync off, all pages in shared buffers. The time is the one that its log reports for redo."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ from fixtures.workdir import copy_tree  # noqa: E402
 DONE = re.compile(r"redo done at (\S+) system usage: CPU: user: ([\d.]+) s, system: ([\d.]+) s, elapsed: ([\d.]+) s")
 SETTINGS = {"listen_addresses": "''", "fsync": "off", "restore_command": "'false'",
             "recovery_target_action": "'shutdown'", "log_min_messages": "info"}
-# At most, for the server to answer, and then for the end of redo.
+# The longest wait for the server to answer, and then for the end of redo.
 PATIENCE = 3600
 
 
@@ -43,7 +43,7 @@ def replay(args, server: Postgres):
 def wait_for_redo(server: Postgres):
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        # Before the log, for the last of it is written before the end.
+        # Checked before reading the log, because the last log line is written before the process ends.
         runs = server.is_running()
         if done := DONE.search(server.log.read_text(errors="replace")):
             return done
@@ -78,7 +78,7 @@ def main():
             finally:
                 server.destroy()
             print(rounds[-1])
-            # Each round must have replayed all of it: to where the first has.
+            # Each round must have replayed everything, that is, as far as the first.
             end = end or parse(rounds[0]["lsn"])
             validity.add(expected=end - start, seen=parse(rounds[-1]["lsn"]) - start, different=0)
     version = (args.recorded / "base" / "PG_VERSION").read_text().strip()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a page of what compute_figures.py found (compute.json), or compute_cold.py (compute-cold.json)."""
+"""Makes a page from the results of compute_figures.py (compute.json) or compute_cold.py (compute-cold.json)."""
 
 import os
 import sys

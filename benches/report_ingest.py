@@ -19,20 +19,20 @@ CASES = [
     ("8192", "Sequential", "Yes"),
     ("8192", "Sequential", "No"),
 ]
-# Of the device's limit.
+# Fractions of the device's limit.
 ASKED = {("DirectRw", "8192", "Sequential", "No"): 0.75, ("DirectRw", "8192", "Sequential", "Yes"): 0.5}
 # Nanoseconds.
 ASKED_CPU = {"No": 150, "Yes": 300}
 
 
 def parts(target: Path) -> dict[str, dict]:
-    """What the benches of one run have left."""
+    """The artifacts that the benches of one run have left."""
     names = ("device_limit_before", "bench_ingest", "device_limit_after", "bench_layer_read")
     return {name: artifact.read(target / "tmp" / f"{name}.json") for name in names}
 
 
 def gather(target: Path) -> dict:
-    """Everything that the report says, as one artifact."""
+    """Everything that the report needs, as one artifact."""
     found = parts(target)
     ours, theirs = baseline.rounds(target, "ours"), baseline.rounds(target, "baseline")
     cpu = {baseline.parse(one["id"])[0]: one["cpu_ns_per_value"] for one in found["bench_ingest"]["results"]}
@@ -71,7 +71,7 @@ def by_case(rows):
 
 
 def limit_of(results):
-    """What the disk gives: the better of the runs before and after."""
+    """The disk's throughput: the better of the runs before and after."""
     return max(results["device_limit"][when]["device_limit"] for when in ("before", "after"))
 
 
@@ -101,7 +101,7 @@ def ingest(results):
 
 
 def reached(case, share, cpu):
-    """Whether what was asked of a case was reached; empty where nothing was."""
+    """Whether a case reached its target; empty where there is none."""
     if case[2] == "Records":
         return ""
     if case[1] == "100":

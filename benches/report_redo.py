@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes redo.md of the results of run_redo.sh, with what the project asks for beside each figure."""
+"""Makes redo.md from the results of run_redo.sh, with the project's target beside each figure."""
 
 import sys
 from pathlib import Path

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes server.md of the results of run_server.sh, with what the project asks for beside each figure."""
+"""Makes server.md from the results of run_server.sh, with the project's target beside each figure."""
 
 import sys
 from pathlib import Path
 
 import artifact
 
-# What is asked for: us at the median with one request in flight, pages a second with sixteen.
+# Targets: median us with one request in flight, pages per second with sixteen.
 ONE_US = 60
 MANY = {"image in the open layer": 60_000, "image in an image layer": 60_000, "10 records to apply": 40_000}
 INTAKE = 3

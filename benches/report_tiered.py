@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tiered.md of tiered.json, with what the project asks for beside the figures."""
+"""Makes tiered.md from tiered.json, with the project's targets beside the figures."""
 
 import os
 import sys
@@ -68,7 +68,7 @@ def restarts(run):
 
 
 def processor(upload):
-    """Of the upload; runs of before it was measured have nothing of it."""
+    """Processor time of the upload; earlier runs did not measure it."""
     spent = upload.get("processor")
     if spent is None:
         return

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How fast a pageserver takes in WAL from a live Postgres, against a stock standby that replays the same WAL.
+"""How fast a pageserver takes in WAL from a live Postgres, compared with a stock standby that replays the same WAL.
 
-A primary keeps its WAL. A pageserver attaches, a standby is made by pg_basebackup, both are stopped, pgbench writes
-WAL. Then, in turn and several times, a copy of each is started and has to catch up from the same walsender. What
-counts is the time from a tenth of the way to the end: starting up is left out for both. At the end everything is on
-disk: for the pageserver a checkpoint is part of the time, and of a standby both what it has flushed and what it has
-replayed must have come there. After the last round the primary is stopped, and every page is compared with its files.
+A primary keeps its WAL. A pageserver follows it, a standby is made by pg_basebackup, both are stopped, and pgbench
+writes WAL. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
+The time is measured from a tenth of the way to the end, which leaves out the startup of both. At the end everything is
+on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
+everything. After the last round the primary is stopped, and every page is compared with its files.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Clock:
         return position >= self.end
 
     def rate(self) -> dict:
-        """Now that the end is on disk."""
+        """The rate, to be called once the end is on disk."""
         seconds = time.monotonic() - self.began
         return {"seconds": round(seconds, 3), "mib_per_s": round((self.end - self.at) / seconds / MIB, 1)}
 
@@ -98,7 +98,7 @@ class Bench:
         self.standby.configure(fsync="on", hot_standby="on")
 
     def load(self) -> tuple[int, int]:
-        """Writes WAL; gives where it begins and ends."""
+        """Writes WAL; returns where it begins and ends."""
         start = parse(self.primary.sql("SELECT pg_current_wal_lsn()"))
         while (end := parse(self.primary.sql("SELECT pg_current_wal_lsn()"))) - start < self.args.gib * 2**30:
             self.primary.start_bench(20, clients=4).wait()
@@ -132,7 +132,7 @@ class Bench:
         return found
 
     def compare(self, timeline: Timeline):
-        """Every page of the primary's files, against what the pageserver has made of the WAL."""
+        """Compares every page of the primary's files with what the pageserver has made of the WAL."""
         attached = Attached(self.primary, self.pageserver, timeline)
         lsn = attached.stop_postgres()
         timeline.wait_for_lsn(lsn)
@@ -162,7 +162,7 @@ class Bench:
         start, end = self.load()
         rounds = []
         for number in range(self.args.rounds):
-            # The comparison stops the primary, so the standby's last round comes before.
+            # The comparison stops the primary, so the standby's last round comes first.
             last = number + 1 == self.args.rounds
             standby = self.time_standby(start, end)
             rounds.append({"pageserver": self.time_pageserver(start, end, last), "standby": standby})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs a command while an S3 server of its own answers on loopback; the environment tells the command where.
+"""Runs a command while a private S3 server answers on loopback; environment variables give the command its address.
 
-BENCH_S3_KIND says which: weed (SeaweedFS, the default) or versity (versitygw). BENCH_S3_DIR says where its
-data is, such as in memory; by default where temporary files are.
+BENCH_S3_KIND selects the server: weed (SeaweedFS, the default) or versity (versitygw). BENCH_S3_DIR selects where its
+data is, such as in memory; by default it is with the temporary files.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Makes the fixtures of fixtures/ known to every test, and how much of the open-ended ones is wanted."""
+"""Registers the fixtures of fixtures/ for every test, and the options that scale the open-ended tests."""
 
 from fixtures import servers
 

@@ -1,6 +1,6 @@
 """`python test_runner/s3_server.py weed DIR`: an S3 server on loopback with a bucket, until standard input ends.
 
-Prints what a pageserver's settings are for it, one `key=value` a line, and then an empty line.
+Prints the pageserver settings for it, one `key=value` per line, then an empty line.
 """
 
 import sys

@@ -1,7 +1,7 @@
-//! What a benchmark leaves behind: its results with where they were measured and what was checked.
+//! The artifact of a benchmark: its results with where they were measured and what was checked.
 //!
 //! The form is that of `benches/artifact.py`, which the reports read: they refuse an artifact without topology or
-//! validity, with nothing compared, or with a difference. Nothing is written of a run that they would refuse.
+//! validity, with nothing compared, or with a difference. A run whose artifact they would refuse writes nothing.
 
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Version of the form; `FORMAT` in `benches/artifact.py`.
 const FORMAT: u32 = 1;
 
-/// What only the benchmark knows of where it runs.
+/// The part of the topology that only the benchmark knows.
 pub struct Setting<'a> {
     /// Where its files are.
     pub dir: &'a Path,
@@ -20,16 +20,16 @@ pub struct Setting<'a> {
     pub engine: String,
     pub io_mode: String,
     pub allocator: &'static str,
-    /// Where layers are besides local disk, and what each request to it takes longer, in ms.
+    /// Where layers are besides the local disk, and the delay added to each request there, in ms.
     pub store: String,
     pub delay_ms: Vec<u64>,
-    /// Whether who asks runs on the cores of who answers.
+    /// Whether the client shares the server's cores.
     pub client_on_same_cores: bool,
 }
 
 #[allow(dead_code, reason = "not every benchmark runs like this")]
 impl<'a> Setting<'a> {
-    /// All in one process with the allocator of the system, and no other store than the local disk.
+    /// Everything in one process with the system's allocator, and no bucket besides the local disk.
     pub fn one_process(dir: &'a Path, engine: impl ToString, io_mode: &str) -> Self {
         Self {
             dir,
@@ -43,7 +43,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// Where a run takes place; taken at its beginning, for the load is that of before.
+/// Where a run takes place; created at its beginning, because it records the machine's load before the run.
 pub struct Topology(Value);
 
 impl Topology {
@@ -82,7 +82,7 @@ pub enum Unit {
 
 #[allow(dead_code, reason = "not every benchmark counts in the same way")]
 impl Validity {
-    /// Nothing yet.
+    /// An empty count.
     pub fn of(unit: Unit) -> Self {
         Self { unit, expected: 0, seen: 0, compared: 0, different: 0 }
     }
@@ -95,7 +95,7 @@ impl Validity {
         self.different += u64::from(!equal);
     }
 
-    /// Counts an answer that should have come and did not.
+    /// Counts an expected answer that did not arrive.
     pub fn missing(&mut self) {
         self.expected += 1;
     }
@@ -119,8 +119,7 @@ impl Validity {
 
 /// Writes `NAME.json` into the directory that `BENCH_RESULTS` names, else into the build's directory for such files.
 ///
-/// # Errors
-/// Answers were missing or different, or none was compared; or the file cannot be written.
+/// # Errors Answers were missing or different, or none was compared; or the file cannot be written.
 pub fn write(name: &str, topology: &Topology, validity: Validity, results: Value) -> Result<PathBuf> {
     validity.check()?;
     let artifact = json!({
@@ -143,7 +142,7 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or("unknown").to_owned()
 }
 
-/// Whether what is measured is not what was committed; earlier results do not matter.
+/// Whether the measured code differs from the commit; earlier results do not matter.
 fn dirty() -> bool {
     let root = first_line("git", &["rev-parse", "--show-toplevel"]);
     let sources = ["-C", &root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benches/results"];

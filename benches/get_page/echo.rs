@@ -1,5 +1,5 @@
-//! What the machine itself takes for a request and an answer of a page's size, between two processes over loopback,
-//! with blocking reads and writes: the floor under the latencies of `bench_get_page`.
+//! The time that the machine itself takes for a request and an answer of a page's size, between two processes over
+//! loopback, with blocking reads and writes: the lower bound for the latencies of `bench_get_page`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// How the case is called in the results.
+/// The name of the case in the results.
 pub const NAME: &str = "echo without a page server";
 const VARIABLE: &str = "BENCH_ECHO";
-/// Bytes of a request for a page and of its answer, as they are sent.
+/// Sizes in bytes of a page request and its answer on the wire.
 const REQUEST: usize = 51;
 const ANSWER: usize = 8192 + 51;
 
-/// Answers until the client is gone, if this process was started for that.
+/// Answers until the client is gone, if this process was started as the server.
 pub fn serves_here() -> anyhow::Result<bool> {
     if std::env::var_os(VARIABLE).is_none() {
         return Ok(false);
@@ -31,7 +31,7 @@ pub fn serves_here() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The other process; it ends with its connection, or here.
+/// The other process; it ends with its connection, or when this is dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -41,7 +41,7 @@ impl Drop for Server {
     }
 }
 
-/// Exchanges per second and their times in nanoseconds, after a second of warming up.
+/// Exchanges per second and their times in nanoseconds, after a second of warm-up.
 pub fn measure(duration: Duration) -> anyhow::Result<(f64, Histogram<u64>)> {
     let mut command = Command::new(std::env::current_exe()?);
     let mut server = Server(command.env(VARIABLE, "1").stdout(Stdio::piped()).spawn()?);

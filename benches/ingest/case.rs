@@ -12,9 +12,9 @@ pub const VOLUME_MIB: usize = 128;
 pub const START: Lsn = Lsn(1000);
 const PAGE: usize = 8192;
 
-/// Of values that are shaped like WAL, one of so many is a page's image.
+/// One of this many WAL-shaped values is a page's image.
 const IMAGE_EVERY: u32 = 30;
-/// Half of the changes go to so many hot pages, the others to so many cold ones, in scattered order.
+/// Half of the changes go to this many hot pages, the others to this many cold ones, in scattered order.
 pub const HOT: u32 = 1 << 10;
 pub const COLD: u32 = 1 << 16;
 
@@ -33,9 +33,9 @@ pub enum KeyLayout {
     Sequential,
     /// Distinct keys in random order.
     Random,
-    /// Random keys out of few.
+    /// Random keys out of a few.
     RandomReuse(u32),
-    /// Changes of pages in chains, hot and cold, as an OLTP load's WAL has them, and a few images.
+    /// Chains of changes of hot and cold pages, as in the WAL of an OLTP load, and a few images.
     Records,
 }
 
@@ -103,11 +103,11 @@ impl Case {
     }
 }
 
-/// What is in the values.
+/// The contents of the values.
 pub enum Contents {
-    /// The same bytes in all of a kind: making them is not what is measured.
+    /// The same bytes in all values of a kind, because generating them is not to be measured.
     Same { image: Value, change: Value },
-    /// In each those that only it has.
+    /// Bytes that are unique to each value.
     Stamped(Case),
 }
 
@@ -127,7 +127,7 @@ impl Contents {
     }
 }
 
-/// Value `i` with bytes that no other has.
+/// Value `i` with unique bytes.
 pub fn stamped(case: &Case, i: u32) -> Value {
     let words = (0..).flat_map(|word: u32| (murmur32(i) ^ word).to_le_bytes());
     let bytes: Bytes = words.take(case.len(i)).collect::<Vec<u8>>().into();

@@ -1,4 +1,4 @@
-//! Reads values back after an ingest that nobody timed: each must be the one that was put under its key and LSN.
+//! Reads values back after an ingest that is not timed: each must be the one that was put under its key and LSN.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub async fn read_back(ingested: &Ingested, case: &Case, ctx: &RequestContext) -
     Ok(validity)
 }
 
-/// The newest version that a read has found of a key.
+/// The newest version of a key that a read has found.
 fn newest(state: ReconstructState, key: Key) -> Option<(Lsn, Value)> {
     let history = state.into_histories().remove(&key)?;
     match history.records.into_iter().next() {

@@ -1,4 +1,4 @@
-//! The same values in two layer files, and what a read must find of them.
+//! The same values in two layer files, and the versions that a read must find.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,22 +25,22 @@ use crate::values::Values;
 /// Values of one batch.
 const BATCH: usize = 4096;
 
-/// What was put, and where.
+/// The values that were put, and where.
 pub struct Put<V> {
     values: V,
     lsns: Range<Lsn>,
-    /// How many versions a read at the end needs of each key: the newest image and what came after it.
+    /// How many versions of each key a read at the end needs: the newest image and everything after it.
     needed: BTreeMap<Key, u64>,
 }
 
-/// A layer sealed where its values arrived, and one that is sorted by key.
+/// A layer sealed in order of arrival, and one sorted by key.
 pub struct Layers<V> {
     pub values: Put<V>,
     pub sealed: DeltaLayer,
     pub sorted: DeltaLayer,
 }
 
-/// One of both.
+/// One of the two.
 pub struct Layer<'a, V> {
     pub values: &'a Put<V>,
     pub file: &'a DeltaLayer,

@@ -1,4 +1,4 @@
-//! What is in a layer: every value can be told from its LSN, and from all others.
+//! The values of a layer: each can be identified from its LSN, and differs from all others.
 
 use bytes::Bytes;
 use pageserver_api::key::Key;
@@ -13,11 +13,11 @@ use crate::case::{Case, START, stamped};
 pub trait Values {
     /// Number of values.
     fn count(&self) -> u32;
-    /// Key and LSN of one.
+    /// Key and LSN of a value.
     fn place(&self, i: u32) -> (Key, Lsn);
-    /// Which value is at an LSN.
+    /// The number of the value at an LSN.
     fn at(&self, lsn: Lsn) -> u32;
-    /// One of them.
+    /// The value itself.
     fn value(&self, i: u32) -> Value;
 }
 
@@ -39,7 +39,7 @@ impl Values for Case {
     }
 }
 
-/// Pages with a chain of changes each.
+/// Pages with one chain of changes each.
 const PAGES: u32 = 4096;
 const CHAIN: u32 = 100;
 const CHANGES: u32 = PAGES * CHAIN;

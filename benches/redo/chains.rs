@@ -1,4 +1,4 @@
-//! What a page costs that has many records to apply, as a reader asks for it.
+//! The cost of a page with many records to apply, as a reader requests it.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use crate::recorded::{Page, PageName, Recorded};
 
 const LENGTHS: [usize; 3] = [1, 10, 100];
 const LONGEST: usize = 100;
-/// Chains of each kind and length: their pages together are larger than caches of one core.
+/// Chains of each kind and length; together their pages are larger than the caches of one core.
 const CHAINS: usize = 1000;
 /// Pages whose records are kept.
 const PAGES: usize = 20_000;
@@ -29,8 +29,8 @@ struct PageChain {
     records: Vec<(u8, u64, Bytes)>,
 }
 
-/// One object per kind of page and length of chain. Each page that a chain gives is compared once with the one that the
-/// replay of all WAL had there.
+/// One object per kind of page and length of chain. Each page that a chain produces is compared once with the page
+/// that the replay of all WAL had at that point.
 pub fn measure(recorded: &Recorded, measured: Duration, cores: usize, validity: &mut Validity) -> Vec<Value> {
     let mut results = Vec::new();
     for (kind, rmgrs) in [("heap", &[RmgrId::HEAP, RmgrId::HEAP2][..]), ("btree", &[RmgrId::BTREE][..])] {
@@ -61,7 +61,7 @@ pub fn measure(recorded: &Recorded, measured: Duration, cores: usize, validity: 
     results
 }
 
-/// The records of each page, from where nothing before them matters or recording begins.
+/// The records of each page, starting where nothing before them matters or where the recording begins.
 fn collect(recorded: &Recorded, rmgrs: &[RmgrId]) -> Vec<PageChain> {
     let records = recorded.decode_wal(&recorded.read_wal());
     let mut chains: HashMap<PageName, PageChain> = HashMap::new();
@@ -77,7 +77,7 @@ fn collect(recorded: &Recorded, rmgrs: &[RmgrId]) -> Vec<PageChain> {
             return;
         }
         if starts_anew || !rmgrs.contains(&record.header.rmgr()) {
-            // What comes after it does not continue what came before.
+            // Later records do not continue the earlier ones.
             if let Some(chain) = chains.get_mut(&name) {
                 chain.ended = true;
             }
@@ -85,9 +85,9 @@ fn collect(recorded: &Recorded, rmgrs: &[RmgrId]) -> Vec<PageChain> {
         }
         add(&mut chains, record, block, page, end);
     });
-    // Of the last record nobody has seen the page after it.
+    // The page after the last record has not been seen.
     let mut chains: Vec<_> = chains.into_values().map(PageChain::seen_to_its_end).collect();
-    // Long ones last: short chains come from all pages, not only from the busy ones.
+    // Long ones last, so that short chains come from all pages, not only from the busy ones.
     chains.sort_by_key(|chain| chain.records.len());
     chains
 }
@@ -129,8 +129,8 @@ fn hash(page: &[u8]) -> u64 {
 
 type Part<'a> = (&'a PageChain, &'a [(u8, u64, Bytes)]);
 
-/// Pages per second, and microseconds per page if every chain took what it took in its fastest pass: what disturbs a
-/// pass on a machine that others use, too, is not redo.
+/// Pages per second, and microseconds per page if every chain took the time of its fastest pass: disturbances on a
+/// machine that others also use are not redo.
 fn pages_per_second(ctx: &RedoContext, chains: &[Part<'_>], measured: Duration, threads: usize) -> (f64, f64) {
     let work = |from: usize| {
         let (mut passes, mut best, start) = (0, vec![f64::INFINITY; chains.len()], Instant::now());
@@ -146,7 +146,7 @@ fn pages_per_second(ctx: &RedoContext, chains: &[Part<'_>], measured: Duration, 
         let pages = (passes * chains.len()) as f64;
         (pages / start.elapsed().as_secs_f64(), best.iter().sum::<f64>() * 1e6 / chains.len() as f64)
     };
-    // Every thread begins at another chain.
+    // Every thread begins at a different chain.
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n * 37))).collect();
         let done = threads.into_iter().map(|thread| thread.join().expect("no panic"));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Records the WAL of a workload: OUT/base is the data directory before, OUT/wal has all segments written since.
+"""Records the WAL of a workload: OUT/base is the data directory before it, OUT/wal has all segments written since.
 
-The workload `all` writes every record type that SQL reaches, `pgbench` is the usual mix of short transactions on tables
-that were loaded before.
+The workload `all` writes every record type that SQL can reach; `pgbench` is the usual mix of short transactions on
+previously loaded tables.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from fixtures.redo import contention, run_script  # noqa: E402
 from fixtures.servers import DEFAULT_MAJOR, Server, find_server  # noqa: E402
 from fixtures.workdir import copy_tree  # noqa: E402
 
-# Everything stays until it is copied.
+# Keeps all WAL until it is copied.
 SETTINGS = {"wal_level": "logical", "wal_keep_size": "40GB", "max_wal_size": "40GB", "checkpoint_timeout": "1h",
             "shared_buffers": "512MB"}
 
 
 def installed(directory: Path | None) -> Server:
-    """The server of a directory, whose clients may be Debian's; or the one that tests run."""
+    """The server of a directory, whose clients may be Debian's; or the one that tests use."""
     usual = find_server(DEFAULT_MAJOR)
     if directory is None:
         if usual is None:
@@ -48,7 +48,7 @@ def record(args, server: Postgres):
         if args.workload == "pgbench":
             server.bench(args.transactions, clients=4)
         else:
-            # Statements that this server refuses are left out.
+            # Statements that this server refuses are skipped.
             connection = f"conn=host={server.sockets} user=postgres"
             run_script(server, "psql", "all_record_types.sql", "-X", "-v", connection, check=False, timeout=1800)
             contention(server)

@@ -1,4 +1,4 @@
-//! WAL recorded by `record_wal.py`: its records, and the pages that they change as they were before.
+//! WAL recorded by `record_wal.py`: its records, and the pages that they change in their prior state.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -90,8 +90,8 @@ impl Recorded {
         Pages { base: self.dir.join("base"), files: HashMap::new(), pages: HashMap::new() }
     }
 
-    /// Applies `records` to the pages they change, after `see` was shown each with the page before it. Gives the number
-    /// of blocks changed and the errors.
+    /// Applies `records` to the pages they change, after showing each to `see` with the page before it. Returns the
+    /// number of blocks changed and the errors.
     pub fn replay(
         &self,
         records: &[WalRecord],
@@ -118,7 +118,7 @@ impl Recorded {
     }
 }
 
-/// Pages in memory, read from the data directory when they are first asked for.
+/// Pages in memory, read from the data directory on first use.
 pub struct Pages {
     base: PathBuf,
     files: HashMap<(RelFile, u8, u32), Option<File>>,
@@ -126,7 +126,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The page, all zero if there is none; it comes back by [`put`](Self::put).
+    /// Takes the page out, all zero if there is none; [`put`](Self::put) returns it.
     pub fn take(&mut self, name: PageName) -> Box<Page> {
         self.pages.remove(&name).unwrap_or_else(|| self.read(name))
     }
@@ -135,7 +135,7 @@ impl Pages {
         self.pages.insert(name, page);
     }
 
-    /// Heap records clear map bits by flags, unless the map is among their blocks.
+    /// Heap records clear map bits through flags, unless the map is among their blocks.
     pub fn clear_vm_bits(&mut self, record: &DecodedRecord<'_>) {
         let Ok(clears) = implicit_vm_clears(record) else { return };
         for clear in clears {

@@ -1,4 +1,4 @@
-//! What one record of each type costs.
+//! The cost of one record of each type.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use crate::recorded::{Page, Recorded};
 
 /// Samples of each type; they are measured in turn.
 const SAMPLES: usize = 256;
-/// Records with more blocks have lists of pages that are treated the same.
+/// Records with more blocks have lists of pages that are all treated alike.
 const MOST_PARTS: u8 = 6;
 /// How often all samples are measured in one go.
 const ROUNDS: usize = 4;
@@ -47,12 +47,12 @@ pub fn measure(recorded: &Recorded, measured: Duration) -> Vec<Value> {
     samples.iter().filter_map(one).collect()
 }
 
-/// Blocks of a record that are treated the same count as one.
+/// Blocks of a record that are treated alike count as one.
 fn part_of(record: &DecodedRecord<'_>, block: &BlockRef<'_>) -> u8 {
     if record.header.rmgr() == RmgrId::XLOG { 0 } else { block.id.min(MOST_PARTS) }
 }
 
-/// Nanoseconds per record, and how many of the samples changed their page; nothing if none did.
+/// Nanoseconds per record, and how many of the samples changed their page; `None` if none did.
 fn measure_one(ctx: &RedoContext, samples: &[Sample], measured: Duration) -> Option<(f64, usize)> {
     let changes = |sample: &&Sample| apply(ctx, sample, sample.page.clone()).1 == Applied::Changed;
     let samples: Vec<_> = samples.iter().filter(changes).collect();
@@ -60,7 +60,7 @@ fn measure_one(ctx: &RedoContext, samples: &[Sample], measured: Duration) -> Opt
     while spent < measured && !samples.is_empty() {
         let pages: Vec<_> = (0..ROUNDS).flat_map(|_| &samples).map(|sample| (sample, sample.page.clone())).collect();
         count += pages.len();
-        // Pages are neither made nor dropped while the clock runs.
+        // Pages are neither allocated nor dropped while the clock runs.
         let mut after = Vec::with_capacity(pages.len());
         let start = Instant::now();
         for (sample, page) in pages {

@@ -41,7 +41,7 @@ pub fn measure(recorded: &Recorded, rounds: usize, cores: usize) -> Value {
     json!({ "wal_bytes": bytes, "cases": cases })
 }
 
-/// Every thread replays all records on its share of the pages. Gives the number of blocks that changed.
+/// Every thread replays all records on its share of the pages. Returns the number of blocks that changed.
 fn replay_all(recorded: &Recorded, records: &[WalRecord], threads: usize) -> u64 {
     let hasher = RandomState::new();
     let owner = |name: PageName| hasher.hash_one(name) % threads as u64;

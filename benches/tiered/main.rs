@@ -1,10 +1,10 @@
-//! Pages of layers that are in a bucket: latency of single pages and batches at each level of what is cached, scans
-//! with several settings of reading ahead, the first page after a start on an empty disk, and uploads.
+//! Pages of layers in a bucket: latency of single pages and batches at each cache level, scans with several read-ahead
+//! settings, the first page after a start on an empty disk, and uploads.
 //!
 //! Runs on a directory, and on an S3 server if `BENCH_S3_ENDPOINT` and `BENCH_S3_BUCKET` are set, each with no, 4 and
 //! 25 ms of latency added to each request. Every page is compared with what was stored: a wrong or missing page ends
-//! the benchmark, and nothing is written. `BENCH_TIERED_QUICK=1` takes some minutes, `BENCH_TIERED_UPLOAD=1` ends after
-//! the uploads, `BENCH_S3_UNSIGNED=1` does not sign their contents. Writes `tiered.json` into the directory that
+//! the benchmark, and nothing is written. `BENCH_TIERED_QUICK=1` takes some minutes, `BENCH_TIERED_UPLOAD=1` ends
+//! after the uploads, `BENCH_S3_UNSIGNED=1` does not sign their contents. Writes `tiered.json` into the directory that
 //! `BENCH_RESULTS` names.
 
 #[path = "../common/artifact.rs"]
@@ -30,17 +30,17 @@ use world::{Shape, Uploaded, World};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What is uploaded to see how fast that is: a GiB.
+/// The upload that is timed: a GiB.
 const UPLOAD: Shape = Shape { layers: 8, pages: 16384 };
 
-/// How much is done.
+/// The amount of work.
 pub struct Plan {
     shape: Shape,
-    /// Reads of levels that ask the bucket.
+    /// Reads at levels that access the bucket.
     cold_reads: usize,
-    /// Reads of the others.
+    /// Reads at the others.
     warm_reads: usize,
-    /// Pages of a scan without reading ahead.
+    /// Pages of a scan without read-ahead.
     scan_pages_alone: u32,
     read_aheads: &'static [u64],
     /// Layers of the timeline for the start on an empty disk.
@@ -68,7 +68,7 @@ const QUICK: Plan = Plan {
     latencies_ms: &[0, 25],
 };
 
-/// Pages that are read of what was uploaded only to see how fast that is.
+/// Pages that are read back from the timed upload.
 const READ_BACK: u32 = 64;
 
 async fn upload(place: &Place, prefix: &str) -> anyhow::Result<Value> {
@@ -170,7 +170,7 @@ async fn run() -> anyhow::Result<()> {
 }
 
 fn main() -> anyhow::Result<()> {
-    // One that a store opened by the engine would install as well.
+    // The same provider that the engine would install when it opens a bucket.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let engine = virtual_file::io_engine_for_bench();
     virtual_file::init(16384, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);

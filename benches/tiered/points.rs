@@ -1,4 +1,4 @@
-//! Single pages and batches in random order, at each level of what is cached.
+//! Single pages and batches in random order, at each cache level.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::world::{Draw, Opened, World};
 /// Pages of a batch.
 const BATCH: usize = 32;
 
-/// Times that everything is read, so that it is on local disk.
+/// The most passes over all pages to bring them onto the local disk.
 const PASSES_MAX: usize = 20;
 
 /// Distinct pages that are read from memory.
@@ -41,7 +41,7 @@ impl Level {
     }
 }
 
-/// Milliseconds below which a share of the reads stays.
+/// The value below which a share of the sorted reads stays, in milliseconds.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let at = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(at).copied().unwrap_or(f64::NAN)
@@ -55,7 +55,7 @@ pub async fn measure(world: &World, plan: &Plan, level: Level, batch: bool, late
     let per_read = if batch { BATCH } else { 1 };
     let count = if level == Level::None || level == Level::Index { plan.cold_reads } else { plan.warm_reads };
     let mut draw = Draw::new(42);
-    // What is cached must fit the cache.
+    // The pages must fit the cache.
     let distinct = if level == Level::Memory { world.shape.total().min(HOT_PAGES) } else { world.shape.total() };
     let spread = world.shape.total() / distinct;
     let wanted: Vec<Vec<u32>> =
@@ -87,7 +87,7 @@ pub async fn measure(world: &World, plan: &Plan, level: Level, batch: bool, late
     }))
 }
 
-/// Brings into the caches what the level says is there.
+/// Fills the caches as the level requires.
 async fn prepare(opened: &Opened, world: &World, level: Level, wanted: &[Vec<u32>]) -> anyhow::Result<()> {
     match level {
         Level::None => {}
@@ -112,7 +112,8 @@ async fn read_each(opened: &Opened, wanted: &[Vec<u32>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads everything until the bucket is asked for nothing: what comes faster than the disk takes it is not kept.
+/// Reads everything until nothing is requested from the bucket: blocks that arrive faster than the disk takes them are
+/// not kept.
 async fn until_on_disk(opened: &Opened, world: &World, wanted: &[Vec<u32>]) -> anyhow::Result<()> {
     for _ in 0..PASSES_MAX {
         opened.settle().await;

@@ -1,4 +1,4 @@
-//! Processor time that passes: here, in the S3 server, and in everything else on the machine, which makes a run slower
+//! Elapsed processor time: here, in the S3 server, and in everything else on the machine, which makes a run slower
 //! than it would be alone.
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub struct Ticks {
 const TICKS_PER_SECOND: f64 = 100.0;
 
 impl Ticks {
-    /// Those until now. `BENCH_S3_PID` names the server's process.
+    /// The ticks until now. `BENCH_S3_PID` names the server's process.
     pub fn now() -> Self {
         let server = std::env::var("BENCH_S3_PID").ok();
         Self {
@@ -25,7 +25,7 @@ impl Ticks {
         }
     }
 
-    /// What passed since, while `bytes` were moved in `seconds`.
+    /// What was spent since, while `bytes` were moved in `seconds`.
     pub fn spent(&self, bytes: u64, seconds: f64) -> Value {
         let now = Self::now();
         let per_mb = |ticks: f64| ticks / TICKS_PER_SECOND * 1e3 / (bytes as f64 / 1e6);
@@ -41,7 +41,7 @@ impl Ticks {
 
 fn of_process(pid: &str) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may have blanks: user and system time are the 14th and 15th of all.
+    // After the name, which may contain blanks: user and system time are the 14th and 15th fields of the line.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
 }
@@ -49,6 +49,6 @@ fn of_process(pid: &str) -> Option<f64> {
 fn of_machine() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let times: Vec<f64> = stat.lines().next()?.split_whitespace().skip(1).filter_map(|it| it.parse().ok()).collect();
-    // Of the first eight, those that are not idle, nor waiting for a disk; the rest is counted in them already.
+    // Of the first eight, those that are neither idle nor waiting for a disk; the others are already included in them.
     Some(times.iter().take(8).enumerate().filter(|(at, _)| !(3..=4).contains(at)).map(|(_, ticks)| ticks).sum())
 }

@@ -1,4 +1,4 @@
-//! A start on an empty disk: how long until everything is open, and until the first page.
+//! A start on an empty disk: the time until everything is open, and until the first page.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Makes a timeline of so many layers, and opens it with each latency. The figures are medians.
+/// Makes a timeline of `layers` layers, and opens it with each latency. The figures are medians.
 pub async fn measure(place: &Place, prefix: &str, layers: u32, latencies_ms: &[u64]) -> anyhow::Result<Vec<Value>> {
     let world = World::make(place.open(prefix).await?, Shape { layers, pages: PAGES_PER_LAYER }).await?;
     let mut results = Vec::new();

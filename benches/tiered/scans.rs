@@ -1,4 +1,4 @@
-//! All pages in order, with several settings of reading ahead.
+//! All pages in order, with several read-ahead settings.
 
 use engine::config::PageServerConf;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::Plan;
 use crate::world::{PAGE, World};
 
-/// Pages that are asked for at once, as a prefetching compute does.
+/// Pages requested at once, as by a prefetching compute.
 const BATCH: u32 = 32;
 
-/// Measures one scan. Without reading ahead it ends early: that takes as long as there are batches.
+/// Measures one scan. Without read-ahead it ends early, because each batch takes a full round trip.
 pub async fn measure(
     world: &World,
     plan: &Plan,
@@ -52,7 +52,7 @@ pub async fn measure(
     }))
 }
 
-/// What is still fetched when the last page was read: it counts, too.
+/// Requests that are still in flight when the last page has been read; they count, too.
 async fn late(world: &World) -> (u64, u64) {
     let (mut gets, mut bytes) = (0, 0);
     loop {

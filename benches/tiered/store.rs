@@ -1,4 +1,4 @@
-//! A store behind which every request takes a given time longer, and which counts.
+//! A store that delays every request by a given time, and counts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Slow {
     figures: Arc<Figures>,
 }
 
-/// What was asked of a store.
+/// Requests made to a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// Reads of ranges.
@@ -42,7 +42,7 @@ pub struct Asked {
     pub requests: u64,
 }
 
-/// Where objects are in a run.
+/// Where the objects of a run are.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// A directory.
@@ -52,7 +52,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The kind of store, for people.
+    /// The kind of store, for display.
     pub fn kind(&self) -> &'static str {
         match self {
             Place::Directory(_) => "directory",
@@ -94,17 +94,17 @@ pub fn signs_payload() -> bool {
 }
 
 impl Slow {
-    /// As the engine wants it.
+    /// The store in the form that the engine takes.
     pub fn storage(&self) -> RemoteStorage {
         RemoteStorage::with_store(Arc::new(self.clone()), "bench:")
     }
 
-    /// How much longer each request takes from now on.
+    /// Sets the delay of each request from now on.
     pub fn set_latency(&self, latency: Duration) {
         self.figures.latency_us.store(latency.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub fn asked(&self) -> Asked {
         let take = |figure: &AtomicU64| figure.swap(0, Ordering::Relaxed);
         let Figures { gets, bytes, requests, .. } = &*self.figures;

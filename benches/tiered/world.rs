@@ -1,4 +1,4 @@
-//! A timeline in a bucket, made of pages that can be told apart, opened on an empty disk.
+//! A timeline in a bucket, made of distinguishable pages, opened on an empty disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use utils::lsn::Lsn;
 use crate::processor::Ticks;
 use crate::store::Slow;
 
-/// Where all pages are.
+/// The LSN of all pages.
 pub const LSN: Lsn = Lsn(0x1000);
 /// Bytes of a page.
 pub const PAGE: u64 = 8192;
@@ -32,7 +32,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Pages that were compared with what was stored.
 static COMPARED: AtomicU64 = AtomicU64::new(0);
 
-/// How many pages were compared so far; none was different, for that ends the benchmark.
+/// How many pages were compared so far; none was different, because that would end the benchmark.
 pub fn compared() -> u64 {
     COMPARED.load(Ordering::Relaxed)
 }
@@ -42,7 +42,7 @@ pub fn compared() -> u64 {
 pub struct Shape {
     /// Number of layers.
     pub layers: u32,
-    /// Pages of each.
+    /// Pages per layer.
     pub pages: u32,
 }
 
@@ -52,13 +52,13 @@ impl Shape {
         self.layers * self.pages
     }
 
-    /// The key of page `number` of all.
+    /// The key of page `number` of the timeline.
     pub fn key(&self, number: u32) -> Key {
         Key { field2: 1663, field3: 5, field4: 16384 + number / self.pages, field6: number % self.pages, ..Key::MIN }
     }
 }
 
-/// What page `number` holds: it does not compress, so that bytes can be reckoned with.
+/// The contents of page `number`: incompressible, so that bytes can be accounted for.
 pub fn page(number: u32) -> Vec<u8> {
     let mut word = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -74,13 +74,13 @@ fn context() -> RequestContext {
     RequestContext::new(TaskKind::PageRequestHandler, DownloadBehavior::Download)
 }
 
-/// A timeline that is in a bucket.
+/// A timeline stored in a bucket.
 pub struct World {
     pub store: Slow,
     pub shape: Shape,
     tenant: TenantShardId,
     timeline: TimelineId,
-    /// How fast it got there.
+    /// How fast it was uploaded.
     pub uploaded: Uploaded,
 }
 
@@ -90,11 +90,11 @@ pub struct Uploaded {
     pub bytes: u64,
     /// How long it took.
     pub seconds: f64,
-    /// What that cost the processors.
+    /// The processor time spent on it.
     pub processor: Value,
 }
 
-/// That timeline, opened on a disk that was empty.
+/// The same timeline, opened on an empty disk.
 pub struct Opened {
     _dir: Utf8TempDir,
     manager: TenantManager,
@@ -103,14 +103,14 @@ pub struct Opened {
     store: Slow,
 }
 
-/// With caches of its own, whose limits `change` may change.
+/// A configuration with caches of its own, whose limits `change` may change.
 fn config(dir: &Utf8Path, store: &Slow, change: impl FnOnce(&mut PageServerConf)) -> &'static PageServerConf {
     let mut conf = PageServerConf {
         remote_storage: Some(store.storage()),
         prefetch_whole_after: 101,
         ..PageServerConf::dummy_conf(dir.to_owned())
     };
-    // Rebuilt pages would hide what is measured.
+    // Rebuilt pages would distort the measurement.
     conf.resources.pages.set_keep_rebuilt(false);
     conf.page_cache_size = 65536;
     change(&mut conf);
@@ -165,7 +165,7 @@ impl World {
 }
 
 impl Opened {
-    /// Reads one page; fails if it is not the one that was stored. Gives the milliseconds that it took.
+    /// Reads one page; fails if it is not the one that was stored. Returns the milliseconds that it took.
     pub async fn read(&self, number: u32) -> anyhow::Result<f64> {
         let began = Instant::now();
         let found = self.timeline.get(self.shape.key(number), LSN, &context()).await?;
@@ -175,7 +175,7 @@ impl Opened {
         Ok(took)
     }
 
-    /// Reads several pages at once, as [`Opened::read`].
+    /// Reads several pages at once, like [`Opened::read`].
     pub async fn read_all(&self, numbers: &[u32]) -> anyhow::Result<f64> {
         let keys = numbers.iter().map(|number| self.shape.key(*number)..self.shape.key(*number).next()).collect();
         let began = Instant::now();
@@ -192,12 +192,12 @@ impl Opened {
         Ok(took)
     }
 
-    /// How it was opened.
+    /// The configuration that it was opened with.
     pub fn conf(&self) -> &'static PageServerConf {
         self.manager.conf()
     }
 
-    /// Has nothing of any layer cached, not even its index.
+    /// Clears everything cached of any layer, including its index.
     pub async fn forget_all(&self) -> anyhow::Result<()> {
         for layer in self.timeline.layer_files() {
             layer.evict().await?;
@@ -207,7 +207,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Has no data cached in memory.
+    /// Clears the data cached in memory.
     pub fn forget_memory(&self) {
         self.conf().resources.blocks.clear_memory();
     }
@@ -217,7 +217,7 @@ impl Opened {
         self.timeline.layer_files().iter().map(|layer| layer.local_bytes()).sum()
     }
 
-    /// Waits until requests that nobody waits for have ended, and forgets them.
+    /// Waits until abandoned requests have ended, and resets their counts.
     pub async fn settle(&self) {
         loop {
             tokio::time::sleep(Duration::from_millis(40)).await;
@@ -235,7 +235,7 @@ impl Opened {
     }
 }
 
-/// A sequence that looks random and is the same in each run.
+/// A pseudorandom sequence, the same in each run.
 pub struct Draw(u64);
 
 impl Draw {

@@ -1,7 +1,7 @@
-//! From a boot image to the directory of a compute.
+//! Turns a boot image into the directory of a compute.
 //!
-//! The archive is unpacked as it comes, and believed when all its sums are right; then the manifest and the catalog
-//! blocks are put into the files that the file system reads.
+//! The archive is unpacked as it arrives, and trusted once all its checksums match; then the manifest and the catalog
+//! blocks are written to the files that the file system reads.
 
 mod error;
 mod unpack;
@@ -23,18 +23,18 @@ use crate::private;
 use crate::source::timeline_at::TimelineAt;
 use crate::source::{RelFork, RelationFile};
 
-/// What a boot image said.
+/// The contents of a boot image.
 #[derive(Clone, Debug)]
 pub struct Booted {
-    /// The relations and what the cluster is.
+    /// The manifest: the relations and the properties of the cluster.
     pub manifest: Manifest,
-    /// Blocks that came along.
+    /// Number of blocks that the image contained.
     pub catalog_blocks: usize,
-    /// Bytes of the archive's files.
+    /// Total size of the archive's files, in bytes.
     pub bytes: u64,
 }
 
-/// Fills the directory of a compute, which exists and is empty.
+/// Fills the directory of a compute, which must exist and be empty.
 pub async fn fetch(server: &PageServer, at: &TimelineAt, layout: &Layout) -> Result<Booted, BootError> {
     let stream = server.boot_image(at.tenant, at.timeline, at.lsn, false).await?;
     let bytes = unpack::unpack(stream, layout.root()).await?;
@@ -47,14 +47,14 @@ pub async fn fetch(server: &PageServer, at: &TimelineAt, layout: &Layout) -> Res
     Ok(Booted { manifest, catalog_blocks, bytes })
 }
 
-/// Only the manifest.
+/// Fetches only the manifest.
 pub(crate) async fn manifest(server: &PageServer, at: &TimelineAt) -> Result<Manifest, BootError> {
     let stream = server.boot_image(at.tenant, at.timeline, at.lsn, false).await?;
     let bytes = unpack::one_file(stream, MANIFEST_NAME).await?;
     Ok(Manifest::decode(&bytes)?)
 }
 
-/// The manifest as the file system wants it.
+/// Converts the manifest to the form that the file system needs.
 pub(crate) fn relation_files(manifest: &Manifest) -> Vec<RelationFile> {
     let file = |entry: &pageserver_api::boot_image::RelationSize| RelationFile {
         path: manifest.path(entry.rel),
@@ -68,7 +68,7 @@ fn rel_fork(rel: RelTag) -> RelFork {
     RelFork { spc: rel.spcnode, db: rel.dbnode, rel: rel.relnode, fork: rel.forknum }
 }
 
-/// Puts what is only there to be transferred where it belongs.
+/// Moves files that exist only for the transfer to where they belong.
 fn finish(layout: &Layout) -> Result<(Manifest, usize), BootError> {
     let read = |name: &str| {
         let path = layout.root().join(name);

@@ -1,8 +1,8 @@
-//! The file `catalog/blocks`: blocks that came with the boot image, so that a first query need not ask for them.
+//! The file `catalog/blocks`: blocks from the boot image, so that a first query need not fetch them.
 //!
-//! Block images one after the other, then the index: per image tablespace, database, relation, block number (u32 each),
-//! fork (u8) and CRC-32C of the image (u32); then count (u32), CRC-32C (u32) of index and count, and `PSCATA01`. Little
-//! endian. A damaged image is not served: the source has it too.
+//! Block images back to back, then the index: for each image tablespace, database, relation, block number (u32 each),
+//! fork (u8) and CRC-32C of the image (u32); then count (u32), CRC-32C (u32) of index and count, and `PSCATA01`. All
+//! integers are little-endian. A damaged image is not served: the source has it too.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,7 +35,7 @@ impl CatalogWriter {
         })
     }
 
-    /// Adds block `block` of `rel`; `image` has 8192 bytes.
+    /// Adds block `block` of `rel`; `image` must have 8192 bytes.
     pub fn add(&mut self, rel: RelFork, block: u32, image: &[u8]) -> io::Result<()> {
         if image.len() != BLOCK {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a block has 8192 bytes"));
@@ -50,7 +50,7 @@ impl CatalogWriter {
         Ok(())
     }
 
-    /// Makes the catalog complete and durable.
+    /// Completes the catalog and makes it durable.
     pub fn finish(mut self) -> io::Result<()> {
         self.index.extend(self.count.to_le_bytes());
         self.file.write_all(&self.index)?;
@@ -60,10 +60,10 @@ impl CatalogWriter {
     }
 }
 
-/// Of a block: its position among the images, and its checksum.
+/// For each block its position among the images, and its checksum.
 type Index = HashMap<(RelFork, u32), (u32, u32)>;
 
-/// A catalog that can be read.
+/// A readable catalog.
 pub struct Catalog {
     file: File,
     index: Index,
@@ -80,24 +80,24 @@ impl Catalog {
         Ok(Self { file, index })
     }
 
-    /// How many blocks it has.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether it has none.
+    /// Whether the catalog is empty.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// Reads a block into `out`; whether it was there, undamaged.
+    /// Reads a block into `out`; returns whether it was there and undamaged.
     pub fn read(&self, rel: RelFork, block: u32, out: &mut [u8]) -> bool {
         let Some((at, crc)) = self.index.get(&(rel, block)) else { return false };
         self.file.read_exact_at(out, u64::from(*at) * BLOCK as u64).is_ok() && crc32c::crc32c(out) == *crc
     }
 }
 
-/// `None`: not a catalog.
+/// `None` if the file is not a catalog.
 fn read_index(file: &File) -> io::Result<Option<Index>> {
     let size = file.metadata()?.len();
     let Some(footer_at) = size.checked_sub(FOOTER as u64) else { return Ok(None) };
@@ -124,14 +124,14 @@ fn decode(entry: &[u8], at: u32) -> ((RelFork, u32), (u32, u32)) {
     ((rel, number(12)), (at, number(17)))
 }
 
-/// A source before which a catalog is asked.
+/// A source that looks into a catalog first.
 pub struct CatalogFirst<S> {
     catalog: Option<Catalog>,
     source: S,
 }
 
 impl<S> CatalogFirst<S> {
-    /// Asks `catalog`, then `source`.
+    /// Tries `catalog`, then `source`.
     pub fn new(catalog: Option<Catalog>, source: S) -> Self {
         Self { catalog, source }
     }
@@ -142,7 +142,7 @@ impl<S: PageSource> PageSource for CatalogFirst<S> {
         self.source.manifest().await
     }
 
-    /// Blocks that the catalog lacks are asked for in runs.
+    /// Blocks missing from the catalog are requested in contiguous runs.
     async fn read_blocks(&self, rel: RelFork, first: u32, count: u32, out: &mut [u8]) -> Result<(), SourceError> {
         let Some(catalog) = &self.catalog else { return self.source.read_blocks(rel, first, count, out).await };
         let mut missing: Option<(u32, u32)> = None;
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(seen, [5, 1, 5, 3, 5, 5]);
     }
 
-    /// What a version of November 2026 has written; computes keep such files.
+    /// Written by a version of November 2026; computes keep such files.
     #[test]
     fn the_first_format_is_read_and_written_for_ever() {
         let dir = camino_tempfile::tempdir().unwrap();

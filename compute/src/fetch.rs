@@ -1,8 +1,8 @@
-//! Reading and writing where blocks may have to be fetched.
+//! Reads and writes that may have to fetch blocks.
 //!
-//! A block is fetched once, however many wait for it: a [`Flight`] covers it from the request until it is in the
-//! overlay or the source has said no. Putting it there is off the path of the request. A scan is fetched ahead, in
-//! pieces of 1 MiB; a point read is fetched as it is asked.
+//! A block is fetched once, however many requests wait for it: a [`Flight`] covers it from the request until it is in
+//! the overlay or the source has refused. Storing it in the overlay is off the request's path. A sequential scan is
+//! prefetched in pieces of 1 MiB; a point read fetches what it asks for.
 
 mod outage;
 #[cfg(test)]
@@ -26,16 +26,17 @@ use crate::readahead::PIECE;
 use crate::source::{PageSource, SourceError};
 use outage::Outage;
 
-/// How hard the source is tried.
+/// Limits on requests to the source.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Requests at a time.
+    /// Maximum number of concurrent requests.
     pub in_flight: usize,
-    /// After so long a request is made again.
+    /// A request is repeated after this time.
     pub attempt: Duration,
-    /// After so long without an answer a read fails. Postgres takes that badly: recovery stops, a checkpoint panics.
+    /// A read fails after this time without an answer. Postgres does not cope well: recovery stops, a checkpoint
+    /// panics.
     pub give_up: Duration,
-    /// After so long a write to a full disk fails.
+    /// A write to a full disk fails after this time.
     pub disk_full: Duration,
 }
 
@@ -50,22 +51,22 @@ impl Default for Policy {
     }
 }
 
-/// Fetched bytes that are not in the overlay yet; beyond, nothing is fetched ahead.
+/// Maximum number of fetched bytes that are not in the overlay yet; beyond it nothing is prefetched.
 const AHEAD_MAX: usize = 64 << 20;
 
-/// Flights that wait to be taken in.
+/// Maximum number of completed flights that wait to be stored in the overlay.
 const LANDED_MAX: usize = 64;
 
 const DISK_FULL_PAUSE: Duration = Duration::from_millis(200);
 
-/// What was asked of the source.
+/// Counters of requests to the source.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) requests: AtomicU64,
     pub(crate) blocks: AtomicU64,
 }
 
-/// The overlay, and a source for what it lacks.
+/// The overlay, and a source for the blocks that it lacks.
 pub(crate) struct Volume<S> {
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
@@ -91,7 +92,7 @@ pub(crate) struct Pending {
     size: usize,
 }
 
-/// What a request has to wait for.
+/// One fetch that a request waits for.
 struct Wait {
     first: u32,
     outcome: watch::Receiver<Outcome>,
@@ -104,7 +105,7 @@ struct Start {
 }
 
 impl<S: PageSource> Volume<S> {
-    /// To be called within a runtime, which takes in what is fetched.
+    /// Must be called within a runtime; a task there stores fetched blocks in the overlay.
     pub(crate) fn new(overlay: Overlay, source: S, policy: Policy) -> Arc<Self> {
         let (landed, arrivals) = mpsc::channel(LANDED_MAX);
         let volume = Arc::new(Self {
@@ -128,7 +129,7 @@ impl<S: PageSource> Volume<S> {
         volume
     }
 
-    /// Begins to read up to `size` bytes from `offset` on, fewer at the end of the file. Does not wait.
+    /// Begins to read up to `size` bytes at `offset`, fewer at the end of the file. Does not wait.
     pub(crate) fn begin_read(
         self: &Arc<Self>,
         file: &Arc<FileNode>,
@@ -144,13 +145,13 @@ impl<S: PageSource> Volume<S> {
         Ok(Err(Pending { waits, offset, size }))
     }
 
-    /// Waits for the rest of a read.
+    /// Waits for the missing blocks of a read.
     pub(crate) async fn finish_read(&self, file: &Arc<FileNode>, pending: Pending) -> io::Result<Vec<u8>> {
         let fetched = arrived(pending.waits).await?;
         self.overlay.assemble(file, pending.offset, pending.size, &fetched)
     }
 
-    /// Writes all of `data` at `offset`. Waits for room where the disk is full.
+    /// Writes all of `data` at `offset`. Waits for free space if the disk is full.
     pub(crate) async fn write(self: &Arc<Self>, file: &Arc<FileNode>, offset: u64, data: &[u8]) -> io::Result<()> {
         let since = env::clock::now();
         loop {
@@ -169,7 +170,7 @@ impl<S: PageSource> Volume<S> {
         }
     }
 
-    /// Cuts or extends the file to `size` bytes.
+    /// Truncates or extends the file to `size` bytes.
     pub(crate) async fn truncate(self: &Arc<Self>, file: &Arc<FileNode>, size: u64) -> io::Result<()> {
         while let Change::Needs(needed) = self.overlay.truncate(file, size)? {
             self.bring(file, &needed).await?;
@@ -177,13 +178,13 @@ impl<S: PageSource> Volume<S> {
         Ok(())
     }
 
-    /// Whether anything is under way.
+    /// Whether any fetched bytes are still on their way.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts `needed` into the overlay.
+    /// Fetches `needed` into the overlay.
     async fn bring(self: &Arc<Self>, file: &Arc<FileNode>, needed: &[u32]) -> io::Result<()> {
         for block in needed {
             for (first, data) in arrived(self.fetch(file, *block..block + 1, false)?).await? {
@@ -193,7 +194,7 @@ impl<S: PageSource> Volume<S> {
         Ok(())
     }
 
-    /// Sees to it that those of `blocks` come that are remote; gives what to wait for.
+    /// Ensures that the remote ones among `blocks` are being fetched; returns what to wait for.
     fn fetch(self: &Arc<Self>, file: &Arc<FileNode>, blocks: Range<u32>, is_read: bool) -> io::Result<Vec<Wait>> {
         let Some(origin) = file.origin else { return Ok(Vec::new()) };
         let (waits, starts) = self.overlay.with_state(file, false, |state| {
@@ -229,7 +230,7 @@ impl<S: PageSource> Volume<S> {
         }
     }
 
-    /// Asks the source until it answers or says that it never will.
+    /// Asks the source until it answers or refuses for good.
     async fn ask(&self, origin: Origin, blocks: &Range<u32>) -> Result<Bytes, FetchFailed> {
         let since = env::clock::now();
         let count = blocks.end - blocks.start;
@@ -262,7 +263,7 @@ impl<S: PageSource> Volume<S> {
     }
 
     fn take_in(&self, landed: &Landed) {
-        // A copy of what can be fetched again must not take the room of what cannot.
+        // A copy of data that can be fetched again must not take space from data that cannot.
         let taken = if self.overlay.has_room_to_keep() {
             self.overlay.take_in(&landed.file, landed.first, &landed.data)
         } else {
@@ -276,7 +277,7 @@ impl<S: PageSource> Volume<S> {
     }
 }
 
-/// Finds or starts the flights that bring `blocks`; starts more, up to `until`.
+/// Finds or starts the flights that cover `blocks`; prefetches more, up to `until`.
 fn claim(state: &mut State, blocks: &Range<u32>, until: u32) -> (Vec<Wait>, Vec<Start>) {
     let (mut waits, mut starts) = (Vec::new(), Vec::new());
     let end = until.max(blocks.end).min(state.limit);

@@ -1,11 +1,11 @@
-//! The file system in user space: the kernel's requests, and the answers from a volume.
+//! The user-space file system: answers the kernel's requests from a volume.
 //!
-//! We speak the kernel's protocol ourselves; `docs/decisions/0020` says why. There are no handles: a request names a
-//! node, and whatever else the kernel knows is in the tree. So a daemon that is killed can be replaced by another,
-//! which takes over the connection and has the kernel send again what was not answered.
+//! We implement the kernel's protocol ourselves; `docs/decisions/0020` explains why. There are no handles: a request
+//! names a node, and everything else that the kernel knows is in the tree. So a daemon that is killed can be replaced
+//! by another, which takes over the connection and has the kernel resend all unanswered requests.
 //!
-//! * [`wire`]: the bytes of requests and answers. [`init`]: what is agreed on at the beginning.
-//! * [`device`]: the connection. [`serve`]: which request does what.
+//! * [`wire`]: encoding of requests and answers. [`init`]: negotiation at the beginning.
+//! * [`device`]: the connection. [`serve`]: dispatch of requests.
 
 mod device;
 mod init;
@@ -24,11 +24,11 @@ use crate::overlay::{Overlay, check_attributes};
 use crate::source::PageSource;
 use device::Device;
 
-/// Threads that take requests from the kernel. A request that waits for the source holds none.
+/// Threads that receive requests from the kernel. A request that waits for the source does not occupy one.
 const THREADS: usize = 16;
 
-/// Serves the compute at `layout` on `connection` until the file system is unmounted. With `resume`, takes over from a
-/// daemon that was killed. To be called within a runtime.
+/// Serves the compute at `layout` on `connection` until the file system is unmounted. With `resume`, takes over from
+/// a daemon that was killed. Must be called within a runtime.
 pub async fn serve<S: PageSource>(
     layout: &Layout,
     connection: OwnedFd,

@@ -1,12 +1,12 @@
-//! What is where in the directory of a compute.
+//! Layout of a compute's directory.
 
 use std::path::{Path, PathBuf};
 
 /// The directory of a compute.
 ///
-/// Everything here belongs to the user that runs Postgres, but for what root goes by where root manages it, and may be
-/// entered by nobody else. `upper` and `data` are one tree: what Postgres sees under
-/// `data` is `upper` and, where a relation was never written, the manifest.
+/// Everything here belongs to the user that runs Postgres, except the files that root relies on if root manages the
+/// compute; nobody else may enter it. `upper` and `data` are one tree: what Postgres sees under `data` is `upper`
+/// and, for relations that were never written, the manifest.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -23,12 +23,13 @@ impl Layout {
         &self.root
     }
 
-    /// What the compute is: name, timeline, LSN, version, port, state. It belongs to whoever made the compute.
+    /// The compute's configuration: name, timeline, LSN, version, port, state. Belongs to whoever created the
+    /// compute.
     pub fn config(&self) -> PathBuf {
         self.root.join("compute.json")
     }
 
-    /// Where its blocks come from: what the file system has to know of the same.
+    /// Where its blocks come from: the part of the configuration that the file system needs.
     pub fn origin(&self) -> PathBuf {
         self.root.join("origin.json")
     }
@@ -38,7 +39,7 @@ impl Layout {
         self.root.join("data")
     }
 
-    /// Real files and directories behind `data`. Its `pg_wal` is a symbolic link to `../pg_wal`.
+    /// The real files and directories behind `data`. Its `pg_wal` is a symbolic link to `../pg_wal`.
     pub fn upper(&self) -> PathBuf {
         self.root.join("upper")
     }
@@ -53,32 +54,32 @@ impl Layout {
         self.root.join("manifest")
     }
 
-    /// Blocks that came with the boot image: see [`crate::catalog`]. May be missing.
+    /// Blocks from the boot image: see [`crate::catalog`]. May be missing.
     pub fn catalog(&self) -> PathBuf {
         self.root.join("catalog/blocks")
     }
 
-    /// Names of the manifest that were removed: a log.
+    /// Log of the manifest's files that were removed.
     pub fn removed(&self) -> PathBuf {
         self.root.join("removed")
     }
 
-    /// Files on their way into `upper`.
+    /// Files being prepared for `upper`.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
 
-    /// Files without a name that somebody has open.
+    /// Unlinked files that are still open.
     pub fn orphans(&self) -> PathBuf {
         self.root.join("orphans")
     }
 
-    /// Held by the supervisor, with its process id.
+    /// Held by the supervisor; contains its process id.
     pub fn lock(&self) -> PathBuf {
         self.root.join("fs.lock")
     }
 
-    /// Held by the daemon, with its process id: one at a time writes to `upper`.
+    /// Held by the daemon; contains its process id. Only one daemon at a time writes to `upper`.
     pub fn daemon_lock(&self) -> PathBuf {
         self.root.join("daemon.lock")
     }

@@ -1,6 +1,6 @@
-//! Computes: stock Postgres servers on the history of a timeline.
+//! Computes: stock Postgres servers that run on the history of a timeline.
 //!
-//! A compute is a directory ([`layout`]). Its data directory is a file system in user space, which takes blocks that
+//! A compute is a directory ([`layout`]). Its data directory is a user-space file system, which takes blocks that
 //! this compute never wrote from a [`source`] as of one LSN, and keeps what Postgres writes.
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,8 @@ mod readahead;
 pub mod source;
 pub mod supervisor;
 
-/// Bytes of a block of a relation.
+/// Size of a relation block in bytes.
 pub const BLOCK: usize = 8192;
 
-/// Blocks of a full segment: Postgres cuts relation files after 1 GiB.
+/// Blocks of a full segment: Postgres splits relation files at 1 GiB.
 pub const SEGMENT_BLOCKS: u32 = 1 << 17;

@@ -1,8 +1,8 @@
-//! A compute's life: made of a boot image, started, stopped, started again, destroyed.
+//! The life of a compute: created from a boot image, started, stopped, restarted, destroyed.
 //!
-//! Each step is of use by itself: [`create`] fills a directory, [`start`] makes a server of it that answers, [`stop`]
-//! ends it and waits until all that it wrote is in its branch, [`destroy`] removes it. What they need of the page
-//! server's management interface is [`Control`].
+//! Each step is useful on its own: [`create`] fills a directory, [`start`] brings up a server that answers, [`stop`]
+//! shuts it down and waits until its branch has everything that it wrote, [`destroy`] removes it. [`Control`] is what
+//! they need of the pageserver's management interface.
 
 mod access;
 pub mod config;
@@ -40,35 +40,35 @@ pub use set::{Changed, set};
 pub use start::{StartOptions, Started, start};
 pub use trouble::Trouble;
 
-/// Why a compute is not as it was asked to be.
+/// Why an operation on a compute failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LifecycleError {
-    /// What was asked for makes no sense, or not now.
+    /// The request is invalid, or not possible now.
     #[error("{0}")]
     Refused(String),
-    /// The page server's management interface.
+    /// The pageserver's management interface failed.
     #[error("{0}")]
     Control(String),
-    /// The boot image.
+    /// The boot image could not be used.
     #[error(transparent)]
     Boot(#[from] BootError),
-    /// The blocks.
+    /// The blocks could not be read.
     #[error("cannot read the timeline: {0}")]
     Source(#[from] SourceError),
-    /// The server.
+    /// The Postgres server failed.
     #[error("{0}")]
     Server(String),
-    /// The local disk.
+    /// The local disk failed.
     #[error("{path}: {source}")]
     Io {
         /// Which file.
         path: String,
-        /// What the system says.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
 
-/// Results of this module.
+/// Result type of this module.
 pub type Result<T> = std::result::Result<T, LifecycleError>;
 
 pub(crate) fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> LifecycleError {
@@ -76,9 +76,9 @@ pub(crate) fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> LifecycleE
     move |source| LifecycleError::Io { path, source }
 }
 
-/// What a compute needs of the page server's management interface. Errors say what the page server says.
+/// What a compute needs of the pageserver's management interface. Errors carry the pageserver's message.
 pub trait Control {
-    /// Registers the compute as the one that writes its branch, from `start` on.
+    /// Registers the compute as the writer of its branch, from `start` on.
     fn register(
         &self,
         compute: &ComputeConfig,
@@ -90,26 +90,26 @@ pub trait Control {
     /// Ends the registration.
     fn release(&self, compute: &ComputeConfig) -> std::result::Result<(), String>;
 
-    /// Where the branch ends.
+    /// The end of the branch.
     fn end(&self, compute: &ComputeConfig) -> std::result::Result<Lsn, String>;
 }
 
-/// The computes of a directory.
+/// The computes in one directory.
 #[derive(Clone, Debug)]
 pub struct Computes {
     dir: PathBuf,
 }
 
 impl Computes {
-    /// Those in `dir`, which need not exist.
+    /// The computes in `dir`, which need not exist.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The place of the compute `name`.
+    /// The layout of the compute `name`.
     ///
     /// # Errors
-    /// That is no name.
+    /// `name` is not a valid name.
     pub fn layout(&self, name: &str) -> Result<Layout> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -121,7 +121,7 @@ impl Computes {
         Ok(Layout::new(dir.join(name)))
     }
 
-    /// All, by name; for one whose `compute.json` cannot be read, why.
+    /// All computes, sorted by name; the error for one whose `compute.json` cannot be read.
     pub fn list(&self) -> Result<Vec<(String, Result<ComputeConfig>)>> {
         let entries = match std::fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -141,7 +141,7 @@ impl Computes {
     }
 }
 
-/// How long something took, for people.
+/// A duration in milliseconds, for display.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! The file `manifest`: which relation files there are at the boot LSN, and how long they are.
+//! The file `manifest`: the relation files at the boot LSN, and their lengths.
 //!
-//! Little endian: `PSMANI01`, count (u32), per file tablespace, database, relation, blocks (u32 each), fork (u8),
-//! length of the path (u16) and the path; at the end CRC-32C (u32) of all before. The order is that of the file
-//! system's node numbers, so a manifest is never rewritten while its compute lives.
+//! Little-endian: `PSMANI01`, count (u32), for each file tablespace, database, relation, blocks (u32 each), fork
+//! (u8), length of the path (u16) and the path; at the end CRC-32C (u32) of everything before. The order determines
+//! the file system's node numbers, so a manifest is never rewritten during the life of its compute.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::source::{RelFork, RelationFile};
 
 const MAGIC: &[u8; 8] = b"PSMANI01";
 
-/// Writes the manifest `files` to `path`, durably.
+/// Writes the manifest of `files` to `path`, durably.
 pub fn write(path: &Path, files: &[RelationFile]) -> io::Result<()> {
     Trust::me().replace(path, &encode(files)?, |_| Ok(()))
 }

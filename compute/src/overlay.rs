@@ -1,14 +1,14 @@
-//! The local side of the file system: names, and the blocks that are here.
+//! The local side of the file system: names, and the blocks that are present here.
 //!
 //! Real files and directories mirror the data directory. A file of the manifest gets a real file when it is first
-//! written to: sparse, of the right size, and [`mark`]ed with its number and limit. A block of it is remote if it lies
-//! below the limit and is a hole; so data and presence are one fact, and nothing besides has to be kept in step.
+//! written: sparse, full size, and [`mark`]ed with its number and limit. A block is remote if it lies below the limit
+//! and is a hole; so presence is a property of the data itself, and there is no second record to keep in sync.
 //!
-//! * [`tree`]: the names. [`load`]: how they are found again. [`names`]: how they change.
-//! * [`file`], [`bitmap`], [`mark`]: what is known of a file. [`data`]: how its contents change.
-//! * [`removed`]: the log of the manifest's files that are gone.
+//! * [`tree`]: the names. [`load`]: rebuilding them at start. [`names`]: changing them.
+//! * [`file`], [`bitmap`], [`mark`]: the state of a file. [`data`]: changing its contents.
+//! * [`removed`]: the log of the manifest's files that were removed.
 //!
-//! Locks are taken in this order: the tree, a file's state, the log.
+//! Lock order: the tree, a file's state, the log.
 
 pub(crate) mod attr;
 mod bitmap;
@@ -43,7 +43,7 @@ use tree::{NodeId, ROOT, Tree};
 
 use crate::BLOCK;
 
-/// What is fetched leaves this much of the disk to what is written, but no more than that share of it.
+/// Fetched blocks leave this much of the disk to writes, but no more than this share of it.
 const RESERVE_MAX: u64 = 256 << 20;
 const RESERVE_SHARE: u64 = 20;
 
@@ -53,22 +53,22 @@ pub(crate) struct Overlay {
     orphans: PathBuf,
     tree: RwLock<Tree>,
     removed: Mutex<Removed>,
-    /// Of files that are only in the manifest.
+    /// Owner of files that are only in the manifest.
     owner: Owner,
     handles: AtomicUsize,
     handles_max: usize,
 }
 
-/// The outcome of a change that may have to wait for blocks of which only a part changes.
+/// The outcome of a change, which may first need blocks that it overwrites only in part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Done,
-    /// These are to be fetched first; then the change is to be made again.
+    /// These must be fetched first; then the change must be repeated.
     Needs(Vec<u32>),
 }
 
 impl Overlay {
-    /// The file with number `id`, with or without a name.
+    /// The file with number `id`, whether it has a name or not.
     pub(crate) fn file(&self, id: NodeId) -> io::Result<Arc<FileNode>> {
         let tree = self.tree.read();
         tree.file(id).cloned().ok_or_else(|| missing(&tree, id))
@@ -80,12 +80,12 @@ impl Overlay {
         self.attr_of(&tree, id)
     }
 
-    /// Room on the file system of the real files.
+    /// Statistics of the file system that holds the real files.
     pub(crate) fn stat_fs(&self) -> Result<rustix::fs::StatVfs, Errno> {
         rustix::fs::statvfs(&self.upper)
     }
 
-    /// Whether there is room for more than what Postgres itself writes.
+    /// Whether there is space beyond what is reserved for Postgres's own writes.
     pub(crate) fn has_room_to_keep(&self) -> bool {
         let Ok(stat) = self.stat_fs() else { return true };
         let reserve = RESERVE_MAX.min(stat.f_blocks * stat.f_frsize / RESERVE_SHARE);
@@ -116,8 +116,8 @@ impl Overlay {
         self.orphans.join(format!("{id:x}"))
     }
 
-    /// Calls `act` with the file's state, of which the blocks present are known and the real file is open, if there is
-    /// one. With `make`, there is one.
+    /// Calls `act` with the file's state, with the set of present blocks known and the real file open if it exists.
+    /// With `make`, the real file is created if necessary.
     pub(crate) fn with_state<R>(
         &self,
         file: &FileNode,
@@ -153,7 +153,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes the sparse file that stands for one of the manifest. It appears under its name with its mark.
+    /// Creates the sparse file that stands for one of the manifest. It appears under its name already marked.
     fn make_real(&self, tree: &Tree, file: &FileNode, state: &mut State) -> io::Result<()> {
         let aside = self.staging.join(format!("{:x}", file.id));
         let handle = attr::private_file().create(true).truncate(true).open(&aside)?;
@@ -174,7 +174,7 @@ impl Overlay {
         }
     }
 
-    /// Closes real files that nobody is just using. Those whose state is locked, the caller's among them, stay open.
+    /// Closes real files that nobody is using. Those whose state is locked, the caller's among them, stay open.
     fn close_idle(&self, tree: &Tree) {
         let mut open = 0;
         for file in tree.files() {

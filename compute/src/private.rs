@@ -1,8 +1,8 @@
-//! Files that are nobody else's business: made so that others can neither read nor change them, and believed only if
-//! nobody else can have made or changed them.
+//! Private files: created so that others can neither read nor change them, and trusted only if nobody else can have
+//! created or changed them.
 //!
-//! Where root manages computes, their directories belong to whoever runs Postgres, and whoever is superuser of that
-//! Postgres may do there what its user may. So what root opens there is looked at first, and what root acts upon
+//! If root manages computes, their directories belong to the user that runs Postgres, and a superuser of that
+//! Postgres can do there whatever this user can. So root checks what it opens there, and what root acts upon
 //! (`compute.json`) belongs to root.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -13,15 +13,15 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Permissions of our directories.
+/// Permissions of directories that we create.
 pub(crate) const DIR_MODE: u32 = 0o700;
-/// Permissions of our files.
+/// Permissions of files that we create.
 pub(crate) const FILE_MODE: u32 = 0o600;
 
-/// Others may change it.
+/// Mode bits that let others change it.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Users whose files are believed.
+/// Users whose files are trusted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trust {
     me: u32,
@@ -29,13 +29,13 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Root, and who runs this.
+    /// Root and the current user.
     pub(crate) fn me() -> Self {
         let me = rustix::process::geteuid().as_raw();
         Self { me, owner: me }
     }
 
-    /// As well the owner of the directory of a compute, which must not be open to others.
+    /// Also the owner of a compute's directory, which must not be open to others.
     pub(crate) fn of(root: &Path) -> io::Result<Self> {
         let Self { me, .. } = Self::me();
         let dir = std::fs::symlink_metadata(root)?;
@@ -48,14 +48,14 @@ impl Trust {
         Ok(trust)
     }
 
-    /// Whether what `uid` does is believed.
+    /// Whether `uid` is trusted.
     pub(crate) fn has(self, uid: u32) -> bool {
         [0, self.me, self.owner].contains(&uid)
     }
 
-    /// Opens a file, which is made for its owner alone where `options` make one. Links are not followed.
+    /// Opens a file; one that `options` create is private to its owner. Links are not followed.
     pub(crate) fn open(self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-        // A pipe must not keep us waiting for somebody at its other end.
+        // Opening a pipe must not block until somebody opens its other end.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let opened = options.mode(FILE_MODE).custom_flags(flags.bits().cast_signed()).open(path);
         let file = opened.map_err(|error| match Errno::from_io_error(&error) {
@@ -67,7 +67,7 @@ impl Trust {
         Ok(file)
     }
 
-    /// Why a file cannot be opened that is there.
+    /// Why an existing file cannot be opened.
     fn denied(self, path: &Path) -> io::Error {
         let known = std::fs::symlink_metadata(path).and_then(|found| self.check_owner(path, &found));
         known.err().unwrap_or_else(|| suspect(path, "its permissions keep even its owner out"))
@@ -80,12 +80,12 @@ impl Trust {
         Ok(contents)
     }
 
-    /// Opens a log, to write at its end.
+    /// Opens a log for appending.
     pub(crate) fn append(self, path: &Path) -> io::Result<File> {
         self.open(path, File::options().create(true).append(true))
     }
 
-    /// Replaces a file, durably, by `contents`. `give` may change its owner before it has its name.
+    /// Replaces a file durably with `contents`. `give` may change its owner before it gets its name.
     pub(crate) fn replace(
         self,
         path: &Path,
@@ -107,7 +107,7 @@ impl Trust {
         path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
     }
 
-    /// Whether a file may be believed that has these attributes.
+    /// Whether a file with these attributes may be trusted.
     fn check(self, path: &Path, metadata: &Metadata) -> io::Result<()> {
         if !metadata.is_file() {
             return Err(suspect(path, "it is no plain file"));
@@ -118,7 +118,7 @@ impl Trust {
         self.check_owner(path, metadata)
     }
 
-    /// Whether nobody else can have put it there, or changed it.
+    /// Checks that nobody else can have put it there or changed it.
     pub(crate) fn check_owner(self, path: &Path, metadata: &Metadata) -> io::Result<()> {
         let (uid, mode) = (metadata.uid(), metadata.mode());
         if !self.has(uid) {
@@ -136,18 +136,18 @@ fn suspect(path: &Path, reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Makes a directory that only its owner may enter.
+/// Creates a directory that only its owner may enter.
 pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIR_MODE).create(path)
 }
 
-/// The same, with those above it that are not there.
+/// As [`make_dir`], with missing parents.
 pub(crate) fn make_dirs(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
 }
 
-/// Closes a compute's directory, and what is right below it, to others; as much of it as is theirs whom `trust` has.
-/// Those who are let in by the socket may enter the directory, and find that alone.
+/// Closes a compute's directory and its direct children to others, as far as they belong to users in `trust`. With
+/// `enter`, users who are admitted over the socket may enter the directory, and can access only the socket.
 pub(crate) fn close(root: &Path, trust: Trust, enter: bool) -> io::Result<()> {
     for entry in std::fs::read_dir(root)? {
         let entry = entry?;
@@ -155,10 +155,10 @@ pub(crate) fn close(root: &Path, trust: Trust, enter: bool) -> io::Result<()> {
         let mode = match (kind.is_file(), kind.is_dir()) {
             (true, _) => FILE_MODE,
             (_, true) => DIR_MODE,
-            // A link has no permissions, and the socket has those that Postgres gives it.
+            // A link has no permissions, and Postgres sets those of the socket.
             _ => continue,
         };
-        // Not what is mounted there, which may not answer.
+        // Not the mount point: the file system may not answer.
         if entry.file_name() != "data" {
             set_mode(&entry.path(), trust, mode)?;
         }
@@ -169,7 +169,7 @@ pub(crate) fn close(root: &Path, trust: Trust, enter: bool) -> io::Result<()> {
 fn set_mode(path: &Path, trust: Trust, mode: u32) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        // Somebody else's: it is refused when it is to be read.
+        // It belongs to somebody else: reading it will be refused.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         opened => opened?,
     };
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn what_belongs_to_others_is_not_believed() {
         assert!(Trust::me().has(0) && !Trust::me().has(u32::MAX - 2));
-        // Nobody else can give a file to somebody.
+        // Only root can give a file away.
         test_needs::need!(test_needs::root());
         let dir = camino_tempfile::tempdir().unwrap();
         let path = dir.path().join("f").into_std_path_buf();

@@ -1,20 +1,20 @@
-//! When to fetch more than was asked for.
+//! Decides when to prefetch.
 
 use std::ops::Range;
 
-/// Blocks of a piece that is fetched at once: 1 MiB.
+/// Blocks per prefetched piece: 1 MiB.
 pub(crate) const PIECE: u32 = 128;
 
-/// A request this near to the last counts as its continuation: workers of a parallel scan overtake each other.
+/// A request this close to the last counts as its continuation: workers of a parallel scan overtake each other.
 const NEAR: u32 = 128;
 
-/// Blocks read in a row after which a scan is assumed.
+/// Number of consecutive blocks read before a scan is assumed.
 const PATIENCE: u32 = 16;
 
-/// At most so many blocks ahead: 32 MiB, so that a source that is 50 ms away does not slow a scan down.
+/// Maximum number of blocks to prefetch: 32 MiB, enough that a source 50 ms away does not slow a scan down.
 const WINDOW: u32 = 32 * PIECE;
 
-/// What was read of a file last.
+/// The most recent reads of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     end: u32,
@@ -22,11 +22,11 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Notes that `blocks` are read; gives the block up to which to fetch, at least their end.
+    /// Records that `blocks` are read; returns the block up to which to fetch, at least their end.
     pub(crate) fn read(&mut self, blocks: &Range<u32>) -> u32 {
         let near = self.end.saturating_sub(NEAR)..=self.end.saturating_add(NEAR);
         if self.run > 0 && near.contains(&blocks.start) {
-            // Reading a place again is no scan.
+            // Reading the same place again is not a scan.
             self.run = self.run.saturating_add(blocks.end.saturating_sub(self.end));
             self.end = self.end.max(blocks.end);
         } else {

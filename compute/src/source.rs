@@ -1,4 +1,4 @@
-//! Where the contents of relations come from that a compute has never written.
+//! Sources of relation contents that a compute has never written.
 
 pub mod directory;
 pub mod origin;
@@ -12,7 +12,7 @@ use std::future::Future;
 pub struct RelFork {
     /// Tablespace.
     pub spc: u32,
-    /// Database; 0 for what all databases share.
+    /// Database; 0 for shared relations.
     pub db: u32,
     /// File number of the relation.
     pub rel: u32,
@@ -20,38 +20,38 @@ pub struct RelFork {
     pub fork: u8,
 }
 
-/// A relation file of the data directory, all its segments taken together.
+/// A relation file of the data directory, with all its segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationFile {
     /// Path of segment 0 below the data directory, such as `base/5/16384` or `global/1262_vm`.
     pub path: String,
     /// Which fork of which relation.
     pub rel: RelFork,
-    /// Length.
+    /// Length in blocks.
     pub blocks: u32,
 }
 
-/// Why blocks cannot be had.
+/// Why blocks cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Comes back by itself: asked again until it does.
+    /// Transient: retried until it succeeds.
     #[error("{0}")]
     Retry(String),
-    /// The LSN can no longer be read. Says which lease would have kept it.
+    /// The LSN can no longer be read. The message names the lease that would have kept it.
     #[error("{0}")]
     Gone(String),
-    /// Anything else; asking again does not help.
+    /// Anything else; retrying does not help.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Contents of a data directory's relations as of one LSN.
+/// The contents of a data directory's relations as of one LSN.
 pub trait PageSource: Send + Sync + 'static {
     /// All relation files at that LSN.
     fn manifest(&self) -> impl Future<Output = Result<Vec<RelationFile>, SourceError>> + Send;
 
-    /// Reads `count` blocks from `first` on (numbered within the fork, not within a segment) into `out`, which has
-    /// `count * 8192` bytes.
+    /// Reads `count` blocks starting at `first` (numbered within the fork, not within a segment) into `out`, which
+    /// has `count * 8192` bytes.
     fn read_blocks(
         &self,
         rel: RelFork,

@@ -1,14 +1,14 @@
 //! The process that owns the mount.
 //!
-//! It holds the connection to the kernel open and lends it to a daemon that serves it. A daemon that dies is replaced:
-//! the kernel keeps what was asked, and Postgres waits for some milliseconds. When the connection itself is lost, what
-//! Postgres wrote and had not synced is lost with the kernel's cache, and Postgres does not know; so it is killed with
-//! SIGKILL before the directory is mounted again, and recovers from its WAL ([`recovery`]).
+//! It holds the connection to the kernel open and lends it to a daemon that serves it. A daemon that dies is
+//! replaced: the kernel keeps the pending requests, and Postgres waits for some milliseconds. If the connection
+//! itself is lost, everything that Postgres wrote and had not synced is lost with the kernel's cache, without
+//! Postgres knowing; so it is killed with SIGKILL before the directory is mounted again, and recovers from its WAL
+//! ([`recovery`]).
 //!
 //! * [`mount`]: mounting, with and without privileges. [`daemon`]: the process that serves.
-//! * [`postgres`]: finding the processes of the server, and killing them. [`process`]: one of ours, told from
-//!   others.
-//! * [`launch`]: starting all this from another process, and stopping it. [`lock`]: who works on a compute.
+//! * [`postgres`]: finding and killing the server's processes. [`process`]: identifying our processes.
+//! * [`launch`]: starting and stopping all this from another process. [`lock`]: who works on a compute.
 //! * [`health`]: whether the file system answers.
 
 mod daemon;
@@ -34,10 +34,10 @@ use lock::Lock;
 pub use lock::lock_daemon;
 use recovery::{Running, clear, recover};
 
-/// How often the connection is looked at.
+/// Polling interval for the connection.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Mounts the compute at `layout` and keeps it served by processes `compute-fs serve <daemon_args>` until SIGTERM.
+/// Mounts the compute at `layout` and keeps it served by `compute-fs serve <daemon_args>` processes until SIGTERM.
 pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {
     let lock = Lock::take(layout)?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -58,7 +58,7 @@ pub async fn run(layout: &Layout, daemon_args: &[String]) -> io::Result<()> {
             running = after_loss(running).await?;
         }
         if let Some(note) = watch.look() {
-            // On a full disk there may be no room for it.
+            // A full disk may have no space for it.
             let _ = lock.note(&note);
         }
     }

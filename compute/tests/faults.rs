@@ -1,4 +1,4 @@
-//! Processes are killed and connections lost while Postgres works.
+//! Kills processes and severs connections while Postgres works.
 #![allow(clippy::disallowed_methods)]
 
 mod support;
@@ -24,7 +24,7 @@ fn finished(child: std::process::Child) -> (bool, String) {
     (output.status.success(), text.into_owned())
 }
 
-/// Makes and drops tables until told to stop; gives how many.
+/// Creates and drops tables until told to stop; returns how many.
 fn churn(server: &Server, stop: &AtomicBool) -> u32 {
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -68,11 +68,11 @@ fn a_killed_daemon_costs_no_transaction() {
     server.verify_checksums();
 }
 
-/// Looks at mounts and processes all the time: whenever another mount is there, no process of the old server is.
+/// Keeps watching mounts and processes: once a new mount exists, no process of the old server may be alive.
 fn watch(compute: &Compute, before: &str, old: &[i32], stop: &AtomicBool) -> (u32, u32) {
     let (mut looks, mut remounted) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
-        // First the mount, then the processes: who ended in between would only hide a mistake, not feign one.
+        // The mount first, then the processes: a process that ends in between can only hide a mistake, not feign one.
         if compute.device().is_some_and(|device| device != before) {
             let alive: Vec<_> = of_server(&compute.layout.data()).into_iter().filter(|pid| old.contains(pid)).collect();
             assert!(alive.is_empty(), "mounted again while {alive:?} of the old server live");
@@ -102,7 +102,7 @@ fn the_loss_of_the_connection_kills_postgres_before_anything_is_mounted() {
             if round < 2 {
                 compute.lose_connection();
             } else {
-                // Everybody dies, and somebody starts the file system anew.
+                // Everything dies, and the file system is started anew.
                 kill(compute.supervisor());
                 kill(compute.daemon());
                 wait_until("end of the supervisor", || {
@@ -157,7 +157,7 @@ fn a_killed_server_recovers() {
             .unwrap()
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.to_string_lossy().contains(&format!("acknowledged{round}.")))
-            // The last line may be cut short.
+            // The last line may be incomplete.
             .map(|path| std::fs::read_to_string(path).unwrap().matches('\n').count())
             .sum::<usize>();
         let kept: usize = server.sql("SELECT count(*) FROM pgbench_history").parse().unwrap();

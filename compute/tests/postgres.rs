@@ -1,4 +1,4 @@
-//! A stock Postgres on the file system does what it does on a plain directory.
+//! A stock Postgres works on the file system as on a plain directory.
 #![allow(clippy::disallowed_methods)]
 
 mod support;
@@ -62,7 +62,7 @@ fn a_stock_server_does_not_notice() {
 
     for db in ["postgres", "other"] {
         server.sql_in(db, SMOKE);
-        // The last two thirds are cut off; then the file grows again.
+        // The last two thirds are truncated; then the file grows again.
         server.sql_in(db, "DELETE FROM tail WHERE i > 6000");
         server.sql_in(db, "VACUUM tail");
         let cut: u64 = server.sql_in(db, "SELECT pg_relation_size('tail')").parse().unwrap();

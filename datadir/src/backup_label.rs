@@ -6,10 +6,10 @@ use utils::lsn::Lsn;
 use super::small_files::{corrupt, read_optional};
 use errors::StorageError;
 
-/// What a base backup says of itself.
+/// Contents of a `backup_label` file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupLabel {
-    /// WAL must be replayed from here; the files are consistent at the end of the backup only.
+    /// WAL must be replayed from here. The files are consistent only at the end of the backup.
     pub start: Lsn,
     /// The checkpoint record that the backup starts with.
     pub checkpoint: Lsn,

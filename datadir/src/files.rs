@@ -1,4 +1,4 @@
-//! Which files a data directory has: databases by tablespace, forks of relations by segment, SLRU segments.
+//! Files of a data directory: databases by tablespace, relation forks by segment, SLRU segments.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub struct DatabaseFiles {
     pub db: u32,
     /// The directory.
     pub dir: Utf8PathBuf,
-    /// The files were copied while a server wrote to them.
+    /// Whether the files were copied while a server was writing to them.
     pub(crate) in_backup: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct ForkFiles {
 }
 
 impl DataDir {
-    /// All directories of databases.
+    /// The directories of all databases.
     pub fn databases(&self) -> Result<Vec<DatabaseFiles>, StorageError> {
         let in_backup = self.backup_label.is_some();
         let mut found = vec![DatabaseFiles { spc: GLOBAL_TABLESPACE, db: 0, dir: self.root.join(GLOBAL), in_backup }];
@@ -71,7 +71,7 @@ impl DataDir {
         Ok(found)
     }
 
-    /// The state files of prepared transactions, by transaction id (with epoch from 17 on).
+    /// The state files of prepared transactions, by transaction id (with its epoch from version 17 on).
     pub fn twophase_files(&self) -> Result<BTreeMap<u64, Utf8PathBuf>, StorageError> {
         let mut found = BTreeMap::new();
         for entry in entries(&self.root.join(twophase::DIRECTORY))? {
@@ -85,8 +85,8 @@ impl DataDir {
 }
 
 impl DatabaseFiles {
-    /// The relation forks. Of unlogged relations only the init fork counts: the WAL says nothing of the others, and a
-    /// server that recovers makes them anew.
+    /// The relation forks. For unlogged relations only the init fork counts: the WAL does not cover the other forks,
+    /// and a recovering server recreates them.
     pub fn forks(&self) -> Result<BTreeMap<(u32, u8), ForkFiles>, StorageError> {
         let mut forks = self.all_forks()?;
         let unlogged: Vec<u32> = forks.keys().filter(|(_, fork)| *fork == INIT_FORK).map(|(rel, _)| *rel).collect();
@@ -108,8 +108,9 @@ impl DatabaseFiles {
     }
 }
 
-/// A fork's segments as one: a segment that is not full is the last; empty ones may follow (`mdnblocks`). If they were
-/// copied one by one while the fork grew or was dropped, more may follow: the WAL has what they hold, or their end.
+/// Joins the segments of a fork. A segment that is not full is the last one, though empty ones may follow
+/// (`mdnblocks`). In a backup, nonempty ones may follow too, if segments were copied one by one while the fork grew
+/// or was dropped: the WAL has their contents, or their removal.
 fn join_segments(files: BTreeMap<u32, (Utf8PathBuf, u32)>, in_backup: bool) -> Result<ForkFiles, StorageError> {
     let mut fork = ForkFiles::default();
     let mut ended = false;
@@ -133,7 +134,7 @@ fn join_segments(files: BTreeMap<u32, (Utf8PathBuf, u32)>, in_backup: bool) -> R
     Ok(fork)
 }
 
-/// `REL[_FORK][.SEGMENT]`; anything else is no relation that is kept (`t3_16384` is a temporary one).
+/// Parses `REL[_FORK][.SEGMENT]`; any other name is not a relation that is kept (`t3_16384` is a temporary one).
 pub fn parse_relation_file(name: &str) -> Option<(u32, u8, u32)> {
     let (name, segment) = match name.split_once('.') {
         Some((name, segment)) => (name, segment.parse().ok().filter(|number| *number > 0)?),

@@ -1,6 +1,6 @@
-//! A Postgres data directory on disk: what it is, whether it can be read as it stands, and which files it has.
+//! A Postgres data directory on disk: its identity, whether it can be read in its present state, and its files.
 //!
-//! Only reads. Errors name the file and, where it makes sense, the offset.
+//! Never writes. Errors name the file and, where it makes sense, the offset.
 #![forbid(unsafe_code)]
 
 mod backup_label;
@@ -44,7 +44,8 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Opens a directory: version, control file, build parameters, tablespaces. Its state is not looked at.
+    /// Opens a directory and checks version, control file, build parameters and tablespaces, but not the cluster's
+    /// state.
     pub fn open(root: &Utf8Path) -> Result<Self, StorageError> {
         let version = read_version(&root.join("PG_VERSION"))?;
         let control = read_control(&root.join(PG_CONTROL))?;
@@ -73,12 +74,12 @@ impl DataDir {
         self.control.version
     }
 
-    /// What a base backup says of itself.
+    /// The backup label, if the directory is a base backup.
     pub fn backup_label(&self) -> Option<&BackupLabel> {
         self.backup_label.as_ref()
     }
 
-    /// The same directory with `tablespaces` in front of those that it has: a copy need not know where they were.
+    /// The same directory with `tablespaces` taking precedence over its own: a copy need not know where they were.
     pub fn with_tablespaces(mut self, mut tablespaces: TablespaceTable) -> Result<Self, StorageError> {
         for found in self.tablespaces.entries() {
             if tablespaces.get(found.oid).is_none() {
@@ -90,7 +91,7 @@ impl DataDir {
         Ok(self)
     }
 
-    /// The user tablespaces, with numbers in order of their OIDs.
+    /// The user tablespaces, numbered in OID order.
     pub fn tablespaces(&self) -> &TablespaceTable {
         &self.tablespaces
     }
@@ -100,10 +101,11 @@ impl DataDir {
         self.control.fields.data_checksum_version != 0
     }
 
-    /// Where replay of WAL onto these files begins: the redo point of a base backup, else the shutdown checkpoint.
+    /// Where replay of WAL onto these files begins: the redo point of a base backup, otherwise the shutdown
+    /// checkpoint.
     ///
     /// # Errors
-    /// [`StorageError::Invalid`] if the directory is of a server that runs, crashed, or is in recovery.
+    /// [`StorageError::Invalid`] if the server is running, crashed or is in recovery.
     pub fn start_lsn(&self) -> Result<Lsn, StorageError> {
         if let Some(label) = &self.backup_label {
             return Ok(label.start);
@@ -138,7 +140,7 @@ impl DataDir {
         }
     }
 
-    /// The bytes of a small file below the directory, `None` if there is none.
+    /// Reads a small file below the directory; `None` if it does not exist.
     pub fn read_optional(&self, path: &str) -> Result<Option<Vec<u8>>, StorageError> {
         read_optional(&self.root.join(path))
     }
@@ -163,7 +165,7 @@ fn read_control(path: &Utf8Path) -> Result<ControlFile, StorageError> {
     })
 }
 
-/// Sizes that are fixed when a server is built.
+/// Checks sizes that are fixed when a server is built.
 fn check_build(path: &Utf8Path, control: &ControlFile) -> Result<(), StorageError> {
     let fields = &control.fields;
     let checks = [
@@ -182,7 +184,7 @@ fn check_build(path: &Utf8Path, control: &ControlFile) -> Result<(), StorageErro
     Ok(())
 }
 
-/// A whole file.
+/// Reads a whole file.
 ///
 /// # Errors
 ///

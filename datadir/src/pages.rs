@@ -1,4 +1,4 @@
-//! Reads the pages of a fork in chunks, over its segment files.
+//! Reads the pages of a fork in chunks, across its segment files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use errors::StorageError;
 /// Pages read at once: 1 MiB.
 const CHUNK_PAGES: u32 = 128;
 
-/// Successive pages of one file.
+/// Consecutive pages of one file.
 #[derive(Debug)]
 pub struct PageChunk {
     /// Block number, within the fork, of the first page.
@@ -34,13 +34,13 @@ impl PageChunk {
         (self.first..).zip(self.bytes.as_chunks::<BLCKSZ>().0)
     }
 
-    /// Where in the file page `blkno` is.
+    /// Offset of page `blkno` in the file.
     pub fn offset_of(&self, blkno: BlockNumber) -> u64 {
         self.offset + u64::from(blkno - self.first) * BLCKSZ as u64
     }
 }
 
-/// Reads a fork from begin to end.
+/// Reads a fork from start to end.
 #[derive(Debug)]
 pub struct PageReader {
     files: ForkFiles,
@@ -54,21 +54,21 @@ impl PageReader {
         Self { files, next: 0, open: None }
     }
 
-    /// The segment file that the next page is the first of.
+    /// The segment file whose first page is next; `None` if the next page is not the first of its segment.
     pub fn at_start_of(&self) -> Option<&Utf8Path> {
         let (number, within) = (self.next / RELATION_SEGMENT_BLOCKS, self.next % RELATION_SEGMENT_BLOCKS);
         let path = self.files.segments.get(number as usize)?;
         (within == 0 && self.next < self.files.blocks).then_some(path)
     }
 
-    /// Goes on behind the segment file in which the next page is. Returns how many pages were left out.
+    /// Skips the rest of the segment file that contains the next page. Returns the number of skipped pages.
     pub fn skip_segment(&mut self) -> u32 {
         let end = (self.next / RELATION_SEGMENT_BLOCKS + 1).saturating_mul(RELATION_SEGMENT_BLOCKS);
         let end = end.min(self.files.blocks);
         end - std::mem::replace(&mut self.next, end)
     }
 
-    /// The next pages, `None` at the end. Does not hold up the runtime's other tasks.
+    /// Reads the next pages; `None` at the end. Does not block the runtime's other tasks.
     pub async fn next_chunk(&mut self) -> Result<Option<PageChunk>, StorageError> {
         let mut moved = std::mem::replace(self, Self::new(ForkFiles::default()));
         let task = env::spawn::blocking(move || {
@@ -81,7 +81,7 @@ impl PageReader {
         chunk
     }
 
-    /// The next pages, `None` at the end; blocking.
+    /// Reads the next pages, blocking; `None` at the end.
     pub fn read_chunk(&mut self) -> Result<Option<PageChunk>, StorageError> {
         let left = self.files.blocks - self.next;
         if left == 0 {
@@ -110,7 +110,7 @@ impl PageReader {
     }
 }
 
-/// Checks the checksum of a page of a cluster that has them. Pages that were never used have none.
+/// Checks the checksum of a page; the cluster must have checksums. New pages have none.
 pub fn check_page(page: &PageBytes, blkno: BlockNumber, path: &Utf8Path, offset: u64) -> Result<(), StorageError> {
     let header = PageRef::new(page);
     let computed = data_checksum(page, blkno);

@@ -1,4 +1,4 @@
-//! Small files, lists of directories, and what goes wrong with them.
+//! Small files, directory listings, and their errors.
 
 use camino::{Utf8DirEntry, Utf8Path};
 
@@ -7,7 +7,7 @@ use errors::StorageError;
 /// The directory of links to tablespaces.
 pub(super) const PG_TBLSPC: &str = "pg_tblspc";
 
-/// A whole file, if it exists.
+/// Reads a whole file, if it exists.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub(super) fn io_error(operation: &'static str, path: &Utf8Path, offset: u64, so
     StorageError::Io { operation, path: path.to_owned(), offset, source }
 }
 
-/// That a file is not what it should be at `offset`.
+/// The error for a file that is damaged at `offset`.
 pub fn corrupt(path: &Utf8Path, offset: u64, reason: impl Into<String>) -> StorageError {
     StorageError::Corrupt { path: path.to_owned(), offset, reason: reason.into() }
 }

@@ -6,7 +6,7 @@ use wal_decoder::tablespaces::TablespaceTable;
 use super::small_files::{PG_TBLSPC, entries, io_error};
 use errors::StorageError;
 
-/// The tablespaces below `pg_tblspc`: symbolic links, or directories if they are in place.
+/// The tablespaces in `pg_tblspc`: symbolic links, or directories if they are in place.
 pub(super) fn read(root: &Utf8Path) -> Result<TablespaceTable, StorageError> {
     let mut found = Vec::new();
     for entry in entries(&root.join(PG_TBLSPC))? {

@@ -1,4 +1,4 @@
-//! WAL segment files of a directory, in order.
+//! The WAL segment files of a directory, in order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,21 +24,21 @@ const PIECES_AHEAD: usize = 4;
 pub struct WalFiles {
     dir: Utf8PathBuf,
     segment_size: u32,
-    /// By segment number. Of several timelines the newest has the WAL that counts.
+    /// By segment number. If several WAL timelines have a segment, the newest one counts.
     segments: BTreeMap<u64, (u32, Utf8PathBuf)>,
 }
 
 /// Consecutive bytes of WAL.
 #[derive(Debug)]
 pub struct Piece {
-    /// Where they begin.
+    /// LSN of the first byte.
     pub lsn: Lsn,
     /// The bytes.
     pub bytes: Bytes,
 }
 
 impl WalFiles {
-    /// Lists a directory, which must have segment files.
+    /// Lists a directory, which must contain segment files.
     pub fn open(dir: &Utf8Path, segment_size: u32) -> anyhow::Result<Self> {
         let mut segments = BTreeMap::new();
         for entry in dir.read_dir_utf8().with_context(|| format!("cannot list WAL directory {dir}"))? {
@@ -59,25 +59,25 @@ impl WalFiles {
         lsn.segment_number(self.segment_size.into())
     }
 
-    /// The file that has `lsn`, if it is there.
+    /// The file that contains `lsn`, if it exists.
     pub fn path(&self, lsn: Lsn) -> Option<&Utf8Path> {
         self.segments.get(&self.number(lsn)).map(|(_, path)| path.as_path())
     }
 
-    /// Bytes from `lsn` to the end of the last file without a gap.
+    /// Number of bytes from `lsn` to the end of the last file before a gap.
     pub fn bytes_from(&self, lsn: Lsn) -> u64 {
         let files = (self.number(lsn)..).take_while(|number| self.segments.contains_key(number)).count() as u64;
         (files * u64::from(self.segment_size)).saturating_sub(lsn.segment_offset(self.segment_size.into()))
     }
 
-    /// Reads from the segment of `from` on, ahead of who takes the pieces. The stream ends where no file follows; a gap
-    /// before other files is an error, and so is a file that is not as long as a segment.
+    /// Reads from the segment of `from` on, ahead of the consumer of the pieces. The stream ends where no file
+    /// follows. A gap before later files is an error, and so is a file that is shorter or longer than a segment.
     pub fn read(&self, from: Lsn) -> mpsc::Receiver<anyhow::Result<Piece>> {
         let (sender, receiver) = mpsc::channel(PIECES_AHEAD);
         let files = self.clone();
         env::spawn::blocking(move || {
             if let Err(error) = files.send_all(from, &sender) {
-                // If nobody listens any more, nobody is interested in the error.
+                // If nobody is listening any more, nobody needs the error.
                 let _ = sender.blocking_send(Err(error));
             }
         });
@@ -97,7 +97,7 @@ impl WalFiles {
         Ok(())
     }
 
-    /// Nothing has to follow if the last segment is complete, or if there is no later one.
+    /// Fails if later segments exist. A missing segment is fine at the end of the WAL, unless `from` lies inside it.
     fn check_no_gap(&self, number: u64, from: Lsn) -> anyhow::Result<()> {
         let starts_here = number == self.number(from);
         let boundary = from.segment_offset(self.segment_size.into()) == 0;
@@ -116,7 +116,7 @@ impl WalFiles {
         }
     }
 
-    /// False if nobody takes the pieces any more.
+    /// Returns false if the consumer is gone.
     fn send_segment(
         &self,
         number: u64,
@@ -145,8 +145,9 @@ impl WalFiles {
         Ok(true)
     }
 
-    /// The first page after `lsn` that is a page of this WAL at its right place: then the WAL goes on there, and what
-    /// is at `lsn` is not its end but damage. Recycled files have pages with lower addresses.
+    /// The first page after `lsn` that is a valid page of this WAL at its own address. If there is one, the WAL
+    /// continues there, so what is at `lsn` is damage and not the end. Recycled files contain pages with lower
+    /// addresses.
     pub fn continues_after(&self, lsn: Lsn, version: PgVersion) -> anyhow::Result<Option<Lsn>> {
         let context =
             WalPageContext { version, segment_size: self.segment_size, system_identifier: None, timeline: None };

@@ -1,10 +1,10 @@
-//! Blocks of files in the bucket: in memory within a budget of bytes, and how much of them local disk may hold.
+//! Caches blocks of files in the bucket in memory, within a byte budget, and limits how many the local disk may hold.
 //!
-//! A block is named by its file's random id and its number, so what is cached stays right however often a file is
-//! opened, and nothing has to be invalidated.
+//! A block's name is its file's random id and its number. Cached blocks therefore stay valid however often a file is
+//! reopened, and nothing has to be invalidated.
 //!
-//! The budget is for all that blocks from the bucket take in memory. What is on its way has an [`Account`] for each
-//! purpose, so that none keeps another waiting; the cache has the rest.
+//! The budget covers all memory that blocks from the bucket occupy. Blocks in transit draw on one [`Account`] per
+//! purpose, so that no purpose starves another; the cache gets the rest.
 
 mod account;
 mod ahead;
@@ -23,16 +23,16 @@ use account::Account;
 pub(crate) use account::Lease;
 pub(crate) use ahead::FetchedAhead;
 
-/// What an entry takes beside its bytes.
+/// Bytes that an entry occupies besides its block.
 const ENTRY_OVERHEAD: u64 = 128;
-/// Size of a block, for the estimate of how many there will be.
+/// Size of a block, for estimating how many will fit.
 const BLOCK_SIZE: u64 = 4096;
 
-/// The part of the cache that only blocks have which were asked for again. The rest keeps what has just come for those
-/// who read on from there: reads in sequence share a block, and scans take turns.
+/// The share of the cache reserved for blocks that were requested again. The rest holds newly fetched blocks for
+/// those who read on from there: sequential reads share a block, and scans take turns.
 const HOT_SHARE: f64 = 0.75;
 
-/// Shares of the memory: one part in so many.
+/// Shares of the memory: one part in this many.
 const AHEAD_SHARE: u64 = 3;
 const READS_SHARE: u64 = 8;
 const BACKGROUND_SHARE: u64 = 8;
@@ -48,16 +48,16 @@ impl Weighter<Name, Bytes> for Weight {
     }
 }
 
-/// How much blocks from the bucket may take, and how eagerly they are fetched.
+/// How much memory and disk blocks from the bucket may use, and how eagerly they are fetched.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockLimits {
-    /// Memory for blocks, cached or on their way, in bytes.
+    /// Memory for blocks, cached or in transit, in bytes.
     pub memory: u64,
     /// Local disk for blocks, in bytes.
     pub disk: u64,
-    /// Most bytes that one request fetches ahead of a sequential read.
+    /// Maximum number of bytes that one request reads ahead of a sequential read.
     pub read_ahead_max: u64,
-    /// Percent of a layer which, once read, make it be fetched as a whole; never if above 100.
+    /// Percentage of a layer that, once read, causes the whole layer to be fetched; above 100 disables this.
     pub whole_after: u64,
 }
 
@@ -70,13 +70,13 @@ impl Default for BlockLimits {
 /// See the module's documentation.
 pub struct BlockCache {
     limits: RwLock<BlockLimits>,
-    /// Made when a block comes first: a server without a bucket needs none.
+    /// Created on first use: a server without a bucket needs none.
     memory: OnceLock<Cache<Name, Bytes, Weight>>,
-    /// For what is fetched ahead of sequential reads: under way, or here and not read yet.
+    /// Read-ahead of sequential reads: in flight, or fetched but not read yet.
     ahead: ahead::Ahead,
-    /// For what somebody waits for.
+    /// Fetches that a reader is waiting for.
     pub(crate) reads: Arc<Account>,
-    /// For whole layers, and for what goes to the local disk since it was read.
+    /// Fetches of whole layers, and blocks that were read and are being written to local disk.
     pub(crate) background: Arc<Account>,
     disk_used: AtomicU64,
     disk_budget: RwLock<Option<DiskBudget>>,
@@ -100,7 +100,7 @@ impl Default for BlockCache {
 }
 
 impl BlockCache {
-    /// From now on these limits hold. May be called again.
+    /// Replaces the limits. May be called again.
     pub fn configure(&self, limits: BlockLimits) {
         *self.limits.write() = limits;
         self.ahead.account.resize(limits.memory / AHEAD_SHARE);
@@ -111,7 +111,7 @@ impl BlockCache {
         }
     }
 
-    /// What the accounts leave.
+    /// The memory that the accounts leave for the cache.
     fn cache_max(&self) -> u64 {
         let memory = self.limits.read().memory;
         memory - memory / AHEAD_SHARE - memory / READS_SHARE - memory / BACKGROUND_SHARE
@@ -135,22 +135,22 @@ impl BlockCache {
         self.memory().get(&(file_id, block))
     }
 
-    /// Keeps a block in memory. The bytes are copied: they may be a small part of something large.
+    /// Keeps a block in memory. The bytes are copied, because they may be a small slice of a large buffer.
     pub(crate) fn insert(&self, file_id: u64, block: u64, bytes: &[u8]) {
         self.memory().insert((file_id, block), Bytes::copy_from_slice(bytes));
     }
 
-    /// Forgets everything that is in memory. For tests and benchmarks.
+    /// Drops everything held in memory. For tests and benchmarks.
     pub fn clear_memory(&self) {
         self.memory().clear();
     }
 
-    /// Bytes in memory: cached, or on their way.
+    /// Bytes in memory, cached or in transit.
     pub fn memory_used(&self) -> u64 {
         self.memory_by_use().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Bytes in memory, by what for.
+    /// Bytes in memory, by use.
     pub fn memory_by_use(&self) -> [(&'static str, u64); 4] {
         [
             ("cache", self.memory().weight()),
@@ -160,23 +160,24 @@ impl BlockCache {
         ]
     }
 
-    /// Memory for so many bytes that are to be fetched ahead: if not for all, for at least `worth` of them, which are
-    /// worth a request of their own, or for none.
+    /// Takes memory to read ahead `wanted` bytes; if that much is not available, at least `worth` bytes, the minimum
+    /// that justifies a request of its own; otherwise `None`.
     pub(crate) fn memory_ahead(&self, wanted: u64, worth: u64) -> Option<Lease> {
         self.ahead.take(wanted, worth)
     }
 
-    /// Notes what is fetched ahead, which gives way to others once nobody reads towards it.
+    /// Registers a read-ahead, which gives up its memory to others once nobody reads towards it.
     pub(crate) fn note_ahead(&self, fetched: impl FetchedAhead) {
         self.ahead.note(fetched);
     }
 
-    /// Most bytes to fetch ahead at once: one sequence may have as many again before it.
+    /// Maximum number of bytes to read ahead at once: half of the account, so that a sequence can have another window
+    /// in flight.
     pub(crate) fn window_max(&self) -> u64 {
         self.limits.read().read_ahead_max.min(self.ahead.account.size() / 2)
     }
 
-    /// Percent of a layer which, once read, make it be fetched as a whole.
+    /// Percentage of a layer that, once read, causes the whole layer to be fetched.
     pub(crate) fn whole_after(&self) -> u64 {
         self.limits.read().whole_after
     }
@@ -187,7 +188,7 @@ impl BlockCache {
         self.disk_allowed() && used.saturating_add(bytes) <= self.limits.read().disk
     }
 
-    /// Notes that so much more is kept on local disk.
+    /// Adds `bytes` to what is kept on local disk.
     pub(crate) fn add_disk_used(&self, bytes: u64) {
         self.disk_used.fetch_add(bytes, Ordering::Relaxed);
         if let Some(budget) = &*self.disk_budget.read() {
@@ -195,23 +196,22 @@ impl BlockCache {
         }
     }
 
-    /// From now on blocks that are kept on local disk take room of this budget.
+    /// From now on, blocks written to local disk are charged to this budget.
     pub fn set_budget(&self, budget: DiskBudget) {
         *self.disk_budget.write() = Some(budget);
     }
 
-    /// What blocks on local disk take at this moment, as whoever looks after the disk has counted. What is written
-    /// after that is added.
+    /// Sets the bytes that blocks occupy on local disk, as measured by the keeper. Later writes are added to it.
     pub fn set_disk_used(&self, bytes: u64) {
         self.disk_used.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether anything may be cached on local disk: not when it is nearly full.
+    /// Sets whether blocks may be cached on local disk; they may not when it is nearly full.
     pub fn allow_disk(&self, allowed: bool) {
         self.disk_allowed.store(allowed, Ordering::Relaxed);
     }
 
-    /// Whether anything may be cached on local disk.
+    /// Whether blocks may be cached on local disk.
     pub fn disk_allowed(&self) -> bool {
         self.disk_allowed.load(Ordering::Relaxed)
     }

@@ -14,99 +14,99 @@ use crate::observer::NewObserver;
 use crate::resources::Resources;
 use remote_storage::RemoteStorage;
 
-/// Which tenants a start attaches.
+/// Which tenants are attached at startup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachOnStart {
-    /// Those of which this server was the last owner, and those that nobody has owned as yet.
+    /// Those whose last owner was this server, and those without a known owner.
     Own,
-    /// All that object storage has, and those that this disk has, whoever owns them.
+    /// All tenants in the bucket and on the local disk, whoever owns them.
     All,
-    /// Those that this disk has.
+    /// Those on the local disk.
     Local,
 }
 
-/// Who a server is, as object storage remembers the owners of tenants.
+/// A server's identity, as recorded in the bucket for the owners of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// What tells it from all others. Empty: nobody in particular, who owns nothing.
+    /// Unique id of the server. If empty, the server is anonymous and owns nothing.
     pub id: String,
     /// Earlier ids of the same server.
     pub former: Vec<String>,
-    /// The name of its machine, for people.
+    /// The name of its machine, for humans.
     pub host: String,
 }
 
 impl ServerIdentity {
-    /// All its ids, that in use first.
+    /// All its ids, the current one first.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.id.as_str()).chain(self.former.iter().map(String::as_str))
     }
 
-    /// Whether `id` is one of them.
+    /// Whether `id` is one of this server's ids.
     pub fn is(&self, id: &str) -> bool {
         !id.is_empty() && self.all().any(|own| own == id)
     }
 }
 
-/// All settings of one process.
+/// All settings of a process.
 #[derive(Clone, Debug)]
 pub struct PageServerConf {
     /// Directory that holds everything stored locally.
     pub workdir: Utf8PathBuf,
     /// Memory for index pages of layers, in pages of 8 KiB.
     pub page_cache_size: usize,
-    /// When files bypass the kernel's page cache.
+    /// When file I/O bypasses the kernel's page cache.
     pub virtual_file_io_mode: IoMode,
-    /// Which system interface does file I/O; `None` picks the best that works.
+    /// Which system interface performs file I/O; `None` picks the best one that works.
     pub virtual_file_io_engine: Option<IoEngineKind>,
-    /// An open in-memory layer of this many bytes is frozen.
+    /// An open in-memory layer is frozen when it reaches this many bytes.
     pub checkpoint_distance: u64,
-    /// An open in-memory layer of this age is frozen once its LSN has advanced.
+    /// An open in-memory layer is frozen at this age if its LSN has advanced.
     pub checkpoint_timeout: Duration,
-    /// How many frozen layers may be written to disk at once.
+    /// How many frozen layers may be flushed concurrently.
     pub l0_flush_max_concurrency: NonZeroUsize,
-    /// Bytes of an in-memory layer's newest values that stay in memory although they are on disk already.
+    /// Bytes of an in-memory layer's newest values that stay in memory even though they are on disk already.
     pub ephemeral_keep_bytes: u64,
     /// How long a read waits for WAL that has not arrived.
     pub wait_lsn_timeout: Duration,
     /// How long a lease keeps an LSN readable.
     pub lsn_lease_length: Duration,
-    /// Most keys in one vectored read.
+    /// Maximum number of keys in one vectored read.
     pub max_get_vectored_keys: NonZeroUsize,
-    /// Most bytes of records that one page is rebuilt from at once: a page with more is rebuilt piece by piece.
+    /// Maximum bytes of records from which one page is rebuilt at once; a page with more is rebuilt in pieces.
     pub rebuild_bytes: u64,
-    /// Most page requests of one connection that are served by one read.
+    /// Maximum number of page requests of one connection that are served by one read.
     pub page_service_max_batch_size: NonZeroUsize,
-    /// Where everything stored is kept in the end; `None` if this disk is all there is.
+    /// The bucket; `None` if everything is stored on the local disk alone.
     pub remote_storage: Option<RemoteStorage>,
-    /// How long a start waits for object storage that does not answer.
+    /// How long startup waits for a bucket that does not answer.
     pub remote_storage_start_timeout: Duration,
-    /// Which tenants a start attaches.
+    /// Which tenants to attach at startup.
     pub attach_on_start: AttachOnStart,
-    /// Who this server is.
+    /// This server's identity.
     pub server: ServerIdentity,
-    /// Memory for blocks of layers that are not on this disk, cached or on their way, in bytes.
+    /// Memory for blocks of layers that are not on the local disk, cached or in transit, in bytes.
     pub block_cache_memory: u64,
-    /// Local disk for blocks of layers that are not there as a whole, in bytes.
+    /// Local disk space for blocks of layers that are not resident, in bytes.
     pub block_cache_disk: u64,
-    /// Most bytes that one request fetches ahead of a sequential read.
+    /// Maximum number of bytes that one request reads ahead of a sequential read.
     pub read_ahead_max: u64,
-    /// Percent of a layer which, once read, make it be fetched as a whole; never if above 100.
+    /// Percentage of a layer that, once read, causes the whole layer to be fetched; above 100 disables this.
     pub prefetch_whole_after: u64,
-    /// Most local disk for everything stored, in bytes; 0 is the whole disk.
+    /// Maximum local disk space for everything stored, in bytes; 0 is the whole disk.
     pub disk_budget_bytes: u64,
-    /// Local disk that stays free, in bytes; 0 is 2 GiB or 5 % of the file system, whichever is less.
+    /// Local disk space to keep free, in bytes; 0 means 2 GiB or 5 % of the file system, whichever is less.
     pub disk_reserve: u64,
-    /// How much more the local disk may take, as was last measured; not a setting.
+    /// Remaining local disk space as last measured; not a setting.
     pub disk_budget: DiskBudget,
-    /// Makes what is told of the values that come into a timeline; not a setting.
+    /// Creates the observer of values written to a timeline; not a setting.
     pub observer: Option<NewObserver>,
-    /// What all tenants share; not a setting.
+    /// Resources shared by all tenants; not a setting.
     pub resources: Resources,
 }
 
 impl PageServerConf {
-    /// Default settings for tests and benchmarks, with `workdir` as the directory; it need not contain anything.
+    /// Default settings for tests and benchmarks, with `workdir` as the working directory, which may be empty.
     pub fn dummy_conf(workdir: Utf8PathBuf) -> Self {
         let blocks = BlockLimits::default();
         Self {
@@ -139,7 +139,7 @@ impl PageServerConf {
         }
     }
 
-    /// Has the caches keep to the limits that stand here.
+    /// Applies these settings to the caches.
     pub fn configure_caches(&self) {
         self.resources.pages.configure(self.page_cache_size);
         self.resources.blocks.configure(BlockLimits {

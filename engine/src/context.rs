@@ -1,28 +1,28 @@
-//! What a request carries along: on whose behalf it runs and what it may do.
+//! The context of a request: on whose behalf it runs and what it may do.
 
 use crate::task_mgr::TaskKind;
 
-/// What to do about a layer that is only in object storage.
+/// What to do about a layer that is only in the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownloadBehavior {
     /// Fetch it.
     Download,
-    /// Fetch it, and say so in the log.
+    /// Fetch it and log the fact.
     Warn,
     /// Fail.
     Error,
 }
 
-/// Whose I/O this is, for metrics.
+/// On whose behalf I/O is done, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Not said.
+    /// Not specified.
     Unset,
     /// Tools and benchmarks.
     DebugTools,
 }
 
-/// Carried through a request by reference.
+/// Passed through a request by reference.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     task_kind: TaskKind,
@@ -36,7 +36,7 @@ impl RequestContext {
         Self { task_kind, download_behavior, scope: Scope::Unset }
     }
 
-    /// The same context, with its I/O counted as that of tools.
+    /// The same context, with its I/O attributed to tools.
     pub fn with_scope_debug_tools(&self) -> Self {
         Self { scope: Scope::DebugTools, ..self.clone() }
     }
@@ -46,12 +46,12 @@ impl RequestContext {
         self.task_kind
     }
 
-    /// What to do about layers that are not local.
+    /// What to do about layers that are not resident.
     pub fn download_behavior(&self) -> DownloadBehavior {
         self.download_behavior
     }
 
-    /// Whose I/O this is.
+    /// On whose behalf I/O is done.
     pub fn scope(&self) -> Scope {
         self.scope
     }

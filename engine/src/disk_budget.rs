@@ -1,8 +1,8 @@
-//! How much more the local disk may take: intake slows down as room runs out, and is refused before there is none.
+//! The budget of local disk space: intake slows down as room runs out, and is refused before the disk is full.
 //!
-//! Whoever takes in values asks [`DiskBudget::admit`] first. A keeper (`tenant::eviction`) measures and evicts, and
-//! says now and then how much room there is ([`DiskBudget::set`]); between two measurements what is admitted is
-//! subtracted.
+//! Whoever takes in values calls [`DiskBudget::admit`] first. A keeper (`tenant::eviction`) periodically measures,
+//! evicts, and publishes the remaining room ([`DiskBudget::set`]); between two measurements admitted bytes are
+//! subtracted from it.
 //! Without a keeper there is no limit.
 
 mod hold;
@@ -21,42 +21,42 @@ pub use hold::Hold;
 use metrics::METRICS;
 use pace::Pace;
 
-/// How long somebody who takes in values waits for room before he is refused.
+/// How long intake waits for room before it is refused.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a writer that met a full disk waits for the keeper.
+/// How long a write that met a full disk waits for the keeper.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What happens to those who take in values.
+/// How intake is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Level {
-    /// There is room.
+    /// There is enough room.
     Open,
-    /// Room is running out, and cannot be made fast enough: each byte costs time.
+    /// Room is running out faster than it can be made: each byte is delayed.
     Slow,
-    /// There is none.
+    /// There is no room.
     Refuse,
 }
 
-/// What the keeper has measured.
+/// The keeper's last measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Measured {
     /// Bytes that may still be taken in; negative if there are too many already.
     pub room: i64,
-    /// Below this room intake slows down.
+    /// Intake slows down below this room.
     pub slow_below: i64,
-    /// Below this room something is evicted.
+    /// Layers are evicted below this room.
     pub evict_below: i64,
-    /// Bytes of layers on the local disk, whole and partial.
+    /// Bytes of layers on the local disk, resident and partially cached.
     pub resident: u64,
-    /// Bytes of layers that only this disk has, as yet.
+    /// Bytes of layers that are not in the bucket yet.
     pub not_uploaded: u64,
     /// Bytes of values in in-memory layers and their ephemeral files.
     pub in_memory: u64,
     /// Bytes of imports under way.
     pub importing: u64,
-    /// Bytes that are free on the file system, if it could be asked.
+    /// Free bytes of the file system, if it could be queried.
     pub disk_free: Option<u64>,
-    /// What to do about a lack of room, for people.
+    /// What to do about a lack of room, for humans.
     pub advice: String,
 }
 
@@ -69,19 +69,19 @@ pub struct DiskBudget {
 #[derive(Debug)]
 struct Inner {
     room: AtomicI64,
-    /// All bytes that were ever subtracted from it.
+    /// All bytes ever subtracted from `room`.
     used: AtomicU64,
-    /// Bytes of files that no timeline has yet.
+    /// Bytes of files that belong to no timeline yet.
     held: AtomicU64,
     slow_below: AtomicI64,
     evict_below: AtomicI64,
     has_keeper: AtomicBool,
-    /// Nanoseconds that were due so far and were too few to wait for.
+    /// Nanoseconds of delay that are due but were too short to sleep for.
     owed: AtomicU64,
     measured: Mutex<Measured>,
     /// Wakes the keeper.
     pressed: Notify,
-    /// Number of the keeper's rounds that have ended; wakes those who wait for room.
+    /// Number of completed keeper rounds; wakes those who wait for room.
     rounds: watch::Sender<u64>,
 }
 
@@ -106,7 +106,8 @@ impl DiskBudget {
     /// Waits until `bytes` more may be taken in.
     ///
     /// # Errors
-    /// [`StorageError::NoRoom`], after a while, which says what to do. Nothing is lost, and the call may be repeated.
+    /// [`StorageError::NoRoom`] after a timeout; the message says what to do. Nothing is lost, and the call may be
+    /// repeated.
     pub async fn admit(&self, bytes: u64) -> Result<(), StorageError> {
         if self.room() <= self.inner.evict_below.load(Ordering::Relaxed) {
             self.inner.pressed.notify_one();
@@ -118,7 +119,7 @@ impl DiskBudget {
         Ok(())
     }
 
-    /// What happens to those who take in values now.
+    /// How intake is treated now.
     pub fn level(&self) -> Level {
         match self.room() {
             ..=0 => Level::Refuse,
@@ -127,20 +128,20 @@ impl DiskBudget {
         }
     }
 
-    /// Bytes that may still be taken in, as far as is known.
+    /// Bytes that may still be taken in, as far as known.
     pub fn room(&self) -> i64 {
         self.inner.room.load(Ordering::Relaxed)
     }
 
-    /// Whether something could be fetched into the local cache without anything being evicted for it.
+    /// Whether `bytes` could be fetched into the local cache without causing evictions.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.room().saturating_sub(bytes) > self.inner.evict_below.load(Ordering::Relaxed)
     }
 
-    /// Notes that so many bytes were written.
+    /// Notes that `bytes` were written.
     pub fn note_used(&self, bytes: u64) {
-        // Nobody writes that much; what matters is that the sum cannot wrap around.
+        // Nobody writes that much; the limit keeps the sum from wrapping around.
         let bytes = bytes.min(1 << 40);
         self.inner.used.fetch_add(bytes, Ordering::Relaxed);
         self.inner.room.fetch_sub(signed(bytes), Ordering::Relaxed);
@@ -151,12 +152,13 @@ impl DiskBudget {
         self.inner.has_keeper.load(Ordering::Relaxed).then(|| self.inner.measured.lock().clone())
     }
 
-    /// Where the keeper begins to measure, for [`DiskBudget::set`].
+    /// Marks the start of a measurement, for [`DiskBudget::set`].
     pub fn begin(&self) -> u64 {
         self.inner.used.load(Ordering::Relaxed)
     }
 
-    /// The keeper's result of one round that began at `begun`: what was taken in meanwhile may not be in it.
+    /// Publishes the measurement of a round that began at `begun`. It may not include what was taken in since, so
+    /// that is subtracted.
     pub fn set(&self, measured: Measured, begun: u64) {
         let inner = &self.inner;
         let meanwhile = signed(self.begin().saturating_sub(begun));
@@ -168,19 +170,19 @@ impl DiskBudget {
         inner.rounds.send_modify(|round| *round += 1);
     }
 
-    /// Ends when room is short and the keeper should see to it at once.
+    /// Returns when room is short and the keeper should act at once.
     pub async fn pressed(&self) {
         self.inner.pressed.notified().await;
     }
 
-    /// For whoever has met a full disk: asks the keeper to make room and waits for it. Whether to try again.
+    /// Asks the keeper to make room after a write met a full disk, and waits for it. Returns whether to try again.
     pub async fn make_room(&self) -> bool {
         let inner = &self.inner;
         if !inner.has_keeper.load(Ordering::Relaxed) {
             return false;
         }
         let mut rounds = inner.rounds.subscribe();
-        // A round that is under way may have looked before the disk was full: the one after it has not.
+        // A round already under way may have measured before the disk was full; the one after it has not.
         let enough = *rounds.borrow() + 2;
         let waiting = async {
             while *rounds.borrow_and_update() < enough {
@@ -213,8 +215,8 @@ impl DiskBudget {
             match self.level() {
                 Level::Open => return Ok(()),
                 Level::Slow => {
-                    // Whoever waits longer than one round of the keeper looks at what has changed. What was waited
-                    // before counts: rounds may come faster than any wait ends.
+                    // Reconsider after each keeper round, since the level may have changed. Time already waited
+                    // counts, because rounds may come faster than any wait ends.
                     let now = env::clock::now();
                     let until = *slowed_until.get_or_insert_with(|| now + self.due(bytes));
                     let due = until.saturating_duration_since(now);
@@ -231,7 +233,7 @@ impl DiskBudget {
         }
     }
 
-    /// How long to wait for `bytes` now.
+    /// How long to delay `bytes` now.
     fn due(&self, bytes: u64) -> Duration {
         let pace = Pace { room: self.room(), slow_below: self.inner.slow_below.load(Ordering::Relaxed) };
         let nanos = u64::try_from(pace.delay(bytes).as_nanos()).unwrap_or(u64::MAX);

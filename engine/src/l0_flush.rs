@@ -1,4 +1,4 @@
-//! Limits how many frozen layers are written to disk at once.
+//! Limits how many frozen layers are flushed concurrently.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use errors::StorageError;
 
-/// How frozen layers get to disk.
+/// How frozen layers are written to disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum L0FlushConfig {
-    /// Straight from the frozen layer to the layer file, at most this many layers at a time.
+    /// Directly from the frozen layer to the layer file.
     Direct {
-        /// Layers written at a time.
+        /// Maximum number of layers written at a time.
         max_concurrency: NonZeroUsize,
     },
 }
@@ -21,12 +21,12 @@ pub enum L0FlushConfig {
 #[derive(Clone, Debug)]
 pub struct L0FlushGlobalState(Arc<Inner>);
 
-/// What a flush needs of the limit.
+/// The part of the limit that a flush uses.
 #[derive(Debug)]
 pub enum Inner {
     /// See [`L0FlushConfig::Direct`].
     Direct {
-        /// One permit for each layer that may be written at a time.
+        /// One permit per layer that may be written concurrently.
         semaphore: Semaphore,
     },
 }
@@ -38,7 +38,7 @@ impl L0FlushGlobalState {
         Self(Arc::new(Inner::Direct { semaphore: Semaphore::new(max_concurrency.get()) }))
     }
 
-    /// What a flush is given.
+    /// What a flush acquires its permit from.
     pub fn inner(&self) -> &Arc<Inner> {
         &self.0
     }

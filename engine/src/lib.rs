@@ -1,6 +1,6 @@
-//! The storage engine: takes in values by key and LSN, keeps them as layers, and rebuilds pages as of any LSN.
+//! The storage engine: ingests values by key and LSN, stores them in layers, and rebuilds pages as of any LSN.
 //!
-//! `docs/architecture.md` is the map of the modules and their ranks.
+//! `docs/architecture.md` maps the modules and their ranks.
 #![forbid(unsafe_code)]
 
 pub mod block_cache;

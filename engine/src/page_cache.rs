@@ -1,7 +1,7 @@
-//! Index pages of open layers and rebuilt pages, within one budget.
+//! Caches index pages of open layers and rebuilt pages within one budget.
 //!
-//! A rebuilt page is kept under its key and the LSN of the newest version that went into it. Whoever has found that
-//! version in an index knows that the page is the one it would rebuild; so nothing has to be invalidated.
+//! A rebuilt page is keyed by its key and the LSN of the newest version that went into it. A reader who finds that
+//! version in an index knows that the cached page is the one it would rebuild, so nothing has to be invalidated.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,9 +13,9 @@ use utils::lsn::Lsn;
 
 use metrics::METRICS;
 
-/// Pages kept where nobody says how many.
+/// Cache size if none is configured, in pages.
 const DEFAULT_PAGES: usize = 8192;
-/// What is longer is not kept, so that the budget holds in bytes too.
+/// Longer values are not cached, so that the budget holds in bytes too.
 const PAGE_SIZE: usize = 8192;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,13 +24,13 @@ enum Name {
     Rebuilt { timeline: u64, key: CompactKey, lsn: Lsn },
 }
 
-/// What [`init`] was told.
+/// The size passed to [`init`].
 static PAGES: OnceLock<usize> = OnceLock::new();
 
-/// Sets the budget of page caches whose owner does not say how large they are, in pages of 8 KiB.
+/// Sets the size of page caches that are not configured explicitly, in pages of 8 KiB.
 ///
 /// # Panics
-/// If it was set already.
+/// If it was set before.
 pub fn init(pages: usize) {
     let fresh = PAGES.set(pages).is_ok();
     assert!(fresh, "the page cache is initialized twice");
@@ -38,7 +38,7 @@ pub fn init(pages: usize) {
 
 /// See the module's documentation.
 pub struct PageCache {
-    /// Made when a page comes first. 0 pages are those of [`init`].
+    /// Created on first use. If `pages` is 0, the size is that of [`init`].
     cache: OnceLock<Cache<Name, Bytes>>,
     pages: AtomicUsize,
     next_name: AtomicU64,
@@ -75,7 +75,7 @@ impl PageCache {
         }
     }
 
-    /// Whether rebuilt pages are kept. Benchmarks of rebuilding switch it off.
+    /// Sets whether rebuilt pages are cached. Benchmarks of rebuilding switch it off.
     pub fn set_keep_rebuilt(&self, keep: bool) {
         self.keep_rebuilt.store(keep, Ordering::Relaxed);
     }
@@ -91,12 +91,12 @@ impl PageCache {
         self.next_name.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A place for the pages of an open file, whose name no other has or had.
+    /// A namespace for the pages of an open file. Its name is never reused.
     pub(crate) fn file(self: &Arc<Self>) -> CachedFile {
         CachedFile { cache: Arc::clone(self), name: self.next_name() }
     }
 
-    /// A place for the pages of an open timeline, whose name no other has or had.
+    /// A namespace for the pages of an open timeline. Its name is never reused.
     pub(crate) fn timeline(self: &Arc<Self>) -> CachedTimeline {
         CachedTimeline { cache: Arc::clone(self), name: self.next_name() }
     }
@@ -117,14 +117,14 @@ impl CachedFile {
         found
     }
 
-    /// Keeps page `page` of the file.
+    /// Caches page `page` of the file.
     pub(crate) fn insert(&self, page: u32, bytes: Bytes) {
         self.cache.cache().insert(Name::Index { file: self.name, page }, bytes);
     }
 }
 
 impl CachedTimeline {
-    /// What no other timeline of this cache has or had.
+    /// An id that no other timeline of this cache has or ever had.
     pub(crate) fn id(&self) -> u64 {
         self.name
     }
@@ -134,7 +134,7 @@ impl CachedTimeline {
         self.cache.cache().get(&self.name(key, lsn))
     }
 
-    /// Keeps the value of `key` whose newest version is at `lsn`.
+    /// Caches the value of `key` whose newest version is at `lsn`.
     pub(crate) fn insert(&self, key: &Key, lsn: Lsn, value: Bytes) {
         if value.len() <= PAGE_SIZE && self.cache.keep_rebuilt.load(Ordering::Relaxed) {
             self.cache.cache().insert(self.name(key, lsn), value);

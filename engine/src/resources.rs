@@ -1,5 +1,5 @@
-//! What the tenants of one engine share: its caches, and turns at dear work. Each engine has its own, so that several
-//! can run in one process and none sees what another does.
+//! Resources shared by the tenants of one engine: its caches, and limits on concurrent expensive work. Each engine
+//! has its own, so that several can run in one process without affecting each other.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use tokio::sync::Semaphore;
 use crate::block_cache::BlockCache;
 use crate::page_cache::PageCache;
 
-/// Whole layers that are fetched in the background at once.
+/// Maximum number of whole layers downloaded in the background at once.
 const DOWNLOADS_MAX: usize = 2;
-/// Deleted timelines whose objects are removed at once.
+/// Maximum number of deleted timelines whose objects are removed at once.
 const REMOVALS_MAX: usize = 4;
 
-/// A handle on them: clones share.
+/// A shared handle: clones refer to the same resources.
 #[derive(Clone, Debug)]
 pub struct Resources {
     /// Index pages of open layers and rebuilt pages.
     pub pages: Arc<PageCache>,
     /// Blocks of layers in the bucket.
     pub blocks: Arc<BlockCache>,
-    /// Turns at fetching whole layers.
+    /// Limits concurrent downloads of whole layers.
     pub(crate) downloads: Arc<Semaphore>,
-    /// Turns at removing what is left of deleted timelines.
+    /// Limits concurrent removals of deleted timelines.
     pub(crate) removals: Arc<Semaphore>,
 }
 

@@ -1,9 +1,9 @@
-//! The kinds of tasks that do work in the engine.
+//! The kinds of tasks in the engine.
 
 /// What a task is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskKind {
-    /// Receives WAL and puts it into layers.
+    /// Receives WAL and writes it to layers.
     WalReceiverConnectionHandler,
     /// Serves page requests.
     PageRequestHandler,
@@ -11,11 +11,11 @@ pub enum TaskKind {
     BaseBackup,
     /// Answers a request to the management interface.
     MgmtRequest,
-    /// Opens, makes, closes tenants and timelines, and looks after them.
+    /// Creates, opens, closes and maintains tenants and timelines.
     TenantManager,
-    /// Writes frozen layers to disk.
+    /// Flushes frozen layers.
     LayerFlushTask,
-    /// Fetches whole layers from the bucket.
+    /// Downloads whole layers from the bucket.
     LayerDownload,
     /// Verifies what is stored.
     Scrub,

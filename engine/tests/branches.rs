@@ -1,5 +1,5 @@
-//! Branches against a model: each timeline reads as the map of its own history, whatever was written elsewhere, flushed
-//! or reopened.
+//! Tests branches against a model: each timeline reads as the map of its own history, no matter what was written to
+//! others, flushed or reopened.
 
 mod stack;
 
@@ -22,13 +22,13 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 enum Step {
     /// Write a record to one of the timelines.
     Put(usize, Vec<Change>),
-    /// Make durable.
+    /// Flush.
     Flush(usize),
-    /// Branch off at some share of the history.
+    /// Create a branch at some fraction of the history.
     Branch(usize, u8),
-    /// Delete, if nothing branches off.
+    /// Delete, if there are no branches.
     Delete(usize),
-    /// Flush all, close and load again.
+    /// Shut down and load again.
     Restart,
 }
 
@@ -56,7 +56,7 @@ impl World {
         let new = new_timeline();
         let (timeline, model) = import(conf, new).await.unwrap();
         let manager = TenantManager::load_idle(conf).await.unwrap();
-        // The import is open here, so load could not open it.
+        // The imported timeline is open here, so `load` could not open it.
         assert_eq!(manager.broken().len(), 1);
         timeline.shutdown().await;
         manager.shutdown().await;

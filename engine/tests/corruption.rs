@@ -1,4 +1,5 @@
-//! Damage to every byte of every kind of file, misplaced and stale blocks, misnamed files: all of it is reported.
+//! Damage to every byte of every kind of file, misplaced and stale blocks, misnamed files: all of it must be
+//! reported.
 
 mod sim;
 mod stack;
@@ -18,7 +19,7 @@ const SEED: u64 = 5;
 /// Size of the sampled files in bytes.
 const BYTES: usize = 52 << 10;
 const MANIFEST_BYTES: usize = 64 << 10;
-/// So much must follow before the first 64 KiB of an ephemeral file are read from disk rather than from memory.
+/// This much must follow for the first 64 KiB of an ephemeral file to be read from disk instead of memory.
 const FOLLOWING_BYTES: usize = 2 << 20;
 
 type Kind = &'static str;
@@ -69,7 +70,7 @@ async fn ephemeral_name(maker: &Maker) -> anyhow::Result<String> {
     names.into_iter().find(|name| name.starts_with(EPHEMERAL_PREFIX)).context("the ephemeral file")
 }
 
-/// Every byte, every sector, and every length of one kind of file.
+/// Damages every byte, every sector, and every length of one kind of file.
 fn damage_everywhere(kind: Kind) -> anyhow::Result<Tally> {
     let root = root(&format!("corruption {kind}"));
     let disk = SimDisk::new(&root);
@@ -144,7 +145,7 @@ fn no_misplaced_or_stale_block_goes_unnoticed() -> anyhow::Result<()> {
     })
 }
 
-/// Two files of one content, as a flush that was repeated writes them: their blocks are not interchangeable.
+/// Two files with the same content, as written by a repeated flush: their blocks are not interchangeable.
 async fn stale_twins(disk: &SimDisk, maker: &mut Maker, tally: &mut Tally) -> anyhow::Result<()> {
     let versions = maker.versions(BYTES);
     let (_, older) = maker.sealed(&versions).await?;

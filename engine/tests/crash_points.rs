@@ -1,9 +1,10 @@
-//! A crash after every durable effect of a scripted run: what was promised is found again, nothing else lies about.
+//! Crashes after every durable effect of a scripted run: whatever was promised must be found again, and no stray
+//! files.
 //!
-//! The run is made once, with a journal of its effects; the disk at any moment is a prefix of it. Each moment leaves
-//! three disks: what was synced, everything, and a random part of the rest with torn writes.
+//! The script runs once, recording a journal of its effects; the disk at any moment is a prefix of the journal. Each
+//! moment yields three disks: what was synced, everything, and a random part of the rest with torn writes.
 //!
-//! `MORE_SEEDS=20` in the environment tries that many scripts more.
+//! Set `MORE_SEEDS=20` in the environment to try that many more scripts.
 
 mod sim;
 mod stack;
@@ -15,10 +16,10 @@ use virtual_file::{FatalAction, set_fatal_action};
 
 const SEEDS: [u64; 2] = [1, 20_261_121];
 const EFFORT: Effort = Effort { double_every: 3, work_every: 10 };
-/// Every so many effects the run itself is made again, on a disk that dies.
+/// After every this many effects the script itself runs again, on a disk that dies there.
 const REAL_EVERY: usize = 37;
 
-/// The seeds that are always tried, and as many more as are asked for.
+/// The fixed seeds, and as many more as requested.
 fn seeds() -> impl Iterator<Item = u64> {
     let more = std::env::var("MORE_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0);
     SEEDS.into_iter().chain(1000..1000 + more)

@@ -1,5 +1,4 @@
-//! A server that does nothing writes a few counters now and then: that adds no layers; what is committed does, and
-//! soon.
+//! An idle server now and then writes a few counters: these must not create layers, whereas a commit must, and soon.
 
 mod stack;
 
@@ -15,7 +14,7 @@ use pageserver_api::value::Value;
 use stack::{context, import, new_timeline};
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-/// What a layer waits for at most, and what a slow machine adds to that.
+/// The maximum time before a layer is frozen, and an allowance for slow machines.
 const TIMEOUT: Duration = Duration::from_millis(200);
 const SLOW: Duration = Duration::from_secs(20);
 
@@ -38,7 +37,7 @@ async fn a_server_that_does_nothing_adds_no_layers() {
         tokio::time::sleep(TIMEOUT / 2).await;
     }
     assert_eq!(timeline.layer_files().len(), imported, "nobody waits for these");
-    // A commit is durable as soon as ever.
+    // A commit still becomes durable promptly.
     put(&timeline, slru_block_key(SlruKind::Clog, 0, 0)).await;
     let (committed, started) = (timeline.last_record_lsn(), Instant::now());
     while timeline.disk_consistent_lsn() < committed {
@@ -47,7 +46,7 @@ async fn a_server_that_does_nothing_adds_no_layers() {
         timeline.tend().await.unwrap();
     }
     assert_eq!(timeline.layer_files().len(), imported + 1);
-    // Asked for, what there is becomes durable at once.
+    // An explicit flush makes everything durable at once.
     put(&timeline, CHECKPOINT_KEY).await;
     timeline.flush(&context()).await.unwrap();
     assert_eq!(timeline.disk_consistent_lsn(), timeline.last_record_lsn());

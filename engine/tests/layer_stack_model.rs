@@ -1,5 +1,5 @@
-//! The whole stack against a map: random puts, freezes, flushes, restarts, and reads as of random LSNs, in all I/O
-//! modes and with both engines.
+//! Tests the whole layer stack against a map: random puts, flushes, restarts, and reads as of random LSNs, in all I/O
+//! modes and with both I/O engines.
 
 mod stack;
 
@@ -26,21 +26,21 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 
 const CASES: u32 = 24;
 
-/// Engine and mode are the process's: one combination at a time.
+/// I/O engine and mode are process-wide: run one combination at a time.
 static PROCESS: Mutex<()> = Mutex::new(());
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// One batch of records, each with its changes.
+    /// A batch of records, each with its changes.
     Put(Vec<Vec<Change>>),
-    /// The LSN advances without any values.
+    /// Advances the LSN without any values.
     Skip,
     Flush,
-    /// What was not flushed is lost.
+    /// Whatever was not flushed is lost.
     Restart,
-    /// All keys between two of them, as of a part (in 256ths) of the history.
+    /// Reads all keys between two of them, as of a fraction (in 256ths) of the history.
     ReadRange(usize, usize, u8),
-    /// One key.
+    /// Reads one key.
     Read(usize, u8),
 }
 
@@ -75,7 +75,7 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
-    /// Puts the records in one batch, or each in its own; their history is final only at the end.
+    /// Puts the records in one batch, or each in its own; `finish_write` is called only at the end.
     async fn put(&mut self, records: &[Vec<Change>]) -> anyhow::Result<()> {
         let mut batches = vec![SerializedValueBatch::default()];
         let (mut last, mut prev) = (self.next, self.next);
@@ -98,11 +98,11 @@ impl Run<'_> {
 
     fn lsn(&self, at: u8) -> Lsn {
         let span = self.timeline.last_record_lsn().0 - IMPORT_LSN.0 + 16;
-        // Sometimes before the beginning.
+        // Sometimes before the beginning of the history.
         IMPORT_LSN - 8 + span * u64::from(at) / 255
     }
 
-    /// Every other read may take rebuilt pages from the cache.
+    /// A context under which every other read may take rebuilt pages from the cache.
     fn reader(&self) -> RequestContext {
         match self.counts.reads % 2 {
             0 => RequestContext::new(TaskKind::PageRequestHandler, DownloadBehavior::Error),
@@ -142,7 +142,7 @@ impl Run<'_> {
         anyhow::ensure!(found == (info.tenant_shard_id, info.timeline_id));
         self.timeline = Timeline::open(conf, found.0, found.1, &self.ctx).await?;
         let last = self.timeline.last_record_lsn();
-        // A flush in the background may have got further than was seen.
+        // A background flush may have got further than was observed.
         anyhow::ensure!(durable <= last && last <= info.last_record_lsn, "{durable} <= {last}");
         self.model.truncate(last);
         self.next = last + 8;
@@ -174,7 +174,8 @@ impl Run<'_> {
     }
 }
 
-/// A case that fails leaves its directory and timeline: what that still writes in the background must find its files.
+/// Runs one case. A failed case leaves its directory and timeline behind: background writes must still find their
+/// files.
 async fn case(root: &Utf8Path, ops: &[Op], checkpoint_distance: u64, counts: &mut Counts) -> anyhow::Result<()> {
     let dir = tempdir_in(root)?.keep();
     let conf = config(&dir, checkpoint_distance);
@@ -183,7 +184,7 @@ async fn case(root: &Utf8Path, ops: &[Op], checkpoint_distance: u64, counts: &mu
     for op in ops {
         run = run.step(op, conf).await?;
     }
-    // Everything, as of every LSN, before and after a last flush and restart.
+    // Read everything, as of every LSN, before and after a last flush and restart.
     for lsn in run.model.lsns() {
         run.read_range(Key::MIN, Key::MAX, lsn).await?;
     }
@@ -209,7 +210,7 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Mutex::new(Counts::default());
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
-    // Layers of a few values, and some that are larger than the buffers they are written through.
+    // Layers of a few values, and some larger than the buffers through which they are written.
     let distance = prop_oneof![1000u64..60_000, 200_000u64..800_000];
     let strategy = (prop::collection::vec(op(), 1..60), distance);
     let result = runner.run(&strategy, |(ops, checkpoint_distance)| {
@@ -217,14 +218,14 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
         let outcome = runtime.block_on(case(root.path(), &ops, checkpoint_distance, &mut counts));
         outcome.map_err(|error| TestCaseError::fail(format!("{error:#}")))
     });
-    // A case that ends in a panic has poisoned it.
+    // A case that panicked has poisoned it.
     let counts = counts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     println!("{engine} {mode}: {CASES} histories, {counts:?}");
     runtime.shutdown_timeout(Duration::from_secs(60));
     result
 }
 
-/// What says that the model would notice.
+/// Shows that the model would notice bugs.
 #[test]
 fn planted_bugs_are_noticed() {
     const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };

@@ -1,4 +1,4 @@
-//! Known mistakes, planted one at a time: the tests must catch each of them, and find nothing without any.
+//! Known bugs, planted one at a time: the tests must catch each of them, and find nothing when none is planted.
 
 mod sim;
 mod stack;
@@ -64,7 +64,7 @@ fn refused() -> anyhow::Result<()> {
     out_of_room(&script, 2, &mut refusals::Tally::default())
 }
 
-/// The first test that notices something, and what.
+/// The first test that finds something, and what it found.
 fn caught() -> Option<(&'static str, String)> {
     DETECTORS.iter().find_map(|(name, detector)| {
         let error = match catch_unwind(AssertUnwindSafe(detector)) {
@@ -90,7 +90,7 @@ fn every_planted_bug_is_caught() {
             Some((detector, finding)) => println!("{bug:?}: caught by {detector}: {finding:.160}"),
             None => missed.push(bug),
         }
-        // What was caught may have been something else.
+        // The finding may have had another cause.
         if bug.has_happened() {
             tried += 1;
         } else {

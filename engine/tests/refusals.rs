@@ -1,4 +1,5 @@
-//! No room at every write, and a failure of every sync: the one passes and loses nothing, the other ends all writing.
+//! A full disk at every write, and a failure of every sync: the former is transient and loses nothing, the latter
+//! ends all writing.
 
 mod sim;
 mod stack;

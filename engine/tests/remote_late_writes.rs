@@ -1,4 +1,4 @@
-//! A write that was given up and takes effect late does not undo the one that came after it.
+//! An abandoned write that takes effect late does not undo the write that came after it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use remote_storage::{RemoteOptions, RemotePath, RemoteStorage, RequestClass};
 const LATE: Duration = Duration::from_millis(250);
 const ATTEMPT: Duration = Duration::from_millis(150);
 
-/// Answers nothing to the next write, and does it later all the same.
+/// Never answers the next write, but performs it later.
 #[derive(Debug, Default)]
 struct LateStore {
     inner: Arc<InMemory>,

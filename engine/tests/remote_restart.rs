@@ -1,4 +1,4 @@
-//! A timeline in a bucket: what was uploaded is all there again on an empty disk.
+//! A timeline in a bucket: everything uploaded is available again on an empty disk.
 
 mod stack;
 
@@ -78,7 +78,7 @@ impl World {
         assert!(self.timeline().wait_uploaded(UPLOAD).await);
     }
 
-    /// The same disk, or an empty one.
+    /// Restarts on the same disk, or on an empty one.
     async fn restart(&mut self, empty: bool) {
         self.manager.shutdown().await;
         if empty {
@@ -165,7 +165,7 @@ async fn a_store_of_before_is_taken_into_the_bucket() {
         drop(timeline);
         manager.shutdown().await;
     }
-    // Another bucket than before: nothing is made up, and nothing removed.
+    // With a different bucket nothing is invented, and nothing is removed.
     let manager = TenantManager::load_idle(config(dir.path(), &self::bucket())).await.unwrap();
     let broken = manager.broken();
     assert!(broken.len() == 1 && broken[0].2.contains("another bucket"), "{broken:?}");

@@ -1,4 +1,4 @@
-//! What opening a timeline does about files that are missing, damaged, foreign, or left over.
+//! How opening a timeline deals with files that are missing, damaged, foreign, or left over.
 
 mod stack;
 
@@ -16,7 +16,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-/// A closed timeline of three L0 layers on two image layers.
+/// A closed timeline with three L0 layers on top of two image layers.
 struct Stored {
     _dir: Utf8TempDir,
     conf: &'static PageServerConf,
@@ -156,14 +156,15 @@ async fn a_damaged_layer_is_never_read_as_data() {
 }
 
 impl Stored {
-    /// Reads every key while byte `at` of `layer` is damaged: each is right, or an error that names the file.
+    /// Reads every key while byte `at` of `layer` is damaged: each value must be correct, or an error that names the
+    /// file.
     async fn read_damaged(&self, layer: &Utf8Path, at: usize) -> bool {
         let check = |error: StorageError| {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{layer} byte {at}: {error}");
             assert!(error.to_string().contains(layer.as_str()), "{error}");
             true
         };
-        // Opening reads what redo depends on.
+        // Opening reads the keys that redo depends on.
         let timeline = match self.open().await {
             Ok(timeline) => timeline,
             Err(error) => return check(error),
@@ -222,7 +223,7 @@ async fn timelines_are_found() {
     let stored = stored().await;
     let ids = (stored.new.tenant_shard_id, stored.new.timeline_id);
     assert_eq!(find_single_timeline(stored.conf).await.unwrap(), ids);
-    // An import that did not end is no timeline.
+    // An unfinished import is not a timeline.
     Timeline::prepare(stored.conf, ids.0, TimelineId::generate()).await.unwrap();
     std::fs::write(stored.conf.tenants_path().join("README"), b"").unwrap();
     assert_eq!(find_single_timeline(stored.conf).await.unwrap(), ids);

@@ -1,4 +1,4 @@
-//! Arguments that several sub-commands have.
+//! Arguments shared by several subcommands.
 
 use camino::Utf8PathBuf;
 use clap::Args;
@@ -9,30 +9,30 @@ use utils::lsn::Lsn;
 
 use crate::target::TimelineRef;
 
-/// Where the store is and how it is used.
+/// The store and how to access it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
     /// Directory of the store.
     #[arg(long, global = true, default_value = ".")]
     pub(crate) workdir: Utf8PathBuf,
-    /// Tenant, if there is more than one (32 hexadecimal digits).
+    /// Tenant (32 hexadecimal digits); needed if there is more than one.
     #[arg(long, global = true)]
     pub(crate) tenant: Option<TenantShardId>,
-    /// Timeline, if there is more than one: its id (32 hexadecimal digits), or the name of its branch.
+    /// Timeline: its id (32 hexadecimal digits) or the name of its branch; needed if there is more than one.
     #[arg(long, global = true, value_name = "ID|NAME")]
     pub(crate) timeline: Option<TimelineRef>,
     /// When files bypass the kernel's page cache: buffered, direct (reads only), direct-rw.
     #[arg(long, global = true, default_value_t)]
     pub(crate) io_mode: IoMode,
-    /// std-fs or tokio-epoll-uring; the best that works if not given.
+    /// std-fs or tokio-epoll-uring; defaults to the best one that works.
     #[arg(long, global = true)]
     pub(crate) io_engine: Option<IoEngineKind>,
-    /// Print results as JSON, one object.
+    /// Print the result as one JSON object.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// Which page.
+/// Selects a page.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct PageArgs {
     /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
@@ -41,12 +41,12 @@ pub(crate) struct PageArgs {
     /// Block number.
     #[arg(long)]
     pub(crate) block: BlockNumber,
-    /// As of this LSN; the last one if not given.
+    /// Read as of this LSN; defaults to the last one.
     #[arg(long)]
     pub(crate) lsn: Option<Lsn>,
 }
 
-/// A page of the store, or of a file.
+/// A page of the store or of a file.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// Relation: TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
@@ -55,7 +55,7 @@ pub(crate) struct ShowArgs {
     /// Block number.
     #[arg(long, default_value_t = 0)]
     pub(crate) block: BlockNumber,
-    /// As of this LSN; the last one if not given.
+    /// Read as of this LSN; defaults to the last one.
     #[arg(long, conflicts_with = "file")]
     pub(crate) lsn: Option<Lsn>,
     /// Read the page from this file instead of the store.

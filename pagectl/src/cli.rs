@@ -1,4 +1,4 @@
-//! Arguments, and the way from them to a sub-command.
+//! Command-line arguments and their dispatch to subcommands.
 
 use camino::Utf8PathBuf;
 use clap::{Parser, Subcommand};
@@ -11,10 +11,10 @@ use crate::store::Store;
 use crate::verify::VerifyArgs;
 use crate::verify_redo::VerifyRedoArgs;
 
-/// Stores the history of Postgres clusters, and gives pages as of any LSN.
+/// Stores the history of Postgres clusters and serves pages as of any LSN.
 ///
-/// Some commands talk to a pageserver that runs (attach, tenant, timeline, branch, compute, layers, checkpoint, lease,
-/// lsn-at), the others work on a directory that no server uses.
+/// Some commands talk to a running pageserver (attach, tenant, timeline, branch, compute, layers, checkpoint, lease,
+/// lsn-at); the others work on a directory that no server is using.
 #[derive(Debug, Parser)]
 #[command(name = "pagectl", version)]
 pub(crate) struct Cli {
@@ -32,25 +32,25 @@ enum Command {
     Local(LocalCommand),
     #[command(flatten)]
     Remote(RemoteCommand),
-    /// Replay WAL written with wal_consistency_checking=all, and compare each page with the image in its record.
+    /// Replay WAL written with wal_consistency_checking=all and compare each page with the image in its record.
     VerifyRedo(VerifyRedoArgs),
 }
 
-/// What works on a directory.
+/// Commands that work on a directory.
 #[derive(Debug, Subcommand)]
 enum LocalCommand {
-    /// Take in the data directory of a stopped server, or a base backup.
+    /// Import the data directory of a stopped server, or a base backup.
     Import {
-        /// The data directory, or a directory with the archives that `pg_basebackup -Ft` writes.
+        /// The data directory, or a directory with the archives written by `pg_basebackup -Ft`.
         #[arg(long)]
         pgdata: Utf8PathBuf,
     },
-    /// Take in WAL segment files from where the store stands to their end.
+    /// Ingest WAL segment files from the end of the store's history to the end of the WAL.
     Ingest {
         /// The directory with the segment files.
         #[arg(long)]
         wal: Utf8PathBuf,
-        /// Size of an in-memory layer, in MiB, at which it is written out.
+        /// Size in MiB at which an in-memory layer is flushed.
         #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
         layer_mib: u64,
     },
@@ -62,25 +62,25 @@ enum LocalCommand {
         #[arg(long)]
         out: Option<Utf8PathBuf>,
     },
-    /// Look at pages.
+    /// Inspect pages.
     Page {
         #[command(subcommand)]
         command: PageCommand,
     },
     /// Compare every page with the files of a stopped server.
     Verify(VerifyArgs),
-    /// Look at layer files.
+    /// Inspect layer files.
     Layer {
         #[command(subcommand)]
         command: LayerCommand,
     },
-    /// What the store holds and how far it has come.
+    /// Show what the store contains and how far its history reaches.
     Status,
-    /// Verify every file and every object against checksums and index; repair what has a good copy.
+    /// Verify every file and object against its checksums and index; repair what has a good copy.
     Scrub(ScrubArgs),
-    /// One hash over all that is stored as of an LSN.
+    /// Hash everything that is stored as of an LSN.
     Digest {
-        /// As of this LSN; the last one if not given.
+        /// Hash as of this LSN; defaults to the last one.
         #[arg(long)]
         lsn: Option<Lsn>,
     },
@@ -97,12 +97,12 @@ enum PageCommand {
 
 #[derive(Debug, Subcommand)]
 enum LayerCommand {
-    /// List header, footer and every version.
+    /// List header, footer and all versions.
     Dump {
         /// A layer file.
         file: Utf8PathBuf,
     },
-    /// Check every byte.
+    /// Verify every byte.
     Verify {
         /// A layer file.
         file: Utf8PathBuf,
@@ -127,7 +127,7 @@ fn run_local(mut common: Common, command: LocalCommand) -> anyhow::Result<()> {
         _ => None,
     };
     common.workdir = camino::absolute_utf8(&common.workdir)?;
-    // All that is stored is for this user alone, also what libraries write.
+    // Everything stored is private to this user, including what libraries write.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     runtime.block_on(async {
         let store = Store::new(common, checkpoint_distance).await?;

@@ -1,4 +1,4 @@
-//! `pagectl digest`: one hash over everything that exists at an LSN, the same however it is laid out in layers.
+//! `pagectl digest`: one hash over everything that exists at an LSN, independent of the layout in layers.
 
 use std::sync::Arc;
 

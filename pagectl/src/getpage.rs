@@ -1,4 +1,4 @@
-//! `pagectl getpage`: one page, printed or written to a file.
+//! `pagectl getpage`: prints one page or writes it to a file.
 
 use anyhow::bail;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use crate::args::PageArgs;
 use crate::output;
 use crate::store::{Opened, Store, find_relation, lsn_to_read};
 
-/// Bytes in a line of the dump.
+/// Bytes per line of the dump.
 const LINE: usize = 32;
 
 /// Runs the command.
@@ -35,7 +35,7 @@ pub(crate) async fn run(store: &Store, args: PageArgs, out: Option<Utf8PathBuf>)
     Ok(())
 }
 
-/// The page, and the LSN as of which it was read.
+/// Reads the page, and returns it with the LSN that it was read at.
 pub(crate) async fn read(opened: &Opened, args: PageArgs) -> anyhow::Result<(Bytes, Lsn)> {
     let lsn = lsn_to_read(opened, args.lsn)?;
     let (rel, size) = find_relation(opened, args.rel, lsn).await?;
@@ -50,7 +50,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hexadecimal lines; equal lines in a row are left out.
+/// Prints hexadecimal lines; repeated lines are collapsed.
 fn dump(page: &[u8]) {
     let mut last: Option<&[u8]> = None;
     let mut skipped = false;

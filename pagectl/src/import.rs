@@ -1,4 +1,4 @@
-//! `pagectl import`: a data directory, or a base backup in tar archives, becomes a timeline.
+//! `pagectl import`: makes a timeline of a data directory, or of a base backup in tar archives.
 
 use anyhow::bail;
 use camino::Utf8Path;

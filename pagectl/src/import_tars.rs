@@ -1,4 +1,4 @@
-//! `pagectl import` of a base backup in tar archives, as `pg_basebackup -Ft` writes them.
+//! `pagectl import` of a base backup in tar archives, as written by `pg_basebackup -Ft`.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,12 +18,12 @@ const BASE: &str = "base.tar";
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// Whether `dir` holds such a backup.
+/// Whether `dir` contains such a backup.
 pub(crate) fn is_backup(dir: &Utf8Path) -> bool {
     dir.join(BASE).exists()
 }
 
-/// Makes a timeline of the archives in `dir`.
+/// Makes a timeline from the archives in `dir`.
 pub(crate) async fn import(
     store: &Store,
     tenant: TenantShardId,
@@ -68,7 +68,7 @@ async fn receive(
     Ok(())
 }
 
-/// What the main archive says of the backup's start and its tablespaces.
+/// Reads the backup's start and tablespaces from the main archive.
 fn read_start(path: &Utf8PathBuf) -> anyhow::Result<BackupStart> {
     let mut archive = tar::Archive::new(File::open(path).with_context(|| format!("cannot open {path}"))?);
     let (mut lsn, mut tablespaces) = (None, Vec::new());
@@ -94,13 +94,13 @@ fn read_start(path: &Utf8PathBuf) -> anyhow::Result<BackupStart> {
     }
 }
 
-/// `OID PATH`.
+/// Parses `OID PATH`.
 fn tablespace(line: &str) -> Option<BackupTablespace> {
     let (oid, path) = line.split_once(' ')?;
     Some(BackupTablespace { oid: oid.parse().ok()?, path: path.to_owned() })
 }
 
-/// The backup's end, as its manifest has it.
+/// Reads the backup's end from its manifest.
 fn read_end(path: &Utf8Path) -> anyhow::Result<Option<Lsn>> {
     if !path.exists() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `pagectl ingest`: WAL segment files from where the store stands to the end of the WAL.
+//! `pagectl ingest`: ingests WAL segment files from the end of the store's history to the end of the WAL.
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
@@ -41,7 +41,7 @@ pub(crate) async fn run(store: &Store, wal: &Utf8Path) -> anyhow::Result<()> {
     let began = env::clock::now();
     let run = Run { files: &files, version, segment_size, bar: output::byte_bar(files.bytes_from(at.last)) };
     let (progress, ended) = run.all(at.last, WalIntake::start(decoder, ingest)).await;
-    // What came before an error is whole: it is kept.
+    // Everything ingested before an error is consistent: it is kept.
     opened.timeline().flush(&store.ctx).await.context("cannot make the ingested WAL durable")?;
     run.bar.finish_and_clear();
     let (end, records) = (opened.timeline().last_record_lsn(), progress.records);
@@ -64,7 +64,7 @@ pub(crate) async fn run(store: &Store, wal: &Utf8Path) -> anyhow::Result<()> {
 }
 
 impl Run<'_> {
-    /// All records from `start` on. Returns why there are no more.
+    /// Ingests all records from `start` on. Returns the reason why there are no more.
     async fn all(&self, start: Lsn, intake: WalIntake) -> (Progress, anyhow::Result<String>) {
         let mut pieces = self.files.read(start);
         let (mut fed_to, mut unread) = (start, None);
@@ -99,7 +99,7 @@ impl Run<'_> {
         (progress, ended)
     }
 
-    /// Tells the end of the WAL from damage.
+    /// Distinguishes the end of the WAL from damage.
     fn end(&self, error: WalError) -> anyhow::Result<String> {
         let place = error.place().map_or_else(|| error.lsn(), |place| place.lsn);
         let may_be_end = matches!(

@@ -1,4 +1,4 @@
-//! `pagectl layer dump|verify`: layer files on their own.
+//! `pagectl layer dump|verify`: inspects single layer files.
 
 use camino::Utf8Path;
 use engine::tenant::storage_layer::LayerName;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::output;
 use crate::store::Store;
 
-/// Lists header, footer and every version.
+/// Lists header, footer and all versions.
 pub(crate) async fn dump(store: &Store, file: &Utf8Path) -> anyhow::Result<()> {
     let layer = LayerInspector::open(file).await?;
     let (header, footer) = (layer.header(), layer.footer());
@@ -49,7 +49,7 @@ async fn print_versions(layer: &LayerInspector) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks every byte, and that the file's name says the same as its header.
+/// Verifies every byte, and that the file's name agrees with its header.
 pub(crate) async fn verify(store: &Store, file: &Utf8Path) -> anyhow::Result<()> {
     let layer = LayerInspector::open(file).await?;
     let seen = layer.verify().await?;

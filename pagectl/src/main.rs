@@ -1,5 +1,5 @@
-//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers; and asks a
-//! running pageserver to do things.
+//! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers, and controls a
+//! running pageserver.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Memory of one layer serves the next, whichever threads work on them.
+/// jemalloc reuses the memory of one layer for the next, whichever threads work on them.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,4 +1,4 @@
-//! What people and programs get to see: log lines on stderr, results and a last line of summary on stdout.
+//! Output for people and programs: logs on stderr; results and a final summary line on stdout.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,23 +6,23 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
 
-/// Logs go to stderr; `RUST_LOG` chooses what, by default warnings and worse.
+/// Logs go to stderr; `RUST_LOG` is the filter, by default warnings and errors.
 pub(crate) fn init_logging() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
 }
 
-/// Prints a line. A reader that went away is no reason to fail.
+/// Prints a line. If the reader has gone away, that is not an error.
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
-/// Prints the result: as JSON if wanted, else the summary line.
+/// Prints the result: as JSON if requested, otherwise the summary line.
 pub(crate) fn finish(json: bool, value: &serde_json::Value, summary: impl Display) {
     if json { line(value) } else { line(summary) }
 }
 
-/// A bar over `total` bytes, hidden if stderr is no terminal.
+/// A progress bar over `total` bytes, hidden if stderr is not a terminal.
 pub(crate) fn byte_bar(total: u64) -> ProgressBar {
     const STYLE: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
     let bar = ProgressBar::new(total);

@@ -1,4 +1,4 @@
-//! Commands for a pageserver that runs: each is one or a few calls of its management interface.
+//! Commands for a running pageserver; each is one or a few calls of its management interface.
 
 mod attach;
 mod branch;
@@ -23,10 +23,10 @@ use crate::scrub::ScrubArgs;
 use connection::Remote;
 pub(crate) use connection::ServerArgs;
 
-/// What a running server is asked to do.
+/// Commands for a running server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RemoteCommand {
-    /// Take a copy of a running Postgres, and follow its WAL from then on.
+    /// Follow a running Postgres: copy it, then stream its WAL.
     Attach(attach::AttachArgs),
     /// Tenants: list, create, delete.
     Tenant {
@@ -38,7 +38,7 @@ pub(crate) enum RemoteCommand {
         #[command(subcommand)]
         command: TimelineCommand,
     },
-    /// Branches by their names: create, list, diff, delete.
+    /// Branches, by name: create, list, diff, delete.
     Branch {
         #[command(subcommand)]
         command: branch::BranchCommand,
@@ -47,20 +47,20 @@ pub(crate) enum RemoteCommand {
     Compute(compute::ComputeArgs),
     /// List the layers of a timeline, or draw them.
     Layers {
-        /// Write a picture to this file: keys across, LSNs up, a box for each layer.
+        /// Draw the layers to this SVG file: keys horizontally, LSNs vertically, one box per layer.
         #[arg(long, value_name = "FILE")]
         svg: Option<Utf8PathBuf>,
     },
-    /// Make everything durable that has arrived.
+    /// Make everything received so far durable.
     Checkpoint,
     /// Keep an LSN readable for a while.
     Lease {
-        /// The LSN.
+        /// The LSN to keep readable.
         lsn: Lsn,
     },
-    /// Find the last LSN whose commits are not after a moment.
+    /// Find the last LSN up to which no commit is later than a given time.
     LsnAt {
-        /// The moment, such as 2026-01-31T12:30:00Z.
+        /// The time, such as 2026-01-31T12:30:00Z.
         moment: String,
         /// Lease the LSN too.
         #[arg(long)]
@@ -72,12 +72,12 @@ pub(crate) enum RemoteCommand {
 pub(crate) enum TenantCommand {
     /// List all tenants.
     List,
-    /// Make a tenant without timelines.
+    /// Create a tenant without timelines.
     Create {
-        /// Its id; drawn if not given.
+        /// Its id; random if not given.
         id: Option<TenantId>,
     },
-    /// Remove a tenant with all that is stored of it.
+    /// Delete a tenant and everything stored for it.
     Delete {
         /// Its id.
         id: TenantShardId,
@@ -88,25 +88,25 @@ pub(crate) enum TenantCommand {
 pub(crate) enum TimelineCommand {
     /// List all timelines.
     List,
-    /// Show all that is known of a timeline.
+    /// Show everything known about a timeline.
     Info,
-    /// Make a branch of a timeline: at its end, an LSN, or a moment.
+    /// Branch off a timeline: at its end, at an LSN, or at a time.
     Branch {
-        /// The last LSN to have in common.
+        /// Branch at this LSN, the last one in common.
         #[arg(long, conflicts_with = "at_time")]
         at_lsn: Option<Lsn>,
-        /// The last commit to have in common is the last one up to this moment, such as 2026-01-31T12:30:00Z.
+        /// Branch at the last commit up to this time, such as 2026-01-31T12:30:00Z.
         #[arg(long, value_name = "MOMENT")]
         at_time: Option<String>,
-        /// The branch's id; drawn if not given.
+        /// The branch's id; random if not given.
         #[arg(long)]
         id: Option<TimelineId>,
     },
-    /// Remove a timeline with all that is stored of it.
+    /// Delete a timeline and everything stored for it.
     Delete,
 }
 
-/// Has the server scrub what it has stored.
+/// Asks the server to scrub its storage.
 pub(crate) fn run_scrub(common: &Common, server: &ServerArgs, args: &ScrubArgs) -> anyhow::Result<()> {
     scrub::run(&Remote::new(common, server)?, args)
 }

@@ -1,4 +1,4 @@
-//! `pagectl scrub`: verifies all that is stored, of a directory and its bucket, or of a running server.
+//! `pagectl scrub`: verifies everything stored, in a directory and its bucket or by a running server.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -17,28 +17,28 @@ use crate::output;
 use crate::store::Store;
 use crate::table::{table, text};
 
-/// How often progress is shown.
+/// Interval at which progress is shown.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// What to scrub, and what may be changed.
+/// What to scrub, and what to change.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ScrubArgs {
-    /// Ask the pageserver that runs (--server) to do it. Without this the directory must not be in use.
+    /// Ask the running pageserver (--server) to do it. Otherwise no server may be using the directory.
     #[arg(long)]
     pub(crate) running: bool,
     /// Repair local files from the bucket.
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Repair objects from good local files.
+    /// Repair objects in the bucket from good local files.
     #[arg(long)]
     pub(crate) repair_bucket: bool,
-    /// Remove files and objects that nothing names and that are older than --grace.
+    /// Remove files and objects that nothing references and that are older than --grace.
     #[arg(long)]
     pub(crate) delete_orphans: bool,
-    /// What is younger may be about to be named: it is no orphan.
+    /// Minimum age of an orphan; anything younger may be about to be referenced.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS", conflicts_with = "running")]
     grace: u64,
-    /// The bucket, if not the one that the directory's pageserver.toml names.
+    /// The bucket, if not the one in the directory's pageserver.toml.
     #[arg(long, value_name = "URL", conflicts_with = "running")]
     remote_storage: Option<String>,
 }
@@ -78,7 +78,7 @@ pub(crate) async fn run(store: &Store, args: &ScrubArgs) -> anyhow::Result<()> {
     finish(store.common.json, &reports)
 }
 
-/// Keeps pageservers from the directory, as they keep each other from it.
+/// Locks the directory against pageservers, as they lock it against each other.
 fn lock(workdir: &Utf8Path) -> anyhow::Result<Option<File>> {
     let path = workdir.join("pageserver.pid");
     let file = match File::open(&path) {
@@ -110,7 +110,7 @@ async fn with_bucket(conf: &'static PageServerConf, args: &ScrubArgs) -> anyhow:
     Ok(Box::leak(Box::new(PageServerConf { remote_storage, ..conf.clone() })))
 }
 
-/// Prints what was found, one line each, and fails if something remains.
+/// Prints the findings, one per line, and fails if any remains unrepaired.
 pub(crate) fn finish(as_json: bool, reports: &[Value]) -> anyhow::Result<()> {
     let findings: Vec<&Value> = reports.iter().filter_map(|report| report["findings"].as_array()).flatten().collect();
     let lost: Vec<&Value> = reports.iter().filter_map(|report| report["lost"].as_array()).flatten().collect();

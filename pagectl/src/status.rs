@@ -1,4 +1,4 @@
-//! `pagectl status`: what the store holds and how far it has come.
+//! `pagectl status`: what the store contains and how far its history reaches.
 
 use crate::output;
 use crate::store::Store;

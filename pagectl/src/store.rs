@@ -21,7 +21,7 @@ use virtual_file::{self, SyncMode};
 use crate::args::Common;
 use crate::target::{Found, TimelineRef, choose};
 
-/// Files that may be open at once.
+/// Maximum number of open files.
 const MAX_OPEN_FILES: usize = 4096;
 
 /// A store, not yet opened.
@@ -35,10 +35,10 @@ pub(crate) struct Store {
 pub(crate) type Opened = TimelineStore;
 
 impl Store {
-    /// Sets the process up for `common`. `checkpoint_distance` is the size of in-memory layers in bytes.
+    /// Initializes the process for `common`. `checkpoint_distance` is the size of in-memory layers in bytes.
     ///
     /// # Errors
-    /// If the working directory's settings are wrong, or the object storage that they name cannot be opened.
+    /// If the settings in the working directory are wrong, or the bucket that they name cannot be opened.
     pub(crate) async fn new(common: Common, checkpoint_distance: Option<u64>) -> anyhow::Result<Self> {
         let engine = common.io_engine.unwrap_or_else(virtual_file::io_engine_for_bench);
         virtual_file::init(MAX_OPEN_FILES, engine, common.io_mode, SyncMode::Sync);
@@ -52,13 +52,13 @@ impl Store {
             conf.remote_storage = opened.context("cannot open object storage (remote_storage)")?;
             conf.server = settings.known_identity(&camino::absolute_utf8(&common.workdir)?).await?;
         }
-        // One for the whole process, which lives as long as it does.
+        // Leaked once per process; it lives as long as the process.
         let conf = Box::leak(Box::new(conf));
         let ctx = RequestContext::new(TaskKind::DebugTool, DownloadBehavior::Error);
         Ok(Self { common, conf, ctx })
     }
 
-    /// Opens the timeline that the arguments name, or the only one.
+    /// Opens the timeline named by the arguments, or the only one.
     pub(crate) async fn open(&self) -> anyhow::Result<Opened> {
         let (tenant, timeline) = self.target().await?;
         let opened = Timeline::open(self.conf, tenant, timeline, &self.ctx).await;
@@ -81,8 +81,8 @@ impl Store {
     }
 }
 
-/// The settings of a pageserver with this working directory. Its object storage has what the directory lacks. A
-/// directory without settings is no pageserver's.
+/// The settings of the pageserver whose working directory this is, if any: its bucket has the data that the directory
+/// lacks.
 fn settings(workdir: &Utf8Path) -> anyhow::Result<Option<Settings>> {
     if !workdir.join(FILE_NAME).exists() {
         return Ok(None);
@@ -90,7 +90,7 @@ fn settings(workdir: &Utf8Path) -> anyhow::Result<Option<Settings>> {
     Ok(Some(Settings::load(workdir, &Overrides::from_environment())?.0))
 }
 
-/// The LSN asked for, or the last one. History must reach from below to above it.
+/// The requested LSN, or the last one. It must lie within the timeline's history.
 pub(crate) fn lsn_to_read(opened: &Opened, asked: Option<Lsn>) -> anyhow::Result<Lsn> {
     let info = opened.timeline().info();
     let lsn = asked.unwrap_or(info.last_record_lsn);
@@ -103,7 +103,7 @@ pub(crate) fn lsn_to_read(opened: &Opened, asked: Option<Lsn>) -> anyhow::Result
     Ok(lsn)
 }
 
-/// A relation that a person named by its tablespace's OID, and its size; it must exist at `lsn`.
+/// Looks up a relation given with its tablespace's OID, and its size. The relation must exist at `lsn`.
 pub(crate) async fn find_relation(opened: &Opened, rel: RelTag, lsn: Lsn) -> anyhow::Result<(RelTag, u32)> {
     let listing = Listing::new(opened, lsn);
     let spcnode = listing.tablespaces().await?.number(rel.spcnode)?;

@@ -1,8 +1,8 @@
-//! Rows and columns for people.
+//! Formatting of tables for people.
 
 use serde_json::Value;
 
-/// `rows` below `head`, each column as wide as it must be.
+/// Formats `rows` below `head`, each column as wide as necessary.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = head
         .iter()
@@ -19,7 +19,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     std::iter::once(line(head.to_vec())).chain(body).collect::<Vec<_>>().join("\n")
 }
 
-/// A member of an object as text; "-" for null and what is not there.
+/// A member of an object as text; "-" if it is null or missing.
 pub(crate) fn text(value: &Value, name: &str) -> String {
     match &value[name] {
         Value::Null => "-".to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn text(value: &Value, name: &str) -> String {
     }
 }
 
-/// A number of bytes for people.
+/// A number of bytes in human-readable form.
 pub(super) fn bytes(value: &Value, name: &str) -> String {
     value[name].as_u64().map_or_else(|| "-".to_owned(), |bytes| indicatif::HumanBytes(bytes).to_string())
 }

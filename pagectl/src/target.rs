@@ -1,4 +1,4 @@
-//! Which timeline a command is about.
+//! The choice of the timeline that a command is about.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,15 +8,15 @@ use anyhow::bail;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-/// Timelines that a message lists.
+/// Maximum number of timelines listed in a message.
 const LISTED: usize = 8;
 
-/// A timeline as a person names it.
+/// A reference to a timeline, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TimelineRef {
     /// By its id.
     Id(TimelineId),
-    /// By its branch's name, which is never an id.
+    /// By its branch's name, which never looks like an id.
     Name(String),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for TimelineRef {
 }
 
 impl TimelineRef {
-    /// The id that a timeline is to get which is yet to be made.
+    /// The id for a timeline that is yet to be created.
     pub(crate) fn of_new(&self) -> anyhow::Result<TimelineId> {
         match self {
             TimelineRef::Id(id) => Ok(*id),
@@ -48,7 +48,7 @@ impl TimelineRef {
     }
 }
 
-/// A timeline that there is.
+/// An existing timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) tenant: TenantShardId,
@@ -74,8 +74,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// Which of `all` is meant by what the arguments name: one, or an error that says how to name it. `place` is who has
-/// them.
+/// Chooses the one of `all` that the arguments name; the error for none or several explains how to name it. `place`
+/// is where they were found.
 pub(crate) fn choose(
     mut all: Vec<Found>,
     tenant: Option<TenantShardId>,

@@ -1,4 +1,4 @@
-//! `pagectl verify`: every page of every relation, fork and SLRU against the files of a stopped server.
+//! `pagectl verify`: compares every page of every relation, fork and SLRU with the files of a stopped server.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ pub(crate) struct VerifyArgs {
     /// The data directory.
     #[arg(long)]
     pgdata: Utf8PathBuf,
-    /// Compare as of this LSN; the last one if not given.
+    /// Compare as of this LSN; defaults to the last one.
     #[arg(long)]
     lsn: Option<Lsn>,
-    /// Name so many differences; all are counted.
+    /// Maximum number of differences to list; all are counted.
     #[arg(long, value_name = "N", default_value_t = 50)]
     max_differences: usize,
 }

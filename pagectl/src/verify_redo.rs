@@ -1,4 +1,5 @@
-//! `pagectl verify-redo`: redo against the images that a server with `wal_consistency_checking = all` writes to WAL.
+//! `pagectl verify-redo`: checks redo against the page images that a server with `wal_consistency_checking = all`
+//! writes to its WAL.
 
 use anyhow::bail;
 use camino::Utf8PathBuf;
@@ -11,21 +12,21 @@ use crate::output;
 /// Arguments of the command.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyRedoArgs {
-    /// Data directory of the stopped server before the first record: a copy.
+    /// Copy of the data directory of the stopped server, from before the first record.
     #[arg(long)]
     base: Utf8PathBuf,
-    /// Directory with the WAL segment files written since.
+    /// Directory with the WAL segment files written since then.
     #[arg(long)]
     wal: Utf8PathBuf,
-    /// Data directory of the stopped server after the last record, to be compared with all pages in the end.
+    /// Data directory of the stopped server after the last record; all pages are compared with it at the end.
     #[arg(long = "final")]
     last: Option<Utf8PathBuf>,
-    /// Also replay damaged copies of one of so many records: they may fail, but must leave the page as it was.
+    /// Also replay damaged copies of one in this many records: replay may fail, but must leave the page unchanged.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     damage_every: Option<u64>,
 }
 
-/// A bar that appears once it is known how long it is.
+/// A progress bar that appears once its length is known.
 struct Bar(Option<ProgressBar>);
 
 impl Progress for Bar {

@@ -1,11 +1,12 @@
-//! Attaching a live server: from a connection string to a timeline that follows it.
+//! Starting to follow a live server: from a connection string to a timeline that streams the server's WAL.
 //!
-//! In the background: checks, a physical slot that keeps the WAL from now on, a base backup straight into image layers,
-//! the timeline, its WAL receiver. If any of it fails or is cancelled, the slot and all that was written are removed.
+//! The work runs in the background: checks, a physical slot that retains the WAL from now on, a base backup written
+//! directly into image layers, the timeline, its WAL receiver. If any step fails or is cancelled, the slot and
+//! everything written are removed.
 //!
-//! If the process ends in the middle, its next start removes the files. The slot stays, and keeps WAL on the server:
-//! the same attach again (with the same timeline id, if the slot's name was not given) drops it and begins anew. A slot
-//! with a name that somebody gave is never taken over: drop it by hand.
+//! If the process dies in the middle, its next start removes the files. The slot remains and keeps retaining WAL on
+//! the server: a repeated request (with the same timeline id, if the slot's name was not given) drops it and starts
+//! over. A slot whose name was given is never taken over: drop it by hand.
 
 mod checks;
 mod error;
@@ -28,22 +29,22 @@ use job::Job;
 use status::StatusCell;
 pub use status::{AttachPhase, AttachStatus};
 
-/// Which server, and what it is to be called.
+/// Which server to follow, and the ids of the new timeline.
 #[derive(Clone)]
 pub struct AttachRequest {
     /// Connection string of the server.
     pub connstr: String,
-    /// Tenant; a new one if not given.
+    /// Tenant; by default a new one.
     pub tenant_id: Option<TenantId>,
-    /// Timeline, which must not exist; a new one if not given.
+    /// Timeline, which must not exist; by default a new one.
     pub timeline_id: Option<TimelineId>,
-    /// Name of the replication slot to be made, which must not exist; `pageserver_<timeline>` if not given.
+    /// Name of the replication slot to create, which must not exist; `pageserver_<timeline>` by default.
     pub slot: Option<String>,
 }
 
 type Id = (TenantShardId, TimelineId);
 
-/// Attaches servers. Cheap to clone.
+/// Starts to follow servers. Cheap to clone.
 #[derive(Clone)]
 pub struct Attacher {
     inner: Arc<Inner>,
@@ -62,17 +63,17 @@ struct Started {
 }
 
 impl Attacher {
-    /// Timelines go to `manager`, and their WAL comes through `receivers`.
+    /// Adds timelines to `manager`, and receives their WAL through `receivers`.
     pub fn new(manager: TenantManager, receivers: WalReceivers) -> Self {
         let (jobs, cancel) = Default::default();
         Self { inner: Arc::new(Inner { manager, receivers, jobs, cancel }) }
     }
 
-    /// Begins to attach a server; see [`Attacher::status`] for how it goes.
+    /// Starts to follow a server; [`Attacher::status`] returns the progress.
     ///
     /// # Errors
-    /// [`ManageError::Storage`] of kind `Invalid` if the request makes no sense; [`ManageError::Conflict`] if the
-    /// timeline exists or is being attached.
+    /// [`ManageError::Storage`] of kind `Invalid` if the request is invalid; [`ManageError::Conflict`] if the
+    /// timeline exists or its base backup is in progress.
     pub fn start(&self, request: AttachRequest) -> Result<(TenantShardId, TimelineId), ManageError> {
         let tenant = TenantShardId::unsharded(request.tenant_id.unwrap_or_else(TenantId::generate));
         let timeline = request.timeline_id.unwrap_or_else(TimelineId::generate);
@@ -102,12 +103,12 @@ impl Attacher {
         Ok((tenant, timeline))
     }
 
-    /// How an attach goes or went, since the process started.
+    /// The progress or outcome of a request, if it was made since the process started.
     pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<AttachStatus> {
         Some(self.inner.jobs.lock().get(&(tenant, timeline))?.job.status.read())
     }
 
-    /// Ends an attach that is under way, and waits until what it made is removed. One that is done stays.
+    /// Cancels the work on a timeline, and waits until everything it created is removed. A completed timeline stays.
     pub async fn cancel(&self, tenant: TenantShardId, timeline: TimelineId) {
         let task = self.inner.jobs.lock().get_mut(&(tenant, timeline)).and_then(|started| {
             started.job.cancel.cancel();
@@ -116,7 +117,7 @@ impl Attacher {
         finish(task).await;
     }
 
-    /// Ends all.
+    /// Cancels everything.
     pub async fn shutdown(&self) {
         self.inner.cancel.cancel();
         let tasks: Vec<_> = self.inner.jobs.lock().values_mut().map(|started| started.task.take()).collect();
@@ -135,7 +136,7 @@ async fn finish(task: Option<JoinHandle<()>>) {
     }
 }
 
-/// The connection string may hold a password.
+/// Hides the connection string, which may contain a password.
 impl std::fmt::Debug for AttachRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { connstr: _, tenant_id, timeline_id, slot } = self;

@@ -1,10 +1,10 @@
-//! Who may do what: bearer tokens for the management interface and the page service.
+//! Access control: bearer tokens for the management interface and the page service.
 //!
-//! A token is a JWT signed with Ed25519 (`alg` "EdDSA", RFC 8037). Its claim `scope` says what it is good for:
-//! `pageserverapi` for everything, `tenant` for the tenant that the claim `tenant_id` names, `tenant_admin` for that
-//! tenant's removal, too. Tokens of any other scope are meant for other services and refused. Refusals that a client
-//! sees are constant texts, and tokens are never logged. What is allowed, is so for as long as the token is good:
-//! [`Grant::ended`] tells when it is not any more.
+//! A token is a JWT signed with Ed25519 (`alg` "EdDSA", RFC 8037). Its claim `scope` determines what it permits:
+//! `pageserverapi` everything, `tenant` access to the tenant in the claim `tenant_id`, `tenant_admin` also the
+//! removal of that tenant. Tokens of any other scope are meant for other services and refused. Refusals shown to
+//! clients are constant texts, and tokens are never logged. A permission lasts only as long as its token is valid:
+//! [`Grant::ended`] completes when it no longer is.
 
 mod error;
 mod grant;
@@ -21,7 +21,7 @@ pub use grant::Grant;
 pub use keys::{KeyError, KeyRing};
 pub use permission::Permission;
 
-/// How callers of one port prove who they are. Cheap to clone; clones see reloaded keys.
+/// How callers of one port authenticate. Cheap to clone; clones see reloaded keys.
 #[derive(Clone, Debug)]
 pub struct Auth {
     keys: Option<Arc<KeyRing>>,
@@ -33,7 +33,7 @@ impl Auth {
         Self { keys: None }
     }
 
-    /// Callers need a token that one of `keys` has signed.
+    /// Callers need a token signed by one of `keys`.
     pub fn jwt(keys: Arc<KeyRing>) -> Self {
         Self { keys: Some(keys) }
     }
@@ -46,7 +46,7 @@ impl Auth {
     /// What the bearer of `token` may do.
     ///
     /// # Errors
-    /// [`AuthError::Missing`] if a token is required and there is none, [`AuthError::Invalid`] if it is not good.
+    /// [`AuthError::Missing`] if a token is required and there is none, [`AuthError::Invalid`] if it is not valid.
     pub fn check(&self, token: Option<&str>) -> Result<Grant, AuthError> {
         let Some(keys) = &self.keys else { return Ok(Grant::trusted()) };
         let token = token.ok_or(AuthError::Missing)?;

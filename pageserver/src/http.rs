@@ -1,8 +1,8 @@
-//! The management interface: HTTP/JSON under `/v1`, with an OpenAPI document made from the handlers themselves, and
+//! The management interface: HTTP/JSON under `/v1`, with an OpenAPI document generated from the handlers, and
 //! Prometheus metrics.
 //!
-//! A request passes [`guard`] first: who asks, may he, does he ask for anything that would be ignored. Handlers are
-//! thin: they call the engine and put what it answers into the shapes of [`models`].
+//! Each request passes [`guard`] first, which checks the caller's identity and permission, and that no parameter
+//! would be ignored. Handlers are thin: they call the engine and convert its results to the types in [`models`].
 
 mod access;
 mod app;
@@ -48,24 +48,24 @@ use scrubs::Scrubs;
 
 pub use sources::Sources;
 
-/// Bodies larger than this are refused.
+/// Larger bodies are refused.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// How the port is served.
+/// Options of the management interface.
 pub struct HttpOptions {
-    /// Who may do what.
+    /// Authentication of callers.
     pub auth: Auth,
-    /// The keys that `reload_auth_validation_keys` reads again, if there are any.
+    /// The keys that `reload_auth_validation_keys` reloads, if any.
     pub keys: Option<Arc<KeyRing>>,
-    /// If set, only TLS is spoken. Its protocols should be `http/1.1`.
+    /// If set, only TLS connections are served. Its ALPN protocols should be `http/1.1`.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Requests beyond this number, but for probes, wait.
+    /// Maximum number of concurrent requests; further ones wait, except probes.
     pub max_connections: usize,
     /// Requests that take longer are answered with 408.
     pub request_timeout: Duration,
 }
 
-/// Serves the management interface on `listener` until `cancel`; then requests in progress are finished first.
+/// Serves the management interface on `listener` until `cancel`, then lets requests in progress finish.
 pub async fn serve(
     listener: TcpListener,
     options: HttpOptions,

@@ -1,7 +1,8 @@
-//! The server around the engine: its ports and who may use them, settings, and what follows live Postgres servers.
+//! The server around the engine: its ports and their access control, settings, and receivers that follow live
+//! Postgres servers.
 //!
-//! `docs/architecture.md` is the map of the crates and modules, and of their ranks. What benchmarks of write paths
-//! name by this crate's paths is in the engine and its I/O, and stays reachable here.
+//! `docs/architecture.md` describes the crates and modules, and their ranks. The engine modules that benchmarks of
+//! write paths access under this crate's name are re-exported here.
 #![forbid(unsafe_code)]
 
 pub mod attach;

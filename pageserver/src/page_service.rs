@@ -1,9 +1,9 @@
-//! The port that computes talk to: pages, sizes, base backups and leases, by the Postgres protocol.
+//! The port that computes talk to: pages, sizes, base backups and leases over the Postgres protocol.
 //!
-//! * [`command`]: what can be asked for; [`connection`]: one client.
-//! * [`stream`]: requests for pages, folded into batches ([`batch`]) and answered ([`serve`], [`pages`]).
-//! * [`lsn`]: as of when a request is answered; [`rel_sizes`]: sizes that are known.
-//! * [`backup`]: base backups on their way out.
+//! * [`command`]: the commands; [`connection`]: one client.
+//! * [`stream`]: requests for pages, grouped into batches ([`batch`]) and answered ([`serve`], [`pages`]).
+//! * [`lsn`]: the LSN at which a request is answered; [`rel_sizes`]: cached sizes.
+//! * [`backup`]: sending base backups.
 
 mod auth;
 mod backup;
@@ -37,7 +37,7 @@ use crate::auth::Auth;
 use crate::places::Places;
 use engine::tenant::manager::TenantManager;
 
-/// After a failed accept: most often file descriptors have run out.
+/// Pause after a failed accept, most often caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves computes. Cheap to clone.
@@ -54,7 +54,8 @@ impl PageService {
         Self { shared: Arc::new(Shared { manager, auth, settings, sizes, places }) }
     }
 
-    /// Accepts clients until `cancel`, then tells them that the server shuts down, and waits until they are gone.
+    /// Accepts clients until `cancel`, then tells them that the server is shutting down, and waits until they are
+    /// gone.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
         let tasks = TaskTracker::new();
         loop {
@@ -65,7 +66,7 @@ impl PageService {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    // Without it answers are held back for more of them.
+                    // Without it answers would be delayed to be sent together with later ones.
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%peer, "client is gone already: {error}");
                         continue;
@@ -84,7 +85,7 @@ impl PageService {
         tasks.wait().await;
     }
 
-    /// Serves one client on any stream, from its first byte to its last.
+    /// Serves one client on any stream.
     async fn connection(self, stream: BoxStream, peer: SocketAddr, cancel: CancellationToken) {
         let place = self.shared.places.enter(peer.ip());
         connection::run(&self.shared, stream, &peer.to_string(), &place, &cancel).await;

@@ -1,9 +1,10 @@
-//! Places of a port's connections: how many there are, whose turn it is to work, and who gives way.
+//! Places for the connections of a port: how many there are, whose turn it is to work, and which connection gives
+//! way.
 //!
-//! Whoever connects gets a place at once: nobody can tell yet what he wants. If all are taken, a connection that does
-//! nothing gives way to him, one of the peer that has most of those. So connections that never say anything, from
-//! wherever and however many, take nothing away from others. Work has places of its own, of which idle connections hold
-//! none; probes have theirs apart from all other work, so that they are answered however busy the port is.
+//! Every new connection gets a place at once, because nobody can tell yet what it wants. If all places are taken, a
+//! connection that is not working gives way, one of the peer that has most of those. So connections that never send
+//! anything, however many and from wherever, take nothing away from others. Work has its own limit, against which
+//! idle connections do not count; probes have a separate one, so that they are answered however busy the port is.
 
 #[cfg(test)]
 mod tests;
@@ -16,17 +17,17 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Connections beyond those that work, at most: new ones, idle ones, and those that wait for their turn.
+/// Maximum number of connections beyond those that work: new ones, idle ones, and those that wait for their turn.
 const SPARE: usize = 64;
-/// Probes that are answered at the same time.
+/// Maximum number of probes answered concurrently.
 const PROBES: usize = 8;
 
-/// What a connection does when it does something.
+/// Kinds of work of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// What the port is for.
+    /// The port's actual purpose.
     Usual,
-    /// Asking whether the server is well.
+    /// A health probe.
     Probe,
 }
 
@@ -36,7 +37,7 @@ pub struct Places(Arc<Shared>);
 
 struct Shared {
     table: Mutex<Table>,
-    /// Most that do usual work at once.
+    /// Maximum number of connections doing usual work at once.
     limit: usize,
 }
 
@@ -49,10 +50,10 @@ struct Table {
 struct Entry {
     peer: IpAddr,
     state: State,
-    /// Since when, in order.
+    /// When it entered its state, as a sequence number.
     since: u64,
     gives_way: CancellationToken,
-    /// Told when it waits no more.
+    /// Notified when its turn comes.
     turn: Arc<Notify>,
 }
 
@@ -60,19 +61,19 @@ struct Entry {
 enum State {
     /// It has done nothing yet.
     New,
-    /// It has done something, and may go on.
+    /// It has worked before, and is not working now.
     Idle,
     Waiting(Work),
     Working(Work),
 }
 
 impl Places {
-    /// Places for `limit` connections that work, and some more for others.
+    /// Places for `limit` working connections, and some more for others.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Shared { table: Mutex::default(), limit }))
     }
 
-    /// A place for a new connection.
+    /// Gives a new connection its place.
     pub fn enter(&self, peer: IpAddr) -> Place {
         let mut table = self.0.table.lock();
         if table.entries.len() >= self.0.limit.saturating_add(SPARE) {
@@ -93,7 +94,8 @@ impl Places {
         }
     }
 
-    /// Lets those work for whom there is room now: first those whose peers do least, among them who waits longest.
+    /// Grants turns as far as there is room: first to connections of the peers that work least, among those to the
+    /// one that has waited longest.
     fn let_work(&self, table: &mut Table, work: Work) {
         while table.count(State::Working(work)) < self.capacity(work) {
             let mut busy: HashMap<IpAddr, usize> = HashMap::new();
@@ -126,9 +128,9 @@ impl Table {
         self.entries.values().filter(|entry| entry.state == state).count()
     }
 
-    /// Takes the place of a connection that does not work: of the peer with most of them; one that has never done
-    /// anything before one that has, and that before one that waits for its turn; the one that is so for longest, but
-    /// of those that wait the last, who is farthest from his turn.
+    /// Evicts one connection that is not working, of the peer with most of those: new connections before idle ones,
+    /// and these before waiting ones; among new or idle ones the oldest, among waiting ones the newest, since it is
+    /// farthest from its turn.
     fn make_room(&mut self) {
         let free = |entry: &Entry| !matches!(entry.state, State::Working(_));
         let mut by_peer: HashMap<IpAddr, usize> = HashMap::new();
@@ -151,7 +153,7 @@ impl Table {
     }
 }
 
-/// Who shares a fate: in IPv6 everybody has a network of his own, and may call from any address in it.
+/// The unit in which peers are counted: an IPv6 client usually has a whole network and may use any address in it.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -159,7 +161,7 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection's place, which it leaves by being dropped.
+/// A connection's place, released when dropped.
 pub struct Place {
     places: Places,
     number: u64,
@@ -167,16 +169,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// Ends when the connection must give way to another one.
+    /// Completes when the connection must give way to another one.
     pub async fn gives_way(&self) {
         self.gives_way.cancelled().await;
     }
 
-    /// Waits for the connection's turn. It works until what this gives is dropped. A connection does one thing at a
-    /// time.
+    /// Waits for the connection's turn, which lasts until the returned guard is dropped. A connection does one thing
+    /// at a time.
     pub async fn begin(&self, work: Work) -> Working<'_> {
         let turn = Arc::new(Notify::new());
-        // Whoever does not wait for his turn any more must not be given one.
+        // Created before waiting, so that giving up withdraws the request for a turn.
         let working = Working { place: self, work };
         {
             let mut table = self.places.0.table.lock();
@@ -190,7 +192,7 @@ impl Place {
         working
     }
 
-    /// Takes the connection's turn if there is one now.
+    /// Takes a turn if there is room now.
     pub fn try_begin(&self, work: Work) -> Option<Working<'_>> {
         let mut table = self.places.0.table.lock();
         let room = table.count(State::Working(work)) < self.places.capacity(work);
@@ -212,7 +214,7 @@ impl Drop for Place {
     }
 }
 
-/// A connection's turn, or its wish for one.
+/// A connection's turn, or its request for one.
 pub struct Working<'a> {
     place: &'a Place,
     work: Work,

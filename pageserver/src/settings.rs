@@ -1,7 +1,7 @@
-//! Settings of the process: `pageserver.toml`, then the environment, then flags; the later one wins.
+//! Settings of the process: `pageserver.toml`, then the environment, then flags; the later ones take precedence.
 //!
-//! [`KEYS`] is the one table of all keys: the commented file that `pageserver init` writes and the table in
-//! `docs/configuration.md` come from it. Keys that nobody knows are refused, with the nearest one that exists.
+//! [`KEYS`] is the single table of all keys, from which both the commented file of `pageserver init` and the table in
+//! `docs/configuration.md` are generated. Unknown keys are refused with a suggestion of the nearest known one.
 
 mod identity;
 mod keys;
@@ -26,7 +26,7 @@ pub use value::{AuthType, IoEngineChoice, LogFormat};
 
 /// Name of the file in the working directory.
 pub const FILE_NAME: &str = "pageserver.toml";
-/// What the names of environment variables begin with, before the key in capitals.
+/// Prefix of the environment variables, followed by the key in capitals.
 pub const ENV_PREFIX: &str = "PAGESERVER_";
 
 /// One port of the process.
@@ -39,7 +39,7 @@ pub enum Port {
 }
 
 impl Settings {
-    /// What the engine needs to know, with `workdir` as its directory.
+    /// The engine's configuration, with `workdir` as its directory.
     pub fn engine_conf(&self, workdir: Utf8PathBuf) -> PageServerConf {
         let mut conf = PageServerConf::dummy_conf(workdir);
         conf.page_cache_size = self.page_cache_size.get();
@@ -65,10 +65,10 @@ impl Settings {
         conf
     }
 
-    /// The store that holds everything in the end, as the settings describe it.
+    /// The bucket, as described by the settings.
     ///
     /// # Errors
-    /// If `remote_storage` is no URL of a store, which is refused when settings are read.
+    /// If `remote_storage` is not the URL of a bucket; such values are already refused when settings are read.
     pub fn store(&self, workdir: &Utf8Path) -> Result<StoreSettings, String> {
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let url = RemoteUrl::parse(&self.remote_storage)?.below(workdir);
@@ -96,17 +96,17 @@ impl Settings {
         })
     }
 
-    /// The path of a file that a setting names: relative ones are below the working directory.
+    /// The path of a file named by a setting; relative paths are below the working directory.
     pub fn path(workdir: &Utf8Path, setting: &Utf8Path) -> Utf8PathBuf {
         workdir.join(setting)
     }
 
-    /// Whether `addr`, which the process is about to listen on, is safe with the authentication and the encryption that
-    /// are set. If it is not, but wanted so, this gives what to warn of.
+    /// Checks whether listening on `addr` is safe with the configured authentication and encryption. If it is unsafe
+    /// but explicitly permitted, returns a warning.
     ///
     /// # Errors
-    /// If others than this machine could reach a port that asks nobody who he is, or gets to know it by tokens that go
-    /// over the network in the clear, and no setting says that this is wanted.
+    /// If other machines could reach a port that requires no authentication, or whose tokens would cross the network
+    /// in the clear, and no setting permits this.
     pub fn check_exposure(&self, port: Port, addr: SocketAddr) -> Result<Option<String>, String> {
         let (key, auth_key, auth) = match port {
             Port::Pg => ("listen_pg_addr", "pg_auth_type", self.pg_auth_type),

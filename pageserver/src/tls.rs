@@ -1,4 +1,4 @@
-//! The server's certificate, for both ports; read again on request.
+//! The server's certificate for both ports, reloaded on request.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 /// Why TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is missing, unreadable, or not PEM with what it should have.
+    /// A file is missing, unreadable, or not PEM with the expected contents.
     #[error("cannot read {what} from {path}: {reason}")]
     File {
         /// Certificate or key.
@@ -24,14 +24,14 @@ pub enum TlsError {
         /// What is wrong.
         reason: String,
     },
-    /// Certificate and key do not go together, or cannot be used.
+    /// Certificate and key do not match, or cannot be used.
     #[error("cannot use the certificate in {cert} with the key in {key}: {source}")]
     Unusable {
         /// The certificate's file.
         cert: Utf8PathBuf,
         /// The key's file.
         key: Utf8PathBuf,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
 }
@@ -48,22 +48,22 @@ impl Certificate {
     /// Reads both PEM files.
     ///
     /// # Errors
-    /// If one cannot be read, or they do not go together.
+    /// If one cannot be read, or they do not match.
     pub fn load(cert: Utf8PathBuf, key: Utf8PathBuf) -> Result<Self, TlsError> {
         let current = RwLock::new(read(&cert, &key)?);
         Ok(Self { cert, key, current })
     }
 
-    /// Reads both files again; later connections use what they hold now. On error the present ones stay.
+    /// Reloads both files, for later connections. On error the present certificate stays in use.
     ///
     /// # Errors
-    /// As [`Certificate::load`].
+    /// Same as [`Certificate::load`].
     pub fn reload(&self) -> Result<(), TlsError> {
         *self.current.write() = read(&self.cert, &self.key)?;
         Ok(())
     }
 
-    /// How a port is to do TLS (1.2 or 1.3) with this certificate; `alpn` are the protocols it may speak inside.
+    /// TLS configuration (1.2 or 1.3) of a port with this certificate; `alpn` lists the protocols it may negotiate.
     ///
     /// # Errors
     /// If the library refuses its own defaults.

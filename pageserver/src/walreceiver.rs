@@ -1,10 +1,10 @@
 //! Follows live servers: one task for each timeline that has a stored WAL source.
 //!
-//! A session connects, checks that the server's history is the one stored, and asks for the WAL behind the last record.
-//! Reading the socket and taking in what came are separate tasks with a bounded queue between them: while the intake is
-//! slow the socket is not read, and TCP holds the server back. The server is told `write` (received), `apply` (readers
-//! see it) and `flush` (durable here, or with a bucket there: its slot keeps what is above). When a session fails, the
-//! next one starts anew from the last record that is stored.
+//! A session connects, checks that the server's history is the stored one, and requests the WAL after the last
+//! record. Reading the socket and the intake are separate tasks with a bounded queue between them: while the intake
+//! is slow the socket is not read, and TCP throttles the server. The server is told the LSNs `write` (received),
+//! `apply` (visible to readers) and `flush` (durable here, or, if there is a bucket, in the bucket: the server's slot
+//! retains the WAL from there on). When a session fails, the next one starts over from the last stored record.
 
 mod backoff;
 mod failure;
@@ -43,11 +43,11 @@ pub use status::{WalReceiverState, WalReceiverStatus};
 pub use stored::branch_name;
 pub use writer::{NewWriter, Writer};
 
-/// While somebody must do something, it is looked again this often.
+/// Retry interval for errors that need human intervention.
 const WRONG_PERIOD: Duration = Duration::from_secs(60);
-/// How long the bucket is asked who owns the tenant, after a session was ended.
+/// Time limit for asking the bucket who owns the tenant, after a session was terminated.
 const OWNER_LOOK: Duration = Duration::from_secs(2);
-/// How often it is looked whether every timeline that has a source is followed.
+/// Interval of the check that every timeline with a source is followed.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
 /// The receivers of all timelines. Cheap to clone.
@@ -61,11 +61,11 @@ type Id = (TenantShardId, TimelineId);
 struct Inner {
     manager: TenantManager,
     running: Mutex<HashMap<Id, Running>>,
-    /// Those that were stopped, until they are started again.
+    /// Timelines whose receivers were stopped, until they are started again.
     halted: Mutex<HashSet<Id>>,
-    /// Those whose source makes no sense.
+    /// Timelines whose source is invalid.
     unfit: Mutex<HashMap<Id, WalReceiverStatus>>,
-    /// Held while it changes who writes a timeline.
+    /// Held while the writer of a timeline is changed.
     writers: tokio::sync::Mutex<()>,
     cancel: CancellationToken,
 }
@@ -76,14 +76,14 @@ struct Running {
 }
 
 impl WalReceivers {
-    /// None runs yet.
+    /// Creates an empty set of receivers.
     pub fn new(manager: TenantManager) -> Self {
         let (running, halted, unfit, writers, cancel) = Default::default();
         Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, cancel }) }
     }
 
-    /// Starts those of all timelines with a stored WAL source, and from then on those of timelines that come later,
-    /// from wherever: one that should follow a server does, or says why not.
+    /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that
+    /// appear later, from wherever: a timeline that should follow a server does, or reports why not.
     pub async fn start_all(&self) {
         self.start_missing(&self.inner.manager.tenants()).await;
         env::spawn::vital("look after WAL receivers", self.clone().look_after());
@@ -99,14 +99,14 @@ impl WalReceivers {
         }
     }
 
-    /// Starts those of all timelines of a tenant with a stored WAL source, also those that were stopped.
+    /// Starts the receivers of all timelines of a tenant with a stored WAL source, including those that were stopped.
     pub async fn start_tenant(&self, tenant: TenantShardId) {
         self.inner.halted.lock().retain(|(halted, _)| *halted != tenant);
         self.start_missing(&[tenant]).await;
     }
 
     async fn start_missing(&self, tenants: &[TenantShardId]) {
-        // Who changes who writes a timeline stops its receiver meanwhile.
+        // A change of a timeline's writer stops its receiver temporarily.
         let _changing = self.inner.writers.lock().await;
         for timeline in tenants.iter().flat_map(|tenant| self.inner.manager.timelines(*tenant).unwrap_or_default()) {
             let id = (timeline.tenant_shard_id(), timeline.timeline_id());
@@ -124,7 +124,7 @@ impl WalReceivers {
     fn is_running(&self, timeline: &Timeline) -> bool {
         let running = self.inner.running.lock();
         let known = running.get(&(timeline.tenant_shard_id(), timeline.timeline_id()));
-        // It may have been closed and opened since.
+        // It may have been closed and reopened since.
         known.is_some_and(|known| known.receiver.timeline.instance() == timeline.instance())
     }
 
@@ -135,7 +135,7 @@ impl WalReceivers {
         }
     }
 
-    /// Starts the receiver of `timeline`, in place of one that may be running.
+    /// Starts the receiver of `timeline`, replacing a running one.
     pub async fn start(&self, timeline: Timeline, source: WalSource) {
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
         self.halt(id).await;
@@ -154,7 +154,7 @@ impl WalReceivers {
         self.inner.running.lock().insert(id, Running { receiver, task });
     }
 
-    /// How far the receiver of a timeline is, `None` if it should have none.
+    /// Status of a timeline's receiver; `None` if the timeline should have none.
     pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<WalReceiverStatus> {
         let running = self.inner.running.lock();
         let Some(Running { receiver, .. }) = running.get(&(tenant, timeline)) else {
@@ -163,8 +163,8 @@ impl WalReceivers {
         Some(receiver.status.read(&receiver.timeline))
     }
 
-    /// Stops the receiver of a timeline until it is started again. All that has arrived is visible and, as far as the
-    /// disk permits, durable.
+    /// Stops the receiver of a timeline until it is started again. Everything received is then visible and, as far as
+    /// the disk permits, durable.
     pub async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) {
         self.inner.halted.lock().insert((tenant, timeline));
         self.halt((tenant, timeline)).await;
@@ -178,7 +178,7 @@ impl WalReceivers {
         }
     }
 
-    /// Stops all.
+    /// Stops all receivers.
     pub async fn shutdown(&self) {
         self.inner.cancel.cancel();
         let all = std::mem::take(&mut *self.inner.running.lock());
@@ -195,7 +195,7 @@ async fn finish(task: JoinHandle<()>) {
     }
 }
 
-/// Session after session.
+/// Runs one session after another.
 async fn run(receiver: Arc<Receiver>) {
     let mut backoff = Backoff::new();
     let mut last_error = String::new();
@@ -222,16 +222,16 @@ async fn run(receiver: Arc<Receiver>) {
     receiver.status.update(|status| status.state = WalReceiverState::Stopped);
 }
 
-/// Somebody has ended the session: it may be a server that has taken the tenant over, and this one shall not take the
-/// slot from it again.
+/// Someone has terminated the session. It may have been a server that has taken the tenant over; this one must not
+/// take the slot back from it.
 async fn look_for_a_new_owner(timeline: &Timeline) {
     if let Some(remote) = timeline.remote() {
-        // A bucket that does not answer keeps no WAL waiting.
+        // A bucket that does not answer must not delay WAL.
         let _ = env::clock::timeout(OWNER_LOOK, remote.look()).await;
     }
 }
 
-/// When to try again, `None` for never. An error is logged once, however often it comes.
+/// When to retry; `None` for never. A repeated error is logged only once.
 fn after(
     receiver: &Receiver,
     ended: Result<Ended, Failure>,
@@ -252,7 +252,7 @@ fn after(
     let (error, remedy) = (failure.to_string(), failure.remedy());
     if error != *last_error {
         match remedy {
-            // Computes are followed before they answer, and come and go.
+            // Computes are followed before they accept connections, and come and go.
             Remedy::Retry if receiver.source.writer().is_some() => {
                 tracing::info!(%timeline, "WAL of a compute does not come, will try again: {error}");
             }

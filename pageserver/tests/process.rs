@@ -1,4 +1,4 @@
-//! The program from outside: its arguments, its one instance a directory, its signals.
+//! The program from outside: its arguments, one instance per directory, its signals.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A directory that `init` has made, with ports that are free.
+/// A directory created by `init`, with free ports.
 fn workdir() -> Utf8TempDir {
     let dir = camino_tempfile::tempdir().unwrap();
     let ports = ["-c", "listen_pg_addr=127.0.0.1:0", "-c", "listen_http_addr=127.0.0.1:0"];
@@ -64,7 +64,7 @@ impl Server {
         line.trim().to_owned()
     }
 
-    /// Waits for the end; gives the exit code and the log.
+    /// Waits for the process to exit; returns the exit code and the log.
     fn wait(mut self) -> (Option<i32>, String) {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
@@ -74,7 +74,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended, and been waited for.
+        // It may have exited and been reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -134,7 +134,7 @@ fn a_directory_has_one_server_which_ends_in_order() {
 
     server.signal(Signal::TERM);
     let (code, log) = server.wait();
-    // What takes longer than `shutdown_timeout` is cut off, with a warning.
+    // If it took longer than `shutdown_timeout`, it would be cut off with a warning.
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("SIGTERM: stopping") && log.contains("stopped"), "{log}");
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
@@ -163,7 +163,7 @@ fn a_second_signal_ends_it_at_once_and_a_hangup_reads_keys_again() {
     std::fs::write(&keys, [pem, pem].concat()).unwrap();
     server.signal(Signal::HUP);
     std::thread::sleep(Duration::from_millis(300));
-    // A request in progress keeps the first signal from ending it.
+    // A request in progress keeps the first signal from completing the shutdown.
     let mut slow = TcpStream::connect(server.http).unwrap();
     slow.write_all(b"POST /v1/attach HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(300));

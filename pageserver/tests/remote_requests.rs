@@ -1,4 +1,4 @@
-//! Requests to object storage: attempts, deadlines, budgets, and what comes back from a store that fails.
+//! Requests to the bucket: attempts, deadlines, budgets, and the results when the object store fails.
 
 #[path = "../../engine/tests/remote_support/mod.rs"]
 mod remote_support;
@@ -27,7 +27,7 @@ async fn put(storage: &RemoteStorage, name: &str, bytes: &[u8]) {
     storage.put(RequestClass::Control, &path(name), Bytes::copy_from_slice(bytes)).await.unwrap();
 }
 
-/// Every operation once, with its results checked.
+/// Performs every operation once and checks the results.
 async fn all_operations(store: &TestStore, file: &camino::Utf8Path) {
     let storage = &store.storage;
     let class = RequestClass::Control;
@@ -63,7 +63,7 @@ fn big_file() -> (camino_tempfile::Utf8TempDir, camino::Utf8PathBuf) {
     (dir, file)
 }
 
-/// Parts as small as S3 allows.
+/// The smallest parts that S3 allows.
 fn small_parts() -> RemoteOptions {
     RemoteOptions { part_size: 5 << 20, attempt_timeout: Duration::from_secs(2), ..fast() }
 }
@@ -75,7 +75,8 @@ async fn every_operation_survives_every_fault() {
     for op in Op::ALL {
         for fault in Fault::ALL.into_iter().filter(|fault| fault.applies(op) && *fault != Fault::StaleList) {
             let store = test_store_with(small_parts()).await;
-            // The first call, and then every seventh: each is tried again and then goes through. A burst is of five.
+            // The first call and then every seventh fail, and each succeeds when it is retried. A burst is five
+            // failures long.
             let every = if fault == Fault::Burst { 23 } else { 7 };
             store.faults.set_plan(move |called, number, _| (called == op && number % every == 0).then_some(fault));
             let work = all_operations(&store, &file);
@@ -172,7 +173,7 @@ async fn a_stuck_body_is_given_up_and_asked_for_again() {
     assert_eq!(store.storage.get(RequestClass::Read, &path("a"), 99).await.unwrap(), "0123456789");
     assert!(started.elapsed() >= Duration::from_millis(300), "the limit of an attempt");
     assert_eq!(store.faults.calls(Op::Get), 2);
-    // However long the object might have been.
+    // However large the object might have been.
     store.faults.set_plan(|_, number, _| (number == 2).then_some(Fault::Timeout));
     let started = Instant::now();
     assert_eq!(store.storage.get(RequestClass::Read, &path("a"), 1 << 30).await.unwrap(), "0123456789");
@@ -186,7 +187,7 @@ async fn reads_do_not_wait_behind_uploads_and_no_class_exceeds_its_budget() {
         RemoteOptions { upload_concurrency: 3.try_into().unwrap(), attempt_timeout: Duration::from_secs(5), ..fast() };
     let store = test_store_with(options).await;
     put(&store.storage, "a", b"x").await;
-    // Uploads hang, and there are more than may be under way.
+    // Uploads hang, and there are more of them than may run at once.
     store.faults.set_plan(|op, _, _| (op == Op::Put).then_some(Fault::Timeout));
     let uploads: Vec<_> = (0..20)
         .map(|n| {
@@ -199,7 +200,7 @@ async fn reads_do_not_wait_behind_uploads_and_no_class_exceeds_its_budget() {
     let (a, u) = (path("a"), path("u"));
     let read = store.storage.get(RequestClass::Read, &a, 9);
     assert_eq!(tokio::time::timeout(Duration::from_secs(2), read).await.unwrap().unwrap(), "x");
-    // Whoever loses interest gives his turn back.
+    // An aborted request gives its turn back.
     uploads.iter().for_each(tokio::task::JoinHandle::abort);
     for upload in uploads {
         assert!(upload.await.unwrap_err().is_cancelled());

@@ -1,13 +1,13 @@
-//! The boot image: what a compute starts with. A tar archive that is laid out as a compute's directory:
+//! The boot image that a compute starts from: a tar archive laid out like a compute's directory:
 //!
-//! * `upper/...`: all of a data directory but the relations' contents, as of a server that was shut down at an LSN;
-//! * `pg_wal/...`: its WAL, which is one record;
-//! * `boot/manifest` ([`Manifest`]): which relation files there are, and how large;
-//! * `boot/catalog.index` ([`CatalogIndex`]) and `boot/catalog.pages`: blocks that every server reads when it starts,
-//!   so that the first query needs few round trips;
-//! * `boot/sums` ([`Sums`]), the last: size and CRC-32C of every file before.
+//! * `upper/...`: a data directory without the contents of relations, as of a server that was shut down at an LSN;
+//! * `pg_wal/...`: its WAL, a single record;
+//! * `boot/manifest` ([`Manifest`]): the relation files and their sizes;
+//! * `boot/catalog.index` ([`CatalogIndex`]) and `boot/catalog.pages`: blocks that every server reads at startup,
+//!   included so that the first query needs few round trips;
+//! * `boot/sums` ([`Sums`]), the last file: size and CRC-32C of every file before it.
 //!
-//! Whoever unpacks it has all of it if the sums are right. Bytes in, values or errors out: nothing here opens a file.
+//! An unpacked image is complete if the sums match. This module only encodes and decodes bytes; it opens no files.
 
 mod catalog;
 mod error;
@@ -22,13 +22,13 @@ pub use error::BootImageError;
 pub use manifest::{Manifest, RelationSize};
 pub use sums::{Sum, Sums};
 
-/// Directory of what overlays the relations.
+/// Directory of the files that overlay the relations.
 pub const UPPER_DIR: &str = "upper";
 /// The list of relation files.
 pub const MANIFEST_NAME: &str = "boot/manifest";
-/// Which blocks came along.
+/// Lists the blocks that are included.
 pub const CATALOG_INDEX_NAME: &str = "boot/catalog.index";
-/// Their contents, one after the other in the order of the index.
+/// Contents of these blocks, concatenated in index order.
 pub const CATALOG_PAGES_NAME: &str = "boot/catalog.pages";
-/// The list of all other files with their checksums.
+/// List of all other files with their checksums.
 pub const SUMS_NAME: &str = "boot/sums";

@@ -1,4 +1,4 @@
-//! Keys of stored values: 18 bytes whose byte order is their order, and a 16-byte compact form.
+//! Keys of stored values: 18 bytes that sort like the key, and a 16-byte compact form.
 
 mod kinds;
 
@@ -14,7 +14,7 @@ pub use kinds::*;
 /// Length of a key in bytes.
 pub const KEY_SIZE: usize = 18;
 
-/// The key of one page or one piece of metadata. Fields compare in order; what they mean depends on `field1`.
+/// The key of one page or one piece of metadata. Fields compare in order; their meaning depends on `field1`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// Kind: 0 relations, 1 SLRUs, 2 two-phase files, 3 single files, 0x60..0x7F sparse metadata.
@@ -31,11 +31,12 @@ pub struct Key {
     pub field6: u32,
 }
 
-/// A key in 127 bits, in the same order. Keys whose `field2` exceeds 16 bits have none (see [`Key::is_compactable`]).
+/// A key in 127 bits, with the same order. Keys whose `field2` exceeds 16 bits have no compact form (see
+/// [`Key::is_compactable`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CompactKey(i128);
 
-/// The text is not a key of 36 hexadecimal digits.
+/// The text is not a key, which has 36 hexadecimal digits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 #[error("invalid key {:?}: expected 36 hexadecimal digits", Excerpt(.0))]
 pub struct KeyParseError(pub String);
@@ -53,7 +54,7 @@ impl Key {
         field6: u32::MAX,
     };
 
-    /// The key with the bits of `bits` in the layout of [`CompactKey`].
+    /// Decodes a key from the bits of its compact form (the layout of [`CompactKey`]).
     pub const fn from_i128(bits: i128) -> Self {
         let bits = bits as u128;
         Key {
@@ -66,7 +67,7 @@ impl Key {
         }
     }
 
-    /// The compact form as a number. What does not fit is cut off: see [`Key::is_compactable`].
+    /// The compact form as a number. Bits that do not fit are cut off: see [`Key::is_compactable`].
     pub const fn to_i128(&self) -> i128 {
         ((self.field1 as i128 & 0x7F) << 120)
             | ((self.field2 as i128 & 0xFFFF) << 104)
@@ -81,17 +82,17 @@ impl Key {
         CompactKey(self.to_i128())
     }
 
-    /// The key of a compact form.
+    /// Decodes a key from its compact form.
     pub const fn from_compact(compact: CompactKey) -> Self {
         Self::from_i128(compact.0)
     }
 
-    /// Whether [`Key::to_compact`] loses nothing.
+    /// Whether [`Key::to_compact`] is lossless.
     pub const fn is_compactable(&self) -> bool {
         self.field1 <= 0x7F && self.field2 <= 0xFFFF
     }
 
-    /// The 18 bytes, in an order that compares like the key.
+    /// The 18 bytes, which sort like the key.
     pub fn to_bytes(&self) -> [u8; KEY_SIZE] {
         let mut out = [0; KEY_SIZE];
         let (f1, rest) = out.split_at_mut(1);
@@ -108,7 +109,7 @@ impl Key {
         out
     }
 
-    /// The key of 18 bytes.
+    /// Decodes a key from its 18 bytes.
     pub fn from_bytes(bytes: &[u8; KEY_SIZE]) -> Self {
         let [f1, a2, b2, c2, d2, a3, b3, c3, d3, a4, b4, c4, d4, f5, a6, b6, c6, d6] = *bytes;
         Key {
@@ -121,12 +122,12 @@ impl Key {
         }
     }
 
-    /// The next larger key; [`Key::MAX`] stays.
+    /// The next larger key; [`Key::MAX`] is its own successor.
     pub fn next(&self) -> Key {
         self.add(1)
     }
 
-    /// The key `n` steps on, saturating at [`Key::MAX`].
+    /// The key `n` steps further, saturating at [`Key::MAX`].
     pub fn add(&self, n: u32) -> Key {
         let mut key = *self;
         let (low, carry) = key.field6.overflowing_add(n);
@@ -165,7 +166,7 @@ impl Key {
 }
 
 impl CompactKey {
-    /// The number of the compact form.
+    /// The compact form as a number.
     pub const fn to_i128(self) -> i128 {
         self.0
     }
@@ -183,7 +184,7 @@ impl fmt::Debug for CompactKey {
     }
 }
 
-/// Half-open range of `count` successive keys from `start`.
+/// Half-open range of `count` consecutive keys from `start`.
 pub fn key_range(start: Key, count: u32) -> Range<Key> {
     start..start.add(count)
 }

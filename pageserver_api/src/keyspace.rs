@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use crate::key::Key;
 
-/// A set of keys: ranges in ascending order that neither overlap nor touch.
+/// A set of keys: ascending ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySpace {
     ranges: Vec<Range<Key>>,
 }
 
 impl KeySpace {
-    /// The set of one range.
+    /// The set that consists of one range.
     pub fn single(range: Range<Key>) -> Self {
         Self::from_ranges(vec![range])
     }
 
-    /// The union of `ranges`, in any order and overlap.
+    /// The union of `ranges`, which may overlap and come in any order.
     pub fn from_ranges(mut ranges: Vec<Range<Key>>) -> Self {
         ranges.retain(|range| range.start < range.end);
         ranges.sort_by_key(|range| range.start);
@@ -35,24 +35,24 @@ impl KeySpace {
         &self.ranges
     }
 
-    /// Whether the set has no key.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whether the set has `key`.
+    /// Whether `key` is in the set.
     pub fn contains(&self, key: &Key) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= *key);
         after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| *key < range.end)
     }
 
-    /// The keys that are in `self` and in `range`.
+    /// The keys that are both in `self` and in `range`.
     pub fn intersect(&self, range: &Range<Key>) -> KeySpace {
         let cut = |own: &Range<Key>| own.start.max(range.start)..own.end.min(range.end);
         Self { ranges: self.ranges.iter().map(cut).filter(|cut| cut.start < cut.end).collect() }
     }
 
-    /// Takes the keys of `other` out.
+    /// Removes the keys of `other`.
     pub fn subtract(&mut self, other: &KeySpace) {
         let mut left = Vec::with_capacity(self.ranges.len());
         for own in &self.ranges {
@@ -69,7 +69,7 @@ impl KeySpace {
     }
 }
 
-/// Collects keys that arrive in any order into ranges.
+/// Builds a key space from keys and ranges that arrive in any order.
 #[derive(Clone, Debug, Default)]
 pub struct KeySpaceBuilder {
     ranges: Vec<Range<Key>>,
@@ -81,7 +81,7 @@ impl KeySpaceBuilder {
         self.add_range(key..key.next());
     }
 
-    /// Adds a range; one that continues the last range extends it.
+    /// Adds a range. A range that starts where the last one ended extends it.
     pub fn add_range(&mut self, range: Range<Key>) {
         match self.ranges.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -89,7 +89,7 @@ impl KeySpaceBuilder {
         }
     }
 
-    /// The set of all that was added.
+    /// The set of everything that was added.
     pub fn build(self) -> KeySpace {
         KeySpace::from_ranges(self.ranges)
     }

@@ -1,5 +1,5 @@
-//! What clients and engine share: keys, values, key spaces, relation tags, shard identity, models, messages of the
-//! page service.
+//! Types that clients and the engine share: keys, values, key spaces, relation tags, shard identity, models, messages
+//! of the page service.
 #![forbid(unsafe_code)]
 
 pub mod boot_image;

@@ -1,3 +1,3 @@
-//! Configuration values and messages that cross the process's border.
+//! Configuration values and messages that cross the process boundary.
 
 pub mod virtual_file;

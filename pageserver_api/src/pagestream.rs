@@ -1,8 +1,8 @@
-//! Messages between a page server and those who read pages: requests and responses, protocol versions 2 and 3.
+//! Messages between a page server and its clients: requests and responses, protocol versions 2 and 3.
 //!
-//! Each is the payload of one CopyData message; all integers are big-endian. A response of version 3 repeats the
-//! request that it answers, one of version 2 does not. Decoding is total: what is cut short, too long or of an unknown
-//! kind is a [`DecodeError`].
+//! Each message is the payload of one CopyData message; all integers are big-endian. A version 3 response repeats the
+//! request that it answers; a version 2 response does not. Decoding is total: input that is truncated, too long or of
+//! an unknown kind yields a [`DecodeError`].
 
 mod fields;
 mod request;
@@ -18,10 +18,10 @@ pub use response::Response;
 
 /// Size of a page in bytes.
 pub const PAGE_SIZE: usize = 8192;
-/// Most blocks that an SLRU segment has.
+/// Maximum number of blocks in an SLRU segment.
 pub const SLRU_PAGES_PER_SEGMENT: u32 = 32;
 
-/// Version of the protocol, as in the name of the command that starts a stream.
+/// Version of the protocol, which is part of the name of the command that starts a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolVersion {
     /// `pagestream_v2`.
@@ -30,27 +30,27 @@ pub enum ProtocolVersion {
     V3,
 }
 
-/// What all requests have.
+/// Header of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Chosen by the client; 0 in version 2, which has none.
+    /// Chosen by the client; 0 in version 2, which has no request id.
     pub reqid: u64,
-    /// The version wanted; [`Lsn::MAX`] for the latest.
+    /// The LSN to read at; [`Lsn::MAX`] for the latest.
     pub request_lsn: Lsn,
-    /// The client's promise that nothing asked for has changed after this and up to `request_lsn`.
+    /// The client guarantees that nothing it asks for changed after this LSN and up to `request_lsn`.
     pub not_modified_since: Lsn,
 }
 
-/// What is asked.
+/// The query of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Does the fork exist?
+    /// Whether the fork exists.
     Exists(RelTag),
-    /// How many blocks has the fork?
+    /// Number of blocks of the fork.
     Nblocks(RelTag),
     /// One page.
     GetPage(RelTag, BlockNumber),
-    /// How many bytes have all relations of the database in the default tablespace, with all their forks?
+    /// Total size in bytes of all relations of the database in the default tablespace, including all their forks.
     DbSize {
         /// The database's OID.
         dbnode: u32,
@@ -59,7 +59,7 @@ pub enum Query {
     GetSlruSegment {
         /// Which SLRU.
         kind: SlruKind,
-        /// Number of the segment: its file's name is this in hexadecimal.
+        /// Number of the segment: its file name is this number in hexadecimal.
         segno: u32,
     },
 }
@@ -67,13 +67,13 @@ pub enum Query {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which request, and as of when.
+    /// Request id and LSNs.
     pub header: RequestHeader,
-    /// What is asked.
+    /// The query.
     pub query: Query,
 }
 
-/// What is answered; borrowed, so that a page is copied once, into the buffer that is sent.
+/// Answer to a query. Pages are borrowed, so that each is copied only once, into the send buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<P> {
     /// To [`Query::Exists`].
@@ -86,17 +86,17 @@ pub enum Answer<P> {
     DbSize(i64),
     /// To [`Query::GetSlruSegment`]: a whole number of pages.
     SlruSegment(P),
-    /// The request failed, with this text; the stream goes on.
+    /// The request failed with this text; the stream continues.
     Error(P),
 }
 
-/// The bytes are no such message.
+/// The bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first byte is not the tag of any message.
     #[error("unknown pagestream message tag {0}")]
     UnknownTag(u8),
-    /// There are too few or too many bytes, or a field has an impossible value.
+    /// There are too few or too many bytes, or a field has an invalid value.
     #[error("malformed pagestream message with tag {tag}: {problem}")]
     Malformed {
         /// The message's tag.

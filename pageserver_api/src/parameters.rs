@@ -1,10 +1,9 @@
-//! Settings of a cluster that replay and start-up depend on: the value of
-//! [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
+//! Cluster settings that replay and startup depend on: the value of [`PARAMETERS_KEY`](crate::key::PARAMETERS_KEY).
 
 use serde::{Deserialize, Serialize};
 use utils::lsn::Lsn;
 
-/// What the control file said at import, and parameter change records since.
+/// Settings from the control file at import time, updated by parameter change records since.
 ///
 /// Stored in the encoding of [`utils::bin_ser::BeSer`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +16,7 @@ pub struct ClusterParameters {
     pub wal_segment_size: u32,
     /// Whether data pages have checksums.
     pub data_checksums: bool,
-    /// `wal_log_hints`: hint bit changes are logged, and set page LSNs.
+    /// `wal_log_hints`: hint bit changes are WAL-logged and set page LSNs.
     pub wal_log_hints: bool,
     /// `track_commit_timestamp`: commits write `pg_commit_ts`.
     pub track_commit_timestamp: bool,
@@ -33,7 +32,7 @@ pub struct ClusterParameters {
     pub max_prepared_transactions: u32,
     /// `max_locks_per_transaction`
     pub max_locks_per_transaction: u32,
-    /// What `wal_log_hints` became since the import: the end of each record that changed it, oldest first. Replay of a
-    /// record depends on the setting of its time.
+    /// Changes of `wal_log_hints` since the import: the end of each record that changed it, oldest first, and the new
+    /// value. Replay of a record depends on the setting at the time of the record.
     pub wal_log_hints_changes: Vec<(Lsn, bool)>,
 }

@@ -1,10 +1,10 @@
-//! Changes of one page that replay applies: a WAL record cut down to that page, or a change that no block reference of
-//! a WAL record announces.
+//! Changes of one page for replay to apply: a WAL record reduced to that page, or a change that the WAL record does
+//! not announce as a block reference.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Bits that a visibility map clear takes away.
+/// Bits that a visibility map clear removes.
 pub mod vm_flags {
     /// All tuples of the heap page are visible to everyone.
     pub const ALL_VISIBLE: u8 = 1;
@@ -17,25 +17,25 @@ pub mod vm_flags {
 /// One change of one page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WalRecord {
-    /// A WAL record, reduced to one block reference: others keep their names but have neither image nor data.
+    /// A WAL record reduced to one block reference: the others keep their names but have neither image nor data.
     Postgres {
-        /// Replay of this record does not look at the page's earlier versions.
+        /// Replay of this record needs no earlier version of the page.
         will_init: bool,
-        /// Id of the block reference that is this page.
+        /// Id of the block reference for this page.
         block_id: u8,
         /// The record in the WAL's own format.
         record: Bytes,
     },
-    /// Clears bits of heap blocks on this visibility map page.
+    /// Clears the bits of heap blocks on this visibility map page.
     ClearVisibilityMap {
         /// Heap blocks whose bits are cleared.
         heap_blocks: Vec<u32>,
         /// Bits to clear: [`vm_flags`].
         flags: u8,
     },
-    /// Clears the tail of this visibility map page, from heap block `first_heap_block` (a number within the fork) on.
+    /// Clears this visibility map page from heap block `first_heap_block` (a number within the fork) on.
     TruncateVisibilityMap {
-        /// First heap block that is gone.
+        /// First heap block that was removed.
         first_heap_block: u32,
     },
     /// Marks transactions of this commit log page as committed.
@@ -50,14 +50,13 @@ pub enum WalRecord {
         /// Transactions, all on this page.
         xids: Vec<u32>,
     },
-    /// Sets the members offset of a multixact, and of the one that will follow it, as far as they are on this offsets
-    /// page.
+    /// Sets the members offset of a multixact and of the next one, as far as their entries are on this offsets page.
     MultiXactOffset {
         /// The multixact.
         multi: u32,
         /// Its first member's offset.
         offset: u32,
-        /// Its number of members, from which the offset of the next multixact follows.
+        /// Its number of members, which determines the offset of the next multixact.
         members: u32,
     },
     /// Writes members of a multixact on this members page.

@@ -24,7 +24,7 @@ pub const INIT_FORK: u8 = 3;
 
 const FORK_NAMES: [&str; 4] = ["main", "fsm", "vm", "init"];
 
-/// One fork of a relation. `spcnode` is the tablespace's number in keys (its OID unless that needs over 16 bits).
+/// One fork of a relation. `spcnode` is the tablespace's number in keys: its OID if that fits in 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RelTag {
     /// Tablespace.
@@ -37,7 +37,7 @@ pub struct RelTag {
     pub forknum: u8,
 }
 
-/// The text names no relation fork.
+/// The text does not name a relation fork.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("invalid relation {0:?}: expected TABLESPACE/DATABASE/RELATION with an optional _fsm, _vm or _init")]
 pub struct RelTagParseError(pub String);
@@ -80,7 +80,7 @@ fn parse_rel_tag(text: &str) -> Option<RelTag> {
     parts.next().is_none().then_some(rel)
 }
 
-/// The transaction status logs that are kept.
+/// The SLRUs that are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SlruKind {
     /// `pg_xact`.
@@ -98,7 +98,7 @@ impl SlruKind {
     pub const ALL: [SlruKind; 4] =
         [SlruKind::Clog, SlruKind::MultiXactMembers, SlruKind::MultiXactOffsets, SlruKind::CommitTs];
 
-    /// The number in keys.
+    /// The number used in keys.
     pub fn number(self) -> u8 {
         self as u8
     }

@@ -9,28 +9,28 @@ use crate::reltag::INIT_FORK;
 /// Default stripe size in 8 KiB blocks.
 pub const DEFAULT_STRIPE_SIZE: ShardStripeSize = ShardStripeSize(2048);
 
-/// Number of neighbouring blocks that stay on one shard, in 8 KiB blocks.
+/// Number of consecutive blocks, of 8 KiB, that stay on one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardStripeSize(pub u32);
 
-/// A shard and all that decides which keys it owns.
+/// A shard, and everything that decides which keys it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardIdentity {
     /// This shard's number.
     pub number: ShardNumber,
-    /// The tenant's number of shards.
+    /// Number of shards of the tenant.
     pub count: ShardCount,
     /// Stripe size in blocks.
     pub stripe_size: ShardStripeSize,
 }
 
 impl ShardIdentity {
-    /// The only shard of a tenant that is not sharded.
+    /// The only shard of an unsharded tenant.
     pub const fn unsharded() -> Self {
         Self { number: ShardNumber(0), count: ShardCount(0), stripe_size: DEFAULT_STRIPE_SIZE }
     }
 
-    /// The shard that owns `key`. What is not a relation block belongs to shard 0, init forks too.
+    /// The shard that owns `key`. Shard 0 owns all keys that are not relation blocks, and init forks.
     pub fn shard_of(&self, key: &Key) -> ShardNumber {
         let count = u32::from(self.count.0);
         match key.to_rel_block() {

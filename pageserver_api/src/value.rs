@@ -1,4 +1,4 @@
-//! One version of a key: a whole image, or a change of the version before.
+//! One version of a key: a whole image, or a change to the previous version.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,12 @@ const IMAGE_HEADER: usize = 12;
 pub enum Value {
     /// The whole page or metadata value.
     Image(Bytes),
-    /// A change to be applied to the version before.
+    /// A change to be applied to the previous version.
     WalRecord(WalRecord),
 }
 
 impl Value {
-    /// Whether no earlier version is needed to rebuild the page.
+    /// Whether rebuilding the page needs no earlier version.
     pub fn will_init(&self) -> bool {
         match self {
             Value::Image(_) => true,
@@ -27,7 +27,7 @@ impl Value {
         }
     }
 
-    /// Appends the encoded form to `out`, without a detour through serde for the frequent variant.
+    /// Appends the encoded form to `out`; images, the frequent case, bypass serde.
     pub fn encode_into(&self, out: &mut Vec<u8>) -> Result<(), SerializeError> {
         match self {
             Value::Image(image) => {
@@ -41,7 +41,7 @@ impl Value {
         }
     }
 
-    /// Decodes a stored value; an image shares the memory of `bytes`.
+    /// Decodes a stored value. An image shares the memory of `bytes`.
     pub fn decode(bytes: &Bytes) -> Result<Self, DeserializeError> {
         match bytes.split_at_checked(IMAGE_HEADER) {
             Some(([0, 0, 0, 0, len @ ..], image)) if len == (image.len() as u64).to_be_bytes() => {

@@ -1,4 +1,4 @@
-//! A base backup on its way.
+//! A base backup while it is being received.
 
 use bytes::Bytes;
 use pq_proto::backend::BackendMessage;
@@ -20,7 +20,7 @@ impl BackupStream {
     /// The next bytes; `None` at the end of a backup that the server has declared complete. Cancellation safe.
     ///
     /// # Errors
-    /// What has come is of no use then.
+    /// The bytes received so far are then unusable.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while !self.done {
             match self.client.receive().await? {

@@ -1,4 +1,4 @@
-//! Client of the page service: asks a pageserver for pages, sizes and base backups.
+//! Client of the page service: requests pages, sizes and base backups from a pageserver.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), pageserver_client::ClientError> {
@@ -32,28 +32,28 @@ pub use backup::BackupStream;
 pub use pagestream::{PageReceiver, PageSender, PageStream};
 pub use pq_proto::client::ClientError;
 
-/// How to reach a pageserver. Every stream and command has a connection of its own.
+/// How to reach a pageserver. Every stream and every command uses its own connection.
 #[derive(Clone, Debug)]
 pub struct PageServer {
     config: Config,
 }
 
-/// Which base backup.
+/// Options of a base backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupOptions {
-    /// As of when; `None` for the latest.
+    /// The LSN; `None` for the latest.
     pub lsn: Option<Lsn>,
-    /// Compressed by gzip.
+    /// Compress with gzip.
     pub gzip: bool,
     /// For a standby.
     pub replica: bool,
 }
 
 impl PageServer {
-    /// A server by its libpq connection string; `token` goes before a password in it.
+    /// Takes a libpq connection string; `token` takes precedence over a password in it.
     ///
     /// # Errors
-    /// The string is malformed; it is not repeated, as it may have a password in it.
+    /// The string is malformed. The error does not repeat it, because it may contain a password.
     pub fn new(connection_string: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let parsed = connection_string.parse::<Config>();
         let mut config = parsed.map_err(|_| ClientError::Config("malformed connection string".into()))?;
@@ -63,7 +63,7 @@ impl PageServer {
         Ok(Self { config })
     }
 
-    /// Starts a stream of requests for pages of a timeline.
+    /// Starts a stream of page requests for a timeline.
     pub async fn pagestream(
         &self,
         version: ProtocolVersion,
@@ -89,7 +89,7 @@ impl PageServer {
         self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
     }
 
-    /// What a compute starts with, as a tar stream: see [`pageserver_api::boot_image`].
+    /// The boot image of a compute, as a tar stream: see [`pageserver_api::boot_image`].
     pub async fn boot_image(
         &self,
         tenant: TenantId,
@@ -114,7 +114,7 @@ impl PageServer {
         self.start_copy(&command, &BackendMessage::CopyOutResponse).await.map(BackupStream::new)
     }
 
-    /// Asks that `lsn` stay readable. Until when it does, or `None` if the server does not promise it.
+    /// Requests that `lsn` stay readable. Returns until when it does, or `None` if the server makes no promise.
     pub async fn lease_lsn(
         &self,
         tenant: TenantShardId,

@@ -1,5 +1,4 @@
-//! A stream of requests. Requests and answers are independent: many requests may be under way, and answers come in the
-//! order of the requests.
+//! A stream of requests. Requests may be pipelined: many can be in flight, and answers arrive in request order.
 
 use bytes::Bytes;
 use pageserver_api::pagestream::{Answer, DecodeError, ProtocolVersion, Request, Response};
@@ -10,7 +9,7 @@ use pq_proto::frontend::put;
 
 use super::{ClientError, unexpected};
 
-/// Both directions.
+/// Both directions of a stream.
 pub struct PageStream {
     sender: PageSender,
     receiver: PageReceiver,
@@ -41,34 +40,34 @@ impl PageStream {
         self.receiver.receive_for(request).await
     }
 
-    /// The two directions, to use at once.
+    /// Splits the stream into its two directions for concurrent use.
     pub fn split(self) -> (PageSender, PageReceiver) {
         (self.sender, self.receiver)
     }
 }
 
 impl PageSender {
-    /// Puts a request into the buffer.
+    /// Adds a request to the buffer.
     pub fn queue(&mut self, request: &Request) {
         let version = self.version;
         put::copy_data(self.writer.buffer(), |buf| request.encode(version, buf));
     }
 
-    /// Sends what has been queued. Cancellation safe.
+    /// Sends all queued requests. Cancellation safe.
     pub async fn flush(&mut self) -> Result<(), ClientError> {
         Ok(self.writer.flush().await?)
     }
 
-    /// Says good bye.
+    /// Terminates the connection.
     pub async fn close(mut self) {
         put::terminate(self.writer.buffer());
-        // The server may be gone already: nothing is lost.
+        // An error means that the server is gone already, so nothing is lost.
         let _ = self.writer.shutdown().await;
     }
 }
 
 impl PageReceiver {
-    /// The next answer. Cancellation safe.
+    /// Receives the next answer. Cancellation safe.
     pub async fn receive(&mut self) -> Result<Response, ClientError> {
         loop {
             let raw = self.reader.read().await?.ok_or(ClientError::Closed)?;
@@ -83,7 +82,7 @@ impl PageReceiver {
         }
     }
 
-    /// The next answer, which must be that to `request`.
+    /// Receives the next answer, which must be the one to `request`.
     pub async fn receive_for(&mut self, request: &Request) -> Result<Answer<Bytes>, ClientError> {
         let response = self.receive().await?;
         let header = response.header.is_none_or(|header| header == request.header);
@@ -95,7 +94,7 @@ impl PageReceiver {
     }
 }
 
-/// The server sends what is no response: told with what is wrong, in the shape of its own errors.
+/// The server sent an invalid response: reported with the reason, in the form of a server error.
 fn malformed(error: &DecodeError) -> ClientError {
     ClientError::Server(ErrorFields::new(pq_proto::sqlstate::SqlState::PROTOCOL_VIOLATION, error.to_string()))
 }

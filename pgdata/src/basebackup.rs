@@ -1,14 +1,14 @@
-//! A data directory from which a stock Postgres starts, as a tar stream.
+//! A data directory that a stock Postgres can start from, as a tar stream.
 //!
 //! The directory is that of a server that was shut down at LSN L: its control file says so, and its only WAL segment
-//! has nothing but the record of the shutdown checkpoint at L. So Postgres needs no recovery, and writes on from there.
-//! `StartupXLOG` in `xlog.c` is what looks at it.
+//! contains nothing but the shutdown checkpoint record at L. Postgres therefore needs no recovery, and continues
+//! writing from there. These are the requirements of `StartupXLOG` in `xlog.c`.
 //!
 //! * [`server_files`]: control file and WAL, generated.
 //! * [`settings`]: configuration files.
 //! * [`contents`]: all other files, from the timeline.
-//! * [`catalog`]: blocks that come along in a boot image.
-//! * [`tar`], [`gzip`]: on their way out. Memory is bounded: a [`Sink`] takes one piece after the other.
+//! * [`catalog`]: catalog blocks that are included in a boot image.
+//! * [`tar`], [`gzip`]: output. Memory is bounded: a [`Sink`] takes one piece at a time.
 
 mod catalog;
 mod cluster;

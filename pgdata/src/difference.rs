@@ -1,4 +1,4 @@
-//! Where two timelines differ, each as of an LSN: which relations, and how many of their blocks.
+//! Compares two timelines, each as of an LSN: which relations differ, and in how many blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::listing::Listing;
 use crate::store::PageStore;
 use errors::StorageError;
 
-/// Blocks that are compared at once.
+/// Number of blocks compared at a time.
 const BLOCKS_AT_ONCE: usize = 256;
 
 /// A relation fork that differs.
@@ -19,13 +19,13 @@ const BLOCKS_AT_ONCE: usize = 256;
 pub struct RelationDifference {
     /// The fork.
     pub rel: RelTag,
-    /// Its size in blocks on one side and on the other, `None` where it does not exist.
+    /// Its sizes in blocks on the two sides; `None` where it does not exist.
     pub sizes: (Option<BlockNumber>, Option<BlockNumber>),
-    /// Blocks that differ, or that one side lacks.
+    /// Number of blocks that differ or that one side lacks.
     pub blocks: u64,
 }
 
-/// Compares `one` and `other`, which can only differ in the keys `candidates` and in sizes.
+/// Compares `one` and `other`. Pages outside `candidates` must be known to be equal.
 pub async fn difference<S: PageStore>(
     one: (&S, Lsn),
     other: (&S, Lsn),

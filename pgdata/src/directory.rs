@@ -1,4 +1,4 @@
-//! Values of the directory keys. Maps and sets are stored in order, so equal directories have equal bytes.
+//! Values of the directory keys. Maps and sets are stored in sorted order, so equal directories have equal bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use utils::lsn::Lsn;
 
 use errors::StorageError;
 
-/// Value of the entry of a relation fork that exists.
+/// Value of a relation fork's entry if the fork exists.
 pub const EXISTS: &[u8] = b"r";
 
 /// The databases: (tablespace number, database OID) -> whether it has a relation map there.
@@ -20,7 +20,7 @@ pub type DbDir = BTreeMap<(u32, u32), bool>;
 /// The segments of an SLRU.
 pub type SlruDir = BTreeSet<u32>;
 
-/// The prepared transactions; from 17 on with their epoch in the high 32 bits.
+/// The prepared transactions; from version 17 on with their epoch in the high 32 bits.
 pub type TwoPhaseDir = BTreeSet<u64>;
 
 /// Encodes a directory value.
@@ -28,7 +28,7 @@ pub fn encode<T: Serialize>(value: &T) -> Bytes {
     Bytes::from(value.to_bytes())
 }
 
-/// Decodes the value of directory key `key`.
+/// Decodes the value of the directory key `key`.
 pub fn decode<T: DeserializeOwned>(key: Key, bytes: &[u8]) -> Result<T, StorageError> {
     T::des(bytes).map_err(|error| malformed(key, &error))
 }
@@ -44,7 +44,7 @@ pub fn decode_size(key: Key, bytes: &[u8]) -> Result<u32, StorageError> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Encodes the list of prepared transactions: 32-bit ids up to version 16.
+/// Encodes the list of prepared transactions; ids have 32 bits up to version 16.
 pub fn encode_twophase(version: PgVersion, dir: &TwoPhaseDir) -> Bytes {
     match version {
         PgVersion::V14 | PgVersion::V15 | PgVersion::V16 => {
@@ -69,7 +69,7 @@ pub fn encode_progress(lsn: Lsn) -> Bytes {
     Bytes::copy_from_slice(&lsn.0.to_be_bytes())
 }
 
-/// Decodes the progress of a replication origin, `None` if it was dropped.
+/// Decodes the progress of a replication origin; `None` if the origin was dropped.
 pub fn decode_progress(key: Key, bytes: &[u8]) -> Result<Option<Lsn>, StorageError> {
     if bytes.is_empty() {
         return Ok(None);
@@ -78,7 +78,7 @@ pub fn decode_progress(key: Key, bytes: &[u8]) -> Result<Option<Lsn>, StorageErr
     Ok(Some(Lsn(u64::from_be_bytes(bytes))))
 }
 
-/// The error for a stored value that is not of its key's kind.
+/// The error for a stored value that is not valid for its key.
 pub(crate) fn malformed(key: Key, reason: &dyn std::fmt::Display) -> StorageError {
     StorageError::Internal(format!("value of key {key} is malformed: {reason}"))
 }

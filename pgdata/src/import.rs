@@ -1,11 +1,12 @@
 //! Import: a data directory becomes the first image layers of a timeline.
 //!
 //! A cleanly stopped directory is complete at its shutdown checkpoint, and so is the timeline. The files of a base
-//! backup were copied while the server wrote to them: the timeline's images at the backup's redo point have pages from
-//! later, which replay of the WAL from there passes over by their LSNs, as the server's own recovery does. **Such a
-//! timeline gives right pages only at LSNs from the backup's end on.**
+//! backup were copied while the server was writing to them: the timeline's images at the backup's redo point contain
+//! pages from later, whose LSNs make replay of the WAL skip what they already include, as in the server's own
+//! recovery. **Such a timeline gives correct pages only at LSNs from the backup's end on.**
 //!
-//! The same is made of a base backup that a server sends ([`BackupImport`]); its large files are never on disk.
+//! A base backup streamed by a server is imported the same way ([`BackupImport`]); its large files are never stored
+//! on disk.
 //!
 //! Memory is bounded by a chunk of pages and the names of all files.
 
@@ -37,11 +38,12 @@ use sink::{ImageSink, Target};
 pub use stats::ImportStats;
 use walk::Walk;
 
-/// Makes a timeline of `source`. `progress` is called now and then with what was done so far.
+/// Makes a timeline of `source`. `progress` is called periodically with the totals so far.
 ///
 /// # Errors
-/// [`StorageError::Corrupt`] naming file and offset if the directory is damaged; [`StorageError::Invalid`] if it is not
-/// that of a stopped server or a base backup, or if the timeline exists. What was written until then is no timeline.
+/// [`StorageError::Corrupt`] with file and offset if the directory is damaged; [`StorageError::Invalid`] if it is
+/// neither that of a stopped server nor a base backup, or if the timeline exists. After an error, what was written
+/// does not form a timeline.
 pub async fn import(
     conf: &'static PageServerConf,
     tenant_shard_id: TenantShardId,

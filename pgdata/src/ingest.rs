@@ -1,11 +1,11 @@
-//! Ingest: WAL records become values, and the directories of relations, segments and files follow.
+//! Ingest: turns WAL records into values, and keeps the directories of relations, segments and files up to date.
 //!
-//! [`WalIngest`] keeps in memory what it has written of directories, sizes and counters, so that a record sees what
-//! the records before it did although they are still in the open batch. Values of a record carry the record's end as
-//! their LSN. A batch ends between records, and its values become visible together.
+//! [`WalIngest`] keeps in memory what it has written to directories, sizes and counters, so that a record sees the
+//! effects of earlier records that are still in the open batch. The values of a record have the record's end as their
+//! LSN. A batch ends between records, and its values become visible together.
 //!
-//! After an error the state in memory may be ahead of what is stored: drop the `WalIngest` and load another. Nothing
-//! that was committed is touched.
+//! After an error the state in memory may be ahead of what is stored: drop the `WalIngest` and load another.
+//! Committed values are not affected.
 
 mod counters;
 mod database;
@@ -53,7 +53,7 @@ use known_slrus::Slrus;
 const BATCH_BYTES: usize = 1 << 20;
 /// ... or records.
 const BATCH_RECORDS: usize = 1000;
-/// What one record writes is handed on in pieces of about this size.
+/// The values of one record are passed to the store in pieces of about this size.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// Why a record could not be ingested.
@@ -62,7 +62,7 @@ pub enum IngestError {
     /// Reading or writing the store failed.
     #[error("{0}")]
     Storage(#[from] StorageError),
-    /// The bytes are no record.
+    /// The bytes are not a valid record.
     #[error("record at {lsn}: {source}")]
     Record {
         /// Start of the record.
@@ -70,7 +70,7 @@ pub enum IngestError {
         /// What is wrong.
         source: RecordError,
     },
-    /// The record's content is not understood.
+    /// The record's content cannot be interpreted.
     #[error("record at {lsn}: {source}")]
     Interpret {
         /// Start of the record.
@@ -78,7 +78,7 @@ pub enum IngestError {
         /// What is wrong.
         source: InterpretError,
     },
-    /// The record names a tablespace without a number, or there are too many.
+    /// The record names an unknown tablespace, or there are too many tablespaces.
     #[error("record at {lsn}: {source}")]
     Tablespace {
         /// Start of the record.
@@ -86,7 +86,7 @@ pub enum IngestError {
         /// What is wrong.
         source: TablespaceError,
     },
-    /// The record contradicts what is stored, or what was ingested before.
+    /// The record contradicts what is stored or was ingested before.
     #[error("record at {lsn}: {reason}")]
     Inconsistent {
         /// Start of the record.
@@ -103,13 +103,13 @@ pub struct WalIngest<S> {
     version: PgVersion,
     batch: SerializedValueBatch,
     batch_records: usize,
-    /// Where the current record starts.
+    /// Start of the current record.
     start: Lsn,
-    /// Its end: the LSN of all that it writes.
+    /// Its end: the LSN of everything that it writes.
     lsn: Lsn,
-    /// End and start of the last whole record in the batch or before.
+    /// End and start of the last complete record.
     done: (Lsn, Lsn),
-    /// What the store has.
+    /// End of the last record committed to the store.
     committed: Lsn,
     relations: Relations,
     slrus: Slrus,
@@ -117,14 +117,14 @@ pub struct WalIngest<S> {
     parameters: ClusterParameters,
     tablespaces: TablespaceTable,
     twophase: TwoPhaseDir,
-    /// The newest commit time that is marked.
+    /// The newest commit time that has a mark.
     commit_time: Option<PgTimestamp>,
-    /// Progress of replication origins as far as records changed it.
+    /// Progress of replication origins, as far as records have changed it.
     origins: HashMap<u16, Lsn>,
 }
 
 impl<S: PageStore> WalIngest<S> {
-    /// Starts behind `last_record`, the end of the last record in `store`, which starts at `prev_record`.
+    /// Starts after `last_record`, the end of the last record in `store`, which starts at `prev_record`.
     pub async fn load(store: S, last_record: Lsn, prev_record: Lsn) -> Result<Self, IngestError> {
         let listing = Listing::new(&store, last_record);
         let parameters = listing.parameters().await?;
@@ -154,7 +154,7 @@ impl<S: PageStore> WalIngest<S> {
         })
     }
 
-    /// The major version whose records these are.
+    /// The major version that wrote the records.
     pub fn version(&self) -> PgVersion {
         self.version
     }
@@ -164,12 +164,12 @@ impl<S: PageStore> WalIngest<S> {
         &self.parameters
     }
 
-    /// End of the last record, committed or not.
+    /// End of the last record, whether committed or not.
     pub fn last_record(&self) -> Lsn {
         self.done.0
     }
 
-    /// Start of the record that was applied last, or could not be.
+    /// Start of the record that was last applied or failed.
     pub fn current_record(&self) -> Lsn {
         self.start
     }
@@ -183,10 +183,10 @@ impl<S: PageStore> WalIngest<S> {
         if self.is_batch_full() { self.commit().await } else { Ok(()) }
     }
 
-    /// Applies all records of `records`, in order. Commits whenever the batch is full.
+    /// Applies all of `records`, in order. Commits whenever the batch is full.
     pub async fn ingest_many(&mut self, records: &RecordBatch) -> Result<(), IngestError> {
         for record in records.iter() {
-            // The futures are boxed for the sake of the records that need none: theirs would be moved, unused.
+            // The futures are boxed for the sake of the frequent records, which would otherwise move them unused.
             if !self.ingest_fast(record)? {
                 Box::pin(self.ingest_any(record)).await?;
             }
@@ -227,7 +227,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(())
     }
 
-    /// Hands all whole records on to the store.
+    /// Passes all complete records to the store.
     pub async fn commit(&mut self) -> Result<(), IngestError> {
         let (last, prev) = self.done;
         if last > self.committed {
@@ -240,7 +240,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(())
     }
 
-    /// What was written so far is part of a record that is not done yet.
+    /// Passes the values so far to the store; they may belong to a record that is not complete yet.
     async fn put_piece(&mut self) -> Result<(), IngestError> {
         if !self.batch.is_empty() {
             let empty = SerializedValueBatch::with_capacity(BATCH_RECORDS, BATCH_BYTES);
@@ -249,7 +249,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(())
     }
 
-    /// Keeps the memory of what one record writes bounded.
+    /// Bounds the memory used by the values of one record.
     async fn put_full_piece(&mut self) -> Result<(), IngestError> {
         if self.batch.buffer_size() >= PIECE_BYTES { self.put_piece().await } else { Ok(()) }
     }
@@ -288,7 +288,7 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
-    /// Writes what the record changed of sizes, directories and counters.
+    /// Writes the record's changes of sizes, directories and counters.
     fn end_record(&mut self, start: Lsn, end: Lsn) {
         if self.relations.has_changes() || self.slrus.has_changes() {
             for (key, value) in self.relations.take_changes().into_iter().chain(self.slrus.take_changes()) {

@@ -1,4 +1,4 @@
-//! All keys that exist at an LSN. What is not among them is of dropped relations, and may vanish.
+//! All keys that exist at an LSN. Any other key belongs to a dropped relation and may be garbage-collected.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::listing::Listing;
 use crate::store::PageStore;
 use errors::StorageError;
 
-/// The keys that exist, as ranges in no particular order.
+/// The existing keys, as ranges in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingKeys {
     /// Every key of these ranges has a value.

@@ -1,20 +1,20 @@
-//! What Postgres data means to the engine, and the ways in and out: a data directory as keys, which databases,
-//! relations, segments and files there are at an LSN, and how large.
+//! Postgres data on top of the engine: the layout of a data directory as keys; the databases, relations, segments and
+//! files that exist at an LSN, and their sizes; import, ingest and base backups.
 //!
 //! * [`directory`]: the values of directory keys, encoded canonically.
-//! * [`listing`]: reads of them at an LSN.
-//! * [`timestamps`]: when was it.
-//! * [`difference`]: what differs between two of them.
-//! * [`settings`]: what its configuration files said.
-//! * [`size_changes`]: when sizes of relations changed last, of what came in since a timeline was opened.
+//! * [`listing`]: reads them at an LSN.
+//! * [`timestamps`]: commit times by LSN.
+//! * [`difference`]: differences between two timelines.
+//! * [`settings`]: settings from the cluster's configuration files.
+//! * [`size_changes`]: the last changes of relation sizes since a timeline was opened.
 //! * [`keys`]: all keys that exist at an LSN.
-//! * [`import`]: a data directory or a base backup becomes a timeline.
-//! * [`ingest`]: WAL becomes values.
-//! * [`basebackup`]: a timeline becomes the data directory that Postgres starts on.
-//! * [`PageStore`]: what reads and ingest need of a timeline; [`TimelineStore`] is a timeline seen that way.
+//! * [`import`]: makes a timeline of a data directory or a base backup.
+//! * [`ingest`]: turns WAL into values.
+//! * [`basebackup`]: makes a data directory of a timeline, for Postgres to start from.
+//! * [`PageStore`]: what reads and ingest need from a timeline; [`TimelineStore`] implements it for a timeline.
 //!
-//! A relation fork exists if its entry in the sparse key range is not empty. Every block below its size has a version:
-//! what no record ever wrote is stored as a page of zeros.
+//! A relation fork exists if its entry in the sparse key range is not empty. Every block below the fork's size has a
+//! version: blocks that no record ever wrote are stored as pages of zeros.
 #![forbid(unsafe_code)]
 
 pub mod basebackup;

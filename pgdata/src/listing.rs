@@ -22,7 +22,7 @@ use super::settings::ClusterSettings;
 use crate::store::PageStore;
 use errors::StorageError;
 
-/// Keys asked for at once when many sizes are read.
+/// Number of keys per request when many sizes are read.
 const SIZES_PER_READ: usize = 4096;
 
 /// A store as of one LSN.
@@ -38,7 +38,7 @@ impl<'a, S: PageStore> Listing<'a, S> {
         Self { store, lsn }
     }
 
-    /// The value of a key that must have one.
+    /// The value of a key that must exist.
     pub async fn required(&self, key: Key) -> Result<Bytes, StorageError> {
         self.store.get(key, self.lsn).await?.ok_or(StorageError::MissingKey { key, lsn: self.lsn })
     }
@@ -58,14 +58,14 @@ impl<'a, S: PageStore> Listing<'a, S> {
         decode(PARAMETERS_KEY, &self.required(PARAMETERS_KEY).await?)
     }
 
-    /// The settings of the cluster's configuration files, as of the import; none if it was by an earlier version.
+    /// The settings from the cluster's configuration files as of the import; empty if an earlier version imported it.
     pub async fn settings(&self) -> Result<ClusterSettings, StorageError> {
         let stored = self.store.get(SETTINGS_KEY, self.lsn).await?;
         stored.map_or_else(|| Ok(ClusterSettings::default()), |bytes| ClusterSettings::decode(&bytes))
     }
 
-    /// The checkpoint that a server shut down at this LSN would have written; `redo` is that of the last real one,
-    /// and `next_xid` may be ahead (see `docs/decisions/0010-next-xid.md`).
+    /// The checkpoint that a server shut down at this LSN would have written, except that `redo` is that of the last
+    /// real one, and `next_xid` may be ahead (see `docs/decisions/0010-next-xid.md`).
     pub async fn checkpoint(&self) -> Result<CheckPoint, StorageError> {
         let bytes = self.required(CHECKPOINT_KEY).await?;
         CheckPoint::decode(&bytes).map_err(|error| malformed(CHECKPOINT_KEY, &error))
@@ -88,7 +88,7 @@ impl<'a, S: PageStore> Listing<'a, S> {
         Ok(origins)
     }
 
-    /// The size of a relation fork in blocks, `None` if it does not exist.
+    /// The size of a relation fork in blocks; `None` if it does not exist.
     pub async fn rel_size(&self, rel: RelTag) -> Result<Option<u32>, StorageError> {
         let entry = self.store.get(rel_entry_key(rel), self.lsn).await?;
         if entry.is_none_or(|entry| entry.is_empty()) {
@@ -132,7 +132,7 @@ impl<'a, S: PageStore> Listing<'a, S> {
         dir.into_iter().map(size).collect()
     }
 
-    /// The values of a range of keys, in which each key must have one.
+    /// The values of a range of keys, all of which must exist.
     pub async fn dense(&self, range: Range<Key>) -> Result<BTreeMap<Key, Bytes>, StorageError> {
         let values = self.store.get_many(&KeySpace::single(range.clone()), self.lsn).await?;
         let mut key = range.start;

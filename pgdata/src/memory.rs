@@ -1,4 +1,4 @@
-//! A store in memory, as the model that tests compare with, and the parameters of a cluster in it.
+//! A store in memory, the model that tests compare with, and cluster parameters for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -112,7 +112,7 @@ impl PageStore for MemoryStore {
     fn set_wal_log_hints(&self, _lsn: Lsn, _on: bool) {}
 }
 
-/// Those of a cluster that `initdb` has made, without checksums.
+/// Parameters of a cluster freshly created by `initdb`, without checksums.
 pub(crate) fn parameters(version: PgVersion) -> ClusterParameters {
     ClusterParameters {
         pg_version: version.major(),

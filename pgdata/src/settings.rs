@@ -1,8 +1,9 @@
-//! Settings of a cluster: those of its configuration files that a copy of it should have, too.
+//! Settings from a cluster's configuration files that a copy of the cluster should have, too.
 //!
-//! What `ALTER SYSTEM` sets is not in the WAL, so they are as of the import. Left out is what belongs to the machine
-//! that the cluster was on, to its network and to other servers: a copy that archived to the place of the original, or
-//! waited for its standbys, would do harm. Left out, too, is what the WAL tells better ([`ClusterParameters`]).
+//! What `ALTER SYSTEM` sets is not in the WAL, so these are as of the import. Settings that belong to the cluster's
+//! machine, to its network or to other servers are left out: a copy that archived to the original's location, or
+//! waited for its standbys, would do harm. So are those for which the WAL is the better source
+//! ([`ClusterParameters`]).
 //!
 //! [`ClusterParameters`]: pageserver_api::parameters::ClusterParameters
 
@@ -15,10 +16,10 @@ use super::directory::{decode, encode};
 use datadir::DataDir;
 use errors::StorageError;
 
-/// Larger files are not taken in: no server has so many settings.
+/// Larger files are not imported: no server has that many settings.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Settings whose names begin so are left out.
+/// Settings with these prefixes are left out.
 const LEFT_OUT_PREFIXES: [&str; 16] = [
     "archive_",
     "bonjour",
@@ -38,7 +39,7 @@ const LEFT_OUT_PREFIXES: [&str; 16] = [
     "wal_receiver_",
 ];
 
-/// Where files are and what the network is; memory and disk of the machine; logging that would pass by who starts the
+/// Locations of files, and the network; memory and disk of the machine; logging that would bypass whoever starts the
 /// copy; replication and archiving.
 const LEFT_OUT: [&str; 53] = [
     "cluster_name",
@@ -96,7 +97,7 @@ const LEFT_OUT: [&str; 53] = [
     "zero_damaged_pages",
 ];
 
-/// These are as the WAL told last.
+/// The WAL has the latest values of these.
 const IN_THE_WAL: [&str; 8] = [
     "max_connections",
     "max_locks_per_transaction",
@@ -108,16 +109,16 @@ const IN_THE_WAL: [&str; 8] = [
     "wal_log_hints",
 ];
 
-/// Settings of a cluster. Those that `ALTER SYSTEM` has set count more.
+/// Settings of a cluster. Those set by `ALTER SYSTEM` take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// Of `postgresql.conf`, if it is in the data directory.
+    /// From `postgresql.conf`, if it is in the data directory.
     pub conf: Vec<Setting>,
-    /// Of `postgresql.auto.conf`.
+    /// From `postgresql.auto.conf`.
     pub auto: Vec<Setting>,
 }
 
-/// As they are stored.
+/// The stored form.
 #[derive(Default, Serialize, Deserialize)]
 struct Stored {
     conf: Vec<(String, Vec<u8>)>,
@@ -125,7 +126,7 @@ struct Stored {
 }
 
 impl ClusterSettings {
-    /// Those of a data directory. What cannot be read as a setting is passed over: a running server does so, too.
+    /// Reads the settings of a data directory. Skips what does not parse as a setting, as a running server does.
     pub fn of(source: &DataDir) -> Result<Self, StorageError> {
         let read = |name: &str| {
             let bytes = source.read_optional(name)?.unwrap_or_default();
@@ -144,7 +145,7 @@ impl ClusterSettings {
         all.find(|setting| setting.name == name).map(|setting| &setting.value[..])
     }
 
-    /// As it is stored.
+    /// Encodes the stored form.
     pub fn encode(&self) -> Bytes {
         let pairs = |settings: &[Setting]| settings.iter().map(|one| (one.name.clone(), one.value.clone())).collect();
         encode(&Stored { conf: pairs(&self.conf), auto: pairs(&self.auto) })
@@ -165,7 +166,8 @@ fn carried(mut settings: Vec<Setting>) -> Vec<Setting> {
     settings
 }
 
-/// Whether a copy of the cluster has the setting. Those of extensions, which have a dot in their names, all are.
+/// Whether a copy of the cluster gets the setting. Settings of extensions, which have a dot in their names, are
+/// always copied.
 fn is_carried(name: &str) -> bool {
     let is_left_out = LEFT_OUT.contains(&name)
         || IN_THE_WAL.contains(&name)

@@ -1,7 +1,7 @@
-//! When sizes changed last: what lets a reader keep a relation's size without asking for it again.
+//! Last changes of relation sizes, which let a reader cache a relation's size without asking again.
 //!
-//! Sizes and existence are values of keys of their own ([`Key::to_rel_size`], [`Key::to_rel_entry`]). Here is noted, of
-//! what has come in since the timeline was opened, which of these keys changed last at which LSN.
+//! Sizes and existence are values of their own keys ([`Key::to_rel_size`], [`Key::to_rel_entry`]). This records the
+//! LSN at which each of these keys last changed since the timeline was opened.
 
 use std::collections::HashMap;
 
@@ -13,17 +13,17 @@ use parking_lot::RwLock;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::ValueMeta;
 
-/// Forks remembered; some 4 MiB. Beyond that all count as changed at the newest LSN noted.
+/// Maximum number of forks remembered, about 4 MiB. Beyond that, all count as changed at the newest LSN noted.
 const MAX_FORKS: usize = 100_000;
 
-/// The last changes of sizes in one timeline.
+/// The last changes of relation sizes in one timeline.
 #[derive(Debug)]
 pub struct SizeChanges {
     changes: RwLock<Changes>,
 }
 
-/// An LSN after which a relation's fork has kept its size and existence, up to the timeline's last record. If nobody
-/// has watched for changes ([`SizeChanges::observer`]), that is the last record itself.
+/// An LSN since which the fork has kept its size and existence, up to the timeline's last record. If nobody observed
+/// changes ([`SizeChanges::observer`]), that is the last record itself.
 pub fn unchanged_since(timeline: &Timeline, rel: RelTag) -> Lsn {
     match timeline.observer::<SizeChanges>() {
         Some(changes) => changes.unchanged_since(rel),
@@ -40,13 +40,13 @@ struct Changes {
 }
 
 impl SizeChanges {
-    /// Nothing is known of changes up to `opened_at`.
+    /// Nothing is known about changes up to `opened_at`.
     fn new(opened_at: Lsn) -> Self {
         let changes = Changes { last: HashMap::new(), others: opened_at, newest: opened_at };
         Self { changes: RwLock::new(changes) }
     }
 
-    /// What a server sets as `PageServerConf::observer`, so that sizes need not be looked up again and again.
+    /// The observer for `PageServerConf::observer`, which saves repeated lookups of sizes.
     pub fn observer(opened_at: Lsn) -> Box<dyn WriteObserver> {
         Box::new(Self::new(opened_at))
     }

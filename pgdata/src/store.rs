@@ -1,4 +1,4 @@
-//! What reading and ingesting need of a timeline, so that both can be tested without one.
+//! What reads and ingest need from a timeline, so that both can be tested without one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,10 +14,10 @@ use errors::StorageError;
 
 /// Versioned values by key.
 pub trait PageStore: Send + Sync {
-    /// The value of `key` as of `lsn`, `None` if it has no version at or below.
+    /// The value of `key` as of `lsn`; `None` if it has no version at or below that.
     fn get(&self, key: Key, lsn: Lsn) -> impl Future<Output = Result<Option<Bytes>, StorageError>> + Send;
 
-    /// The values of all keys of `keys` that have a version at or below `lsn`.
+    /// The values of all keys in `keys` that have a version at or below `lsn`.
     fn get_many(
         &self,
         keys: &KeySpace,
@@ -27,16 +27,16 @@ pub trait PageStore: Send + Sync {
     /// Stores values. They are not read before [`finish_write`](Self::finish_write) has passed their LSNs.
     fn put_batch(&self, batch: SerializedValueBatch) -> impl Future<Output = Result<(), StorageError>> + Send;
 
-    /// Declares everything up to `last`, the end of a record that starts at `prev`, as written.
+    /// Declares everything up to `last` written; `last` is the end of a record that starts at `prev`.
     fn finish_write(&self, last: Lsn, prev: Lsn) -> impl Future<Output = Result<(), StorageError>> + Send;
 
-    /// Tells redo what `wal_log_hints` is for records after `lsn`.
+    /// Tells redo the value of `wal_log_hints` for records after `lsn`.
     fn set_wal_log_hints(&self, lsn: Lsn, on: bool);
 }
 
-/// A store that tells what has changed a page.
+/// A store that can tell what last changed a page.
 pub trait PageHistory: PageStore {
-    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN.
+    /// The newest version of `key` at or below `lsn`, as stored, and its LSN.
     fn newest_version(
         &self,
         key: Key,

@@ -14,7 +14,7 @@ use engine::context::RequestContext;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 
-/// A timeline, and on whose behalf it is used.
+/// A timeline, and the context in which it is used.
 #[derive(Clone, Debug)]
 pub struct TimelineStore {
     timeline: Timeline,
@@ -22,7 +22,7 @@ pub struct TimelineStore {
 }
 
 impl TimelineStore {
-    /// `timeline` for the purposes of `ctx`.
+    /// `timeline`, used in the context `ctx`.
     pub fn new(timeline: Timeline, ctx: RequestContext) -> Self {
         Self { timeline, ctx }
     }
@@ -32,7 +32,7 @@ impl TimelineStore {
         &self.timeline
     }
 
-    /// On whose behalf it is used.
+    /// The context in which it is used.
     pub fn ctx(&self) -> &RequestContext {
         &self.ctx
     }

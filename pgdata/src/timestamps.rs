@@ -1,8 +1,8 @@
-//! Times of commits by LSN: ingest leaves marks, and a search among them finds where a moment lies.
+//! Commit times by LSN: ingest leaves marks, and a search over them finds the LSN for a time.
 //!
-//! The mark at an LSN is the newest commit time in the history up to there, exact to a millisecond: commits that follow
-//! within the same millisecond leave no mark of their own. As the mark never goes back, a moment is found by bisection
-//! even where clocks went back.
+//! The mark at an LSN is the newest commit time in the history up to there, exact to a millisecond: later commits
+//! within the same millisecond leave no mark. Since marks never decrease, a time is found by bisection even where
+//! clocks went back.
 
 use bytes::Bytes;
 use pageserver_api::key::COMMIT_TIME_KEY;
@@ -15,36 +15,36 @@ use errors::StorageError;
 /// Microseconds since 2000-01-01 00:00 UTC (`TimestampTz`).
 pub type PgTimestamp = i64;
 
-/// Marks are at least this far apart, in microseconds.
+/// Minimum distance of marks, in microseconds.
 const MARK_STEP: PgTimestamp = 1000;
 
-/// Between neighbouring positions of records: records are aligned to it (`MAXALIGN`).
+/// Distance of neighboring record positions: records are aligned to it (`MAXALIGN`).
 const ALIGN: u64 = 8;
 
-/// Where a moment lies in history.
+/// Where a time lies in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LsnByTimestamp {
-    /// All commits up to this LSN are not after the moment, and the next one is.
+    /// No commit up to this LSN is after the time, but the next one is.
     Present(Lsn),
-    /// No commit is after the moment: the last LSN.
+    /// No commit is after the time: the last LSN.
     Future(Lsn),
-    /// All commits are after the moment: the first readable LSN.
+    /// All commits are after the time: the first readable LSN.
     Past(Lsn),
     /// No commit is known: the last LSN.
     NoData(Lsn),
 }
 
-/// Whether a commit at `time` leaves a mark after one at `last`.
+/// Whether a commit at `time` leaves a mark if the last mark was at `last`.
 pub(crate) fn leaves_mark(last: Option<PgTimestamp>, time: PgTimestamp) -> bool {
     last.is_none_or(|last| time.div_euclid(MARK_STEP) > last.div_euclid(MARK_STEP))
 }
 
-/// The mark as stored.
+/// Encodes a mark.
 pub(crate) fn encode_mark(time: PgTimestamp) -> Bytes {
     Bytes::copy_from_slice(&time.to_be_bytes())
 }
 
-/// The newest commit time up to `lsn`, `None` if none is known.
+/// The newest commit time up to `lsn`; `None` if none is known.
 pub async fn timestamp_of_lsn<S: PageStore>(store: &S, lsn: Lsn) -> Result<Option<PgTimestamp>, StorageError> {
     let Some(bytes) = store.get(COMMIT_TIME_KEY, lsn).await? else { return Ok(None) };
     match <[u8; 8]>::try_from(&bytes[..]) {
@@ -68,7 +68,7 @@ pub async fn lsn_by_timestamp<S: PageStore>(
     if timestamp_of_lsn(store, first).await?.is_some_and(|oldest| oldest > time) {
         return Ok(LsnByTimestamp::Past(first));
     }
-    // Up to `low` nothing is after the moment; at `high` something is.
+    // Up to `low` nothing is after the time; at `high` something is.
     let (mut low, mut high) = (first, last);
     while high.0 - low.0 > ALIGN {
         let half = ((high.0 - low.0) / 2 / ALIGN * ALIGN).max(ALIGN);
@@ -98,7 +98,7 @@ mod tests {
         store
     }
 
-    /// The answer by looking at every position.
+    /// The expected answer, found by a linear search.
     fn expected(marks: &[(u64, PgTimestamp)], time: PgTimestamp, last: u64) -> LsnByTimestamp {
         let after = marks.iter().find(|(_, mark)| *mark > time);
         match (after, marks.first()) {

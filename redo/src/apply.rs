@@ -1,4 +1,4 @@
-//! The rules common to all resource managers: full-page images, new pages, page LSNs.
+//! Rules common to all resource managers: full-page images, new pages, page LSNs.
 
 use postgres_formats::image::restore_image;
 use postgres_formats::page::{PageBytes, PageMut};
@@ -13,7 +13,7 @@ use crate::{brin, btree, generic, gin, gist, hash, heap, heap2, sequence, spgist
 /// What a record did to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// The page is now the one after the record.
+    /// The page now contains the record's change.
     Changed,
     /// The page already contains the change: its LSN is not older than the record (`BLK_DONE`).
     SkippedByLsn,
@@ -30,15 +30,16 @@ const XLOG_FPI: u8 = 0xB0;
 
 /// Applies `rec`, which ends at `end_lsn`, to the page of its block reference `block_id`.
 ///
-/// `page` is the version before the record, all zero if there is none. Of other block references only relation, fork,
-/// number and flags are read, so the record may be reduced to this block. `pd_checksum` is not maintained.
+/// `page` is the version before the record, all zero if there is none. Of the other block references only relation,
+/// fork, block number and flags are read, so the record may be reduced to this block. `pd_checksum` is not
+/// maintained.
 ///
-/// The page is saved before the record is applied; [`Chain`](crate::Chain) does without.
+/// The page is copied before the record is applied, to restore it on error; [`Chain`](crate::Chain) avoids the copy.
 ///
 /// # Errors
 ///
-/// [`RedoError`] if there is no such block, if the record type is not known, or if record and page do not fit together.
-/// The page is as it was then.
+/// [`RedoError`] if there is no such block, if the record type is unknown, or if record and page do not fit together.
+/// The page is then unchanged.
 pub fn apply_record(
     ctx: &RedoContext,
     page: &mut PageBytes,
@@ -50,7 +51,7 @@ pub fn apply_record(
     apply_in_place(ctx, page, rec, block_id, end_lsn).inspect_err(|_| *page = before)
 }
 
-/// As [`apply_record`], but after an error the page's content is unspecified: it must not be handed out.
+/// As [`apply_record`], but after an error the page's content is unspecified: it must not be used.
 pub(crate) fn apply_in_place(
     ctx: &RedoContext,
     page: &mut PageBytes,
@@ -121,7 +122,7 @@ fn dispatch(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     }
 }
 
-/// XLOG records change pages by images only. A hint record may come without one if full-page writes are off.
+/// XLOG records change pages only by images. A hint record may lack one if full-page writes are off.
 fn xlog_without_image(op: &Op<'_>) -> Result<Applied, Fault> {
     match op.opcode() {
         XLOG_FPI_FOR_HINT => Ok(Applied::Unchanged),

@@ -33,7 +33,7 @@ const META_SIZE: usize = 16;
 const META_LAST_REVMAP: usize = META_START + 12;
 const MAGIC: u32 = 0xA810_9CFA;
 
-/// TIDs on a revmap page, from the page header on.
+/// TIDs on a revmap page, right after the page header.
 const REVMAP_START: usize = 24;
 const REVMAP_ITEMS: u32 = 1360;
 const TID_LEN: usize = 6;
@@ -48,7 +48,7 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
         (opcode::SAMEPAGE_UPDATE, 0) => page.overwrite_item(u16_at(main, 0)?, op.data())?,
         (opcode::REVMAP_EXTEND, 0) => {
             page.put(META_LAST_REVMAP, &u32_at(main, 0)?.to_le_bytes())?;
-            // Indexes from before 11 may not maintain it.
+            // Indexes created before 11 may not maintain it.
             page.set_content_end(META_START + META_SIZE)?;
         }
         (opcode::REVMAP_EXTEND, 1) => init(page, REVMAP)?,

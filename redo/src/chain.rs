@@ -1,4 +1,4 @@
-//! One page through many records, without a copy of the page per record.
+//! Applies many records to one page without copying the page per record.
 
 use postgres_formats::page::PageBytes;
 use postgres_formats::record::DecodedRecord;
@@ -7,17 +7,17 @@ use crate::apply::{Applied, apply_in_place};
 use crate::context::RedoContext;
 use crate::error::RedoError;
 
-/// A page on its way through a chain of records.
+/// A page to which a chain of records is being applied.
 ///
-/// Every step takes the chain and gives it back only if it succeeded: a page that a failed step may have half changed
-/// is gone with it, and nobody can look at it.
+/// Every step consumes the chain and returns it only on success: a page that a failed step may have half changed is
+/// dropped, so nobody can read it.
 #[derive(Debug)]
 pub struct Chain {
     page: Box<PageBytes>,
 }
 
 impl Chain {
-    /// Begins with `page`, all zero if there is none yet.
+    /// Begins with `page`, all zero if there is no earlier version.
     pub fn new(page: Box<PageBytes>) -> Self {
         Self { page }
     }
@@ -26,7 +26,7 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of `apply_record`.
     pub fn apply(
         mut self,
         ctx: &RedoContext,
@@ -38,7 +38,7 @@ impl Chain {
         Ok((self, applied))
     }
 
-    /// Makes a change that no block reference announces ([`crate::vm`], [`crate::slru`]).
+    /// Makes a change for which the record has no block reference ([`crate::vm`], [`crate::slru`]).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What can go wrong while a record is replayed.
+//! Errors of replaying a record.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use postgres_formats::page::PageError;
 use postgres_formats::record::RelFile;
 use postgres_formats::rmgr::RmgrId;
 
-/// Which record and which block an error is about.
+/// The record and block that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordContext {
-    /// Resource manager, as `pg_waldump` names it.
+    /// Resource manager, by its `pg_waldump` name.
     pub rmgr: &'static str,
-    /// Its id, which is all that is known of an extension's.
+    /// Resource manager id, the only identification of an extension's.
     pub rmid: u8,
-    /// Record type, as `pg_waldump` names it, with its resource manager: `Heap/INSERT`.
+    /// Record type with its resource manager, by its `pg_waldump` name: `Heap/INSERT`.
     pub record: &'static str,
-    /// The record's info byte, which tells record types without a name apart.
+    /// The record's info byte, which distinguishes record types without a name.
     pub info: u8,
     /// LSN of the end of the record.
     pub end_lsn: u64,
@@ -53,14 +53,14 @@ pub enum RedoError {
     /// The record has no block reference with the given id.
     #[error("record has no such block: {0}")]
     NoSuchBlock(RecordContext),
-    /// No redo exists for this record type.
+    /// Redo is not implemented for this record type.
     #[error("redo is not supported of {context}")]
     Unsupported {
         /// Resource manager name.
         rmgr: &'static str,
         /// Record type name.
         record: &'static str,
-        /// The record in full.
+        /// The record and block.
         context: RecordContext,
     },
     /// Record and page do not fit together, or one of them is damaged.
@@ -89,7 +89,7 @@ pub enum Fault {
     /// The record's fields contradict each other or the page.
     #[error("{0}")]
     Inconsistent(&'static str),
-    /// No code for this record type.
+    /// This record type is not implemented.
     #[error("record type is not supported")]
     Unsupported,
 }

@@ -1,4 +1,4 @@
-//! Generic (resource manager 20): byte ranges to overwrite, as extensions such as bloom log their changes.
+//! Generic (resource manager 20): byte ranges to overwrite; extensions such as bloom log their changes this way.
 
 use postgres_formats::cursor::Cursor;
 use postgres_formats::page::PageMut;
@@ -6,7 +6,7 @@ use postgres_formats::page::PageMut;
 use crate::error::Fault;
 use crate::op::{Op, Outcome};
 
-/// Block data: ranges, each with offset, length and bytes. The hole is zero afterwards: it is never logged.
+/// Block data: ranges, each with offset, length and bytes. The hole is zeroed, because it is never logged.
 pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let mut data = Cursor::new(op.data());
     while data.remaining() > 0 {

@@ -65,7 +65,7 @@ fn create_posting_tree(main: &[u8], page: &mut PageMut<'_>) -> Result<(), Fault>
     page.set_content_end(DATA_START + size)
 }
 
-/// The page is marked, its content stays; `pd_prune_xid` holds the transaction id from which on it may be reused.
+/// Marks the page and keeps its content; `pd_prune_xid` holds the transaction id from which on it may be reused.
 fn set_deleted(page: &mut PageMut<'_>, delete_xid: u32) -> Result<(), Fault> {
     page.set_prune_xid(delete_xid);
     Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags | flag::DELETED)?)

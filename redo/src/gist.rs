@@ -37,7 +37,7 @@ const GIST_PAGE: u16 = 0xFF81;
 
 const ROOT_BLKNO: u32 = 0;
 const NO_BLOCK: u32 = u32::MAX;
-/// Where a deleted page's only content starts, and its size: the transaction id from which on it may be reused.
+/// Start and size of a deleted page's only content: the transaction id from which on the page may be reused.
 const DELETE_XID: usize = 24;
 const DELETE_XID_SIZE: usize = 8;
 
@@ -57,7 +57,8 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     Ok(Outcome::Changed)
 }
 
-/// Finishing the split of the left child comes after the record's images were taken: it is due on restored images, too.
+/// The record's images were taken before the split of the left child is finished, so this is needed after restoring
+/// an image, too.
 pub(crate) fn after_image(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     if is_left_child(op) { finish_left_child(op, page) } else { Ok(()) }
 }
@@ -78,7 +79,7 @@ fn update(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut data = Cursor::new(op.data());
     let deleted = take_u16s(&mut data, deletions.into())?;
     match deleted.as_slice() {
-        // A tuple that is replaced keeps its place among the others.
+        // A replaced tuple keeps its position.
         [offset] if insertions == 1 => page.overwrite_item(*offset, take_index_tuple(&mut data)?)?,
         offsets => page.delete_items(offsets)?,
     }
@@ -92,7 +93,7 @@ fn append_tuples(page: &mut PageMut<'_>, mut tuples: Cursor<'_>) -> Result<(), F
     Ok(())
 }
 
-/// `gistxlogDelete`: conflict xid 0, ntodelete 4, then the offsets (16 put a flag for catalogs between).
+/// `gistxlogDelete`: conflict xid 0, ntodelete 4, then the offsets (16 inserts a flag for catalogs before them).
 fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let count = u16_at(op.main, 4)?;
     let mut main = Cursor::new(op.main);
@@ -101,8 +102,8 @@ fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags & !flag::HAS_GARBAGE)?)
 }
 
-/// `gistxlogPageSplit`: origrlink 0, orignsn 8, origleaf 16, npage 18, markfollowright 20. Blocks from 1 on are the new
-/// pages, from left to right; each one's data is the number of its tuples and the tuples.
+/// `gistxlogPageSplit`: origrlink 0, orignsn 8, origleaf 16, npage 18, markfollowright 20. Blocks from 1 on are the
+/// new pages, from left to right; the data of each is the number of its tuples and the tuples.
 fn split(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let is_leaf = u8_at(main, 16)? != 0;

@@ -43,7 +43,7 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
         (opcode::SPLIT_PAGE, 0) => return Err(Fault::Inconsistent("bucket split record has no image to apply")),
         (opcode::SPLIT_COMPLETE, 0) => set_flags(page, u16_at(main, 0)?)?,
         (opcode::SPLIT_COMPLETE, 1) => set_flags(page, u16_at(main, 2)?)?,
-        // The primary bucket page is only named to be locked.
+        // The primary bucket page is referenced only for locking.
         (opcode::MOVE_PAGE_CONTENTS | opcode::SQUEEZE_PAGE | opcode::DELETE, 0) => return Ok(Outcome::Unchanged),
         (opcode::MOVE_PAGE_CONTENTS, 1) => bucket::add_tuples(op, u16_at(main, 0)?, page)?,
         (opcode::MOVE_PAGE_CONTENTS, 2) => page.delete_items(&u16s(op.data()))?,
@@ -70,8 +70,8 @@ fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `xl_hash_vacuum_one_page`: conflict xid 0, ntuples 4 (two bytes from 16 on, four before, where the upper two are
-/// always zero), offsets 8.
+/// `xl_hash_vacuum_one_page`: conflict xid 0, ntuples 4 (two bytes since 16, four before, with the upper two always
+/// zero), offsets 8.
 fn vacuum_one_page(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let count = u16_at(op.main, 4)?;
     let mut main = Cursor::new(op.main);

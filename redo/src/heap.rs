@@ -1,4 +1,4 @@
-//! Heap (resource manager 10): single-tuple changes of table pages.
+//! Heap (resource manager 10): single-tuple changes to table pages.
 
 mod insert;
 pub(crate) mod tuple;
@@ -19,7 +19,7 @@ pub(crate) use vm_ref::clear_referenced_bits;
 
 /// `xl_heap_delete.flags`
 mod delete_flag {
-    /// A speculative insertion is taken back.
+    /// A speculative insertion is undone.
     pub(super) const IS_SUPER: u8 = 0x08;
     pub(super) const IS_PARTITION_MOVE: u8 = 0x10;
 }
@@ -41,7 +41,7 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     }
 }
 
-/// `xl_heap_delete`: xmax 0, offnum 4, infobits 6, flags 7. An old tuple may follow, which is for decoding only.
+/// `xl_heap_delete`: xmax 0, offnum 4, infobits 6, flags 7. An old tuple may follow, only for logical decoding.
 fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let main = op.main;
     let offset = u16_at(main, 4)?;
@@ -69,7 +69,7 @@ fn delete(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     Ok(Outcome::Changed)
 }
 
-/// A speculative insertion becomes a real one: `xl_heap_confirm` is the offset.
+/// Confirms a speculative insertion: `xl_heap_confirm` is the offset.
 fn confirm(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let offset = u16_at(op.main, 0)?;
     tuple_mut(page, offset)?.set_ctid(op.block.blkno, offset);
@@ -83,7 +83,7 @@ fn lock(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let mut tuple = tuple_mut(page, offset)?;
     tuple.set_infobits(u8_at(main, 6)?);
     if tuple.is_locked_only() {
-        // No update, so there is no newer version to point to.
+        // It is not an update, so there is no newer version to point to.
         tuple.set_hot_updated(false);
         tuple.set_ctid(op.block.blkno, offset);
     }
@@ -101,7 +101,7 @@ pub(crate) fn lock_updated(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcom
     Ok(Outcome::Changed)
 }
 
-/// Overwrites the attributes of a tuple by others of the same length; main data starts with the offset (18 adds
+/// Overwrites a tuple's attributes with others of the same length; main data starts with the offset (18 adds
 /// invalidation messages, which do not concern the page).
 fn inplace(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let mut tuple = tuple_mut(page, u16_at(op.main, 0)?)?;

@@ -1,4 +1,4 @@
-//! Heap2 (resource manager 9): pruning, freezing, visibility map bits, insertion of many tuples.
+//! Heap2 (resource manager 9): pruning, freezing, visibility map bits, multi-inserts.
 
 mod freeze;
 mod prune;
@@ -40,7 +40,7 @@ pub(crate) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault
     }
 }
 
-/// Whether the record initializes its page if there is none: VISIBLE does so with visibility map pages.
+/// Whether the record initializes a missing page: VISIBLE does so with visibility map pages.
 pub(crate) fn may_create_page(op: &Op<'_>) -> bool {
     op.header.rmid == RmgrId::HEAP2.0 && op.opcode() == opcode::VISIBLE && op.block.fork == VM_FORK
 }

@@ -14,7 +14,7 @@ pub(crate) const INFO: usize = 6;
 /// `INDEX_SIZE_MASK`
 pub(crate) const SIZE_MASK: u16 = 0x1FFF;
 
-/// Length of the tuple at the start of `bytes`, as its header tells.
+/// Length of the tuple at the start of `bytes`, according to its header.
 pub(crate) fn size(bytes: &[u8]) -> Result<usize, Fault> {
     Ok(usize::from(u16_at(bytes, INFO)? & SIZE_MASK))
 }

@@ -1,12 +1,12 @@
 //! Replay of PostgreSQL 14-18 WAL, page by page: `(page, record, block reference) -> page`.
 //!
-//! Redo of a page needs the record's main data, the block reference's own data and the *numbers* of the record's other
-//! blocks, never the content of another page. So any page can be brought forward alone, from any older version of it.
-//! Everything here is pure: no I/O, no state, and errors instead of panics whatever the bytes.
+//! Redo of a page needs the record's main data, the block reference's own data and the *numbers* of the record's
+//! other blocks, never the content of another page. So any page can be rolled forward alone, from any older version
+//! of it. Everything here is pure: no I/O, no state, and errors instead of panics for any input.
 //!
-//! * [`Chain`] brings a page through many records, [`apply_record`] through one: full-page images, LSN rules, then one
-//!   module per resource manager. A failed apply leaves the page as it was, or takes it away with the chain.
-//! * [`vm`] and [`slru`] hold the page changes that records make without a block reference.
+//! * [`Chain`] applies many records to a page, [`apply_record`] a single one: full-page images, LSN rules, then one
+//!   module per resource manager. A failed apply leaves the page unchanged, or drops it with the chain.
+//! * [`vm`] and [`slru`] make the page changes for which records have no block reference.
 //! * [`mask`] blanks what PostgreSQL itself does not log, to compare pages with those of a server.
 
 #![forbid(unsafe_code)]

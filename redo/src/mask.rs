@@ -1,8 +1,8 @@
-//! Blanking of page content that WAL does not determine, so that pages can be compared byte for byte.
+//! Blanks page content that WAL does not determine, so that pages can be compared byte for byte.
 //!
-//! [`mask_page`] follows the masks of PostgreSQL's own consistency check (`wal_consistency_checking`), with which the
-//! images in records have to be compared. [`mask_for_files`] blanks less: what differs between a replayed page and the
-//! file of a cleanly stopped server.
+//! [`mask_page`] follows the masks of PostgreSQL's own consistency check (`wal_consistency_checking`), which are
+//! required to compare with the images in such records. [`mask_for_files`] blanks less: only the differences between
+//! a replayed page and the file of a cleanly stopped server.
 
 mod files;
 mod index;
@@ -19,12 +19,13 @@ use crate::heap::tuple::{TupleMut, infomask};
 
 pub use files::{PageKind, mask_for_files};
 
-/// A speculative insertion's `t_ctid` has this offset number and a token (`SpecTokenOffsetNumber`).
+/// The `t_ctid` of a speculative insertion has this offset number and a token (`SpecTokenOffsetNumber`).
 const SPECULATIVE: u16 = 0xFFFE;
 
-/// Blanks on the page with block number `blkno` what a consistency check of records of resource manager `rmid` ignores.
+/// Blanks on the page with block number `blkno` everything that a consistency check for resource manager `rmid`
+/// ignores.
 ///
-/// Masked bytes become zero. A page whose header makes no sense is only masked as far as it does.
+/// Masked bytes become zero. A page with an invalid header is masked only as far as it can be interpreted.
 pub fn mask_page(rmid: u8, blkno: u32, page: &mut [u8; 8192]) {
     let page = &mut PageMut::new(page);
     mask_lsn_and_checksum(page);
@@ -65,7 +66,7 @@ fn mask_heap_tuple(page: &mut PageMut<'_>, blkno: u32, offset: u16) {
         return;
     };
     let mask = tuple.infomask();
-    // Frozen is not a hint, but then only xmax bits can be.
+    // Frozen is not a hint, but if it is set only xmax bits can be hints.
     let hints = if mask & infomask::XMIN_FROZEN == infomask::XMIN_FROZEN {
         infomask::XMAX_INVALID | infomask::XMAX_COMMITTED
     } else {

@@ -1,4 +1,4 @@
-//! What a resource manager's redo gets to see of a record, and what it answers.
+//! The interface to a resource manager's redo: its input and its result.
 
 use postgres_formats::record::{BlockRef, RecordHeader};
 
@@ -10,7 +10,7 @@ use crate::error::Fault;
 pub(crate) struct Op<'a> {
     pub(crate) ctx: &'a RedoContext,
     pub(crate) header: &'a RecordHeader,
-    /// All block references of the record. Data and images of others than `block` may be missing.
+    /// All block references of the record. Those other than `block` may lack data and images.
     pub(crate) blocks: &'a [BlockRef<'a>],
     pub(crate) main: &'a [u8],
     pub(crate) block: &'a BlockRef<'a>,

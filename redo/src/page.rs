@@ -1,13 +1,13 @@
-//! What redo needs of a page beyond `postgres_formats::page`.
+//! Page operations that redo needs beyond `postgres_formats::page`.
 
 use postgres_formats::page::{PD_ALL_VISIBLE, PageBytes, PageError, PageMut};
 
 use crate::error::Fault;
 
-/// Bytes for a page that is built anew.
+/// Content of a page to be built from scratch.
 pub(crate) const BLANK: PageBytes = [0; 8192];
 
-/// Lowest transaction id that takes part in the modulo comparison (`FirstNormalTransactionId`).
+/// Lowest transaction id that is compared modulo 2^32 (`FirstNormalTransactionId`).
 const FIRST_NORMAL_XID: u32 = 3;
 
 /// Operations that several resource managers need.
@@ -15,13 +15,13 @@ pub(crate) trait RedoPage {
     /// Adds an item after all others.
     fn append_item(&mut self, item: &[u8]) -> Result<(), PageError>;
 
-    /// Sets `PD_ALL_VISIBLE` or clears it.
+    /// Sets or clears `PD_ALL_VISIBLE`.
     fn set_all_visible(&mut self, on: bool);
 
-    /// Notes that `xid` left something to prune, unless an older transaction did (`PageSetPrunable`).
+    /// Records that `xid` left something to prune, unless an older transaction did (`PageSetPrunable`).
     fn set_prunable(&mut self, xid: u32);
 
-    /// Sets `pd_lower` to the end of content other than line pointers.
+    /// Sets `pd_lower` to the end of content that is not line pointers.
     fn set_content_end(&mut self, end: usize) -> Result<(), Fault>;
 
     /// The 16-bit field `at` bytes into the special space, which is at least `size` bytes long.
@@ -30,10 +30,10 @@ pub(crate) trait RedoPage {
     /// The 32-bit field `at` bytes into the special space.
     fn special_u32(&self, size: usize, at: usize) -> Result<u32, PageError>;
 
-    /// Writes to the special space from its byte `at` on.
+    /// Writes to the special space, starting at its byte `at`.
     fn put_special(&mut self, size: usize, at: usize, bytes: &[u8]) -> Result<(), PageError>;
 
-    /// Replaces the 16-bit flags `at` bytes into the special space by `change` of them.
+    /// Applies `change` to the 16-bit flags `at` bytes into the special space.
     fn change_special_flags(&mut self, size: usize, at: usize, change: impl Fn(u16) -> u16) -> Result<(), PageError>;
 }
 

@@ -1,4 +1,4 @@
-//! Sequence (resource manager 15): the whole page is rebuilt from the record.
+//! Sequence (resource manager 15): the record rebuilds the whole page.
 
 use postgres_formats::cursor::slice_at;
 use postgres_formats::page::PageMut;

@@ -1,8 +1,8 @@
 //! Changes to SLRU pages: transaction status, multixacts, commit timestamps.
 //!
 //! These pages have no header and no LSN, and the records that change them have no block references; the caller knows
-//! which pages a record touches and passes one page at a time. Entries that live on other pages are left out, so the
-//! same list can be handed in for each page of a record.
+//! which pages a record touches and passes one page at a time. Entries on other pages are skipped, so the same list
+//! can be passed for each page of a record.
 
 use postgres_formats::page::PageBytes;
 use postgres_formats::slru::{
@@ -21,7 +21,7 @@ pub enum XactStatus {
     Aborted,
 }
 
-/// Sets the status of those of `xids` that live on `pg_xact` page `pageno`.
+/// Sets the status of those of `xids` that are on `pg_xact` page `pageno`.
 pub fn set_xact_status(page: &mut PageBytes, pageno: u32, xids: impl IntoIterator<Item = u32>, status: XactStatus) {
     let status = match status {
         XactStatus::Committed => place::XactStatus::Committed,
@@ -32,10 +32,10 @@ pub fn set_xact_status(page: &mut PageBytes, pageno: u32, xids: impl IntoIterato
     }
 }
 
-/// Records in `pg_multixact/offsets` page `pageno` where the members of multixact `mid` start and, as minor releases
-/// from February 2026 on do (14.21, 15.16, 16.12, 17.8, 18.2), where those of the next multixact will start.
+/// Records on `pg_multixact/offsets` page `pageno` where the members of multixact `mid` start and, like minor
+/// releases since February 2026 (14.21, 15.16, 16.12, 17.8, 18.2), where those of the next multixact will start.
 ///
-/// Older servers write the second entry later themselves, with the same value, so writing it for them is harmless.
+/// Older servers themselves write the second entry later, with the same value, so writing it for them is harmless.
 pub fn create_multixact_offset(page: &mut PageBytes, pageno: u32, mid: u32, first_member: u32, members: u32) {
     set_multixact_offset(page, pageno, mid, first_member);
     let next_mid = mid.wrapping_add(1).max(FIRST_MULTIXACT);
@@ -44,15 +44,15 @@ pub fn create_multixact_offset(page: &mut PageBytes, pageno: u32, mid: u32, firs
     set_multixact_offset(page, pageno, next_mid, next_offset);
 }
 
-/// Sets the entry of multixact `mid` alone, if it lives on `pg_multixact/offsets` page `pageno`.
+/// Sets only the entry of multixact `mid`, if it is on `pg_multixact/offsets` page `pageno`.
 pub fn set_multixact_offset(page: &mut PageBytes, pageno: u32, mid: u32, first_member: u32) {
     if mid / OFFSETS_PER_PAGE == pageno {
         put(page, place::offset_position(mid), &first_member.to_le_bytes());
     }
 }
 
-/// Writes those of `members` (transaction id, `MultiXactStatus`) that live on `pg_multixact/members` page `pageno`; the
-/// first has offset `first_member`, the others follow modulo 2^32.
+/// Writes those of `members` (transaction id, `MultiXactStatus`) that are on `pg_multixact/members` page `pageno`;
+/// the first has offset `first_member`, the others follow modulo 2^32.
 pub fn create_multixact_members(
     page: &mut PageBytes,
     pageno: u32,
@@ -70,7 +70,7 @@ pub fn create_multixact_members(
     }
 }
 
-/// Sets commit time (microseconds since 2000-01-01) and replication origin of those of `xids` that live on
+/// Sets commit time (microseconds since 2000-01-01) and replication origin of those of `xids` that are on
 /// `pg_commit_ts` page `pageno`.
 pub fn set_commit_ts(
     page: &mut PageBytes,

@@ -1,7 +1,7 @@
 //! SP-GiST (resource manager 16).
 //!
-//! Tuples never change their line pointer while others may refer to it: what leaves a page is replaced by a dead tuple
-//! that redirects to the new place or just holds the line pointer.
+//! A tuple keeps its line pointer while others may refer to it: one that leaves a page is replaced by a dead tuple
+//! that redirects to the new location or just reserves the line pointer.
 
 mod inner;
 mod leaf;

@@ -12,7 +12,7 @@ pub(crate) const END: u64 = 0x1_0000_2000;
 /// Transaction of all sample records.
 pub(crate) const XID: u32 = 700;
 
-/// A record with all its parts in the open.
+/// A record whose parts can be set directly.
 pub(crate) struct Sample<'a> {
     pub(crate) ctx: RedoContext,
     pub(crate) rmgr: RmgrId,
@@ -52,13 +52,13 @@ impl<'a> Sample<'a> {
         sample
     }
 
-    /// The last block's page starts empty.
+    /// The last block's page is initialized by the record.
     pub(crate) fn will_init(mut self) -> Self {
         self.last().will_init = true;
         self
     }
 
-    /// The last block has an image.
+    /// Gives the last block an image.
     pub(crate) fn image(mut self, page: &'a PageBytes, apply: bool) -> Self {
         let image = BlockImage { bytes: page, hole_offset: 0, hole_length: 0, compression: None, apply };
         self.last().image = Some(image);
@@ -69,7 +69,7 @@ impl<'a> Sample<'a> {
         self.blocks.last_mut().expect("a block was added")
     }
 
-    /// The last block has an image of damaged pglz data.
+    /// Gives the last block an image of damaged pglz data.
     pub(crate) fn compressed_image(mut self, bytes: &'a [u8]) -> Self {
         let compression = Some(ImageCompression::Pglz);
         self.last().image = Some(BlockImage { bytes, hole_offset: 0, hole_length: 0, compression, apply: true });
@@ -96,14 +96,14 @@ impl<'a> Sample<'a> {
         then(&record)
     }
 
-    /// As [`apply`](Self::apply), which must change the page and set its LSN.
+    /// As [`apply`](Self::apply), but asserts that it changes the page and sets its LSN.
     pub(crate) fn changes(&self, id: u8, page: &mut PageBytes) {
         let applied = self.apply(id, page).unwrap();
         assert_eq!((applied, PageMut::new(page).lsn()), (Applied::Changed, END));
     }
 }
 
-/// An initialized page with items, none of them padded.
+/// An initialized page with unpadded items.
 pub(crate) fn page_with(special: u16, items: &[&[u8]]) -> Box<PageBytes> {
     let mut bytes = Box::new([0; 8192]);
     let mut page = PageMut::new(&mut *bytes);
@@ -114,7 +114,7 @@ pub(crate) fn page_with(special: u16, items: &[&[u8]]) -> Box<PageBytes> {
     bytes
 }
 
-/// All items of a page, none of which may be without storage.
+/// All items of a page, all of which must have storage.
 pub(crate) fn items(page: &PageBytes) -> Vec<Vec<u8>> {
     let page = postgres_formats::page::PageRef::new(page);
     (1..=page.max_offset()).map(|offset| page.item(offset).unwrap().to_vec()).collect()

@@ -1,7 +1,7 @@
-//! The visibility map: two bits per heap block, and the changes to it that records make without a block reference.
+//! The visibility map: two bits per heap block, and changes to it for which records have no block reference.
 //!
-//! Up to 16, and in 17 and 18 when the map page is not among the block references, heap records clear bits of the map
-//! by flags alone. Such a change neither looks at nor sets the map page's LSN.
+//! Up to 16, and in 17 and 18 if the map page is not among the block references, heap records request clearing of
+//! bits only by flags. Such a change neither checks nor sets the map page's LSN.
 
 pub use postgres_formats::heap::{VM_ALL_FROZEN as ALL_FROZEN, VM_ALL_VISIBLE as ALL_VISIBLE};
 
@@ -16,18 +16,18 @@ pub const VALID_BITS: u8 = ALL_VISIBLE | ALL_FROZEN;
 /// Heap blocks covered by one map page.
 pub const HEAP_BLOCKS_PER_PAGE: u32 = MAP_BYTES as u32 * BLOCKS_PER_BYTE;
 
-/// Where the bits of a heap block are.
+/// Position of a heap block's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmPosition {
     /// Block number in the visibility map fork.
     pub page: u32,
-    /// Byte within the map, that is after the page header.
+    /// Byte within the map, that is, after the page header.
     pub byte: usize,
     /// Bit position of the lower of the two bits.
     pub shift: u8,
 }
 
-/// Where the bits of heap block `heap_blkno` are.
+/// The position of the bits of heap block `heap_blkno`.
 pub fn position(heap_blkno: u32) -> VmPosition {
     let within = heap_blkno % HEAP_BLOCKS_PER_PAGE;
     VmPosition {
@@ -43,7 +43,7 @@ pub fn status(page: &[u8; 8192], heap_blkno: u32) -> u8 {
     page.get(HEADER + at.byte).map_or(0, |byte| (byte >> at.shift) & VALID_BITS)
 }
 
-/// Clears `bits` of `heap_blkno` on the map page that covers it. True if any of them was set.
+/// Clears `bits` of `heap_blkno` on the map page that covers it. Returns whether any of them was set.
 pub fn clear_bits(page: &mut [u8; 8192], heap_blkno: u32, bits: u8) -> bool {
     let at = position(heap_blkno);
     let mask = (bits & VALID_BITS) << at.shift;
@@ -64,8 +64,8 @@ pub(crate) fn set_bits(page: &mut [u8; 8192], heap_blkno: u32, bits: u8) {
     }
 }
 
-/// Cuts off a truncated relation's tail on the last map page that is kept: of byte `byte` (counted after the page
-/// header) the bits from `shift` on, and all later bytes. Both as [`position`] gives them for the new length in blocks.
+/// Clears a truncated relation's tail on the last remaining map page: the bits of byte `byte` (counted after the page
+/// header) from `shift` on, and all later bytes. Both are as [`position`] returns them for the new length in blocks.
 pub fn truncate_tail(page: &mut [u8; 8192], byte: usize, shift: u8) {
     if let Some(first) = page.get_mut(HEADER + byte) {
         *first &= !(0xFFu8.checked_shl(u32::from(shift)).unwrap_or(0));

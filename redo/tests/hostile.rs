@@ -1,5 +1,5 @@
-//! Whatever the bytes of page and record: a result or an error, never a panic; a failed apply leaves the page as it
-//! was; nothing allocates much.
+//! For any bytes of page and record: a result or an error, never a panic; a failed apply leaves the page unchanged;
+//! allocations stay small.
 
 use allocation_counter::measure;
 use postgres_formats::page::{ItemId, PageMut};
@@ -12,7 +12,7 @@ use redo::{Applied, RedoContext, apply_record};
 
 type Page = [u8; 8192];
 
-/// A page with some items, and damage at some places.
+/// A page with some items, and some damaged bytes.
 fn page() -> impl Strategy<Value = Box<Page>> {
     let special = prop_oneof![Just(0u16), Just(8), Just(16)];
     let items = vec(vec(small_byte(), 0..80), 0..20);

@@ -1,7 +1,7 @@
-//! One place for attempts, retries and deadlines of all requests.
+//! Attempts, retries and deadlines of all requests.
 //!
-//! A request takes part in its class's budget only while an attempt is under way, so one that waits for its next
-//! attempt keeps nobody else waiting. Dropping the future of a request ends it.
+//! A request counts against its class's budget only while an attempt is under way, so one that waits for its next
+//! attempt does not hold up others. Dropping the future of a request cancels it.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::request::Request;
 use errors::StorageError;
 use metrics::{METRICS, StoreFault, seconds_since};
 
-/// A slow link moves this much within a second.
+/// Bytes per second of a slow link.
 const SLOW_LINK: u64 = 1 << 20;
-/// No single attempt is given more than the time for this many bytes.
+/// The number of bytes beyond which the limit of an attempt does not grow.
 const MAX_ALLOWANCE: u64 = 256 << 20;
 
 impl Inner {
@@ -22,12 +22,12 @@ impl Inner {
         self.time_for(request.bytes)
     }
 
-    /// How long an answer of so many bytes may take.
+    /// How long a response of `bytes` bytes may take.
     pub(super) fn time_for(&self, bytes: u64) -> Duration {
         self.options.attempt_timeout + Duration::from_millis(bytes.min(MAX_ALLOWANCE) * 1000 / SLOW_LINK)
     }
 
-    /// Makes attempts until one succeeds, or fails for good, or the time is over.
+    /// Makes attempts until one succeeds, one fails permanently, or time runs out.
     pub(super) async fn run<T, F, Fut>(&self, request: Request<'_>, attempt: F) -> Result<T, StorageError>
     where
         F: Fn() -> Fut,
@@ -36,13 +36,13 @@ impl Inner {
         self.run_to_failure(request, attempt).await.map_err(|failed| self.error(request, failed))
     }
 
-    /// Like [`Inner::run`]; the failure says more.
+    /// As [`Inner::run`], but returns the more detailed [`Failed`].
     pub(super) async fn run_to_failure<T, F, Fut>(&self, request: Request<'_>, attempt: F) -> Result<T, Failed>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, Failed>>,
     {
-        // Attempts begin before the deadline; the last one may take its time.
+        // Attempts begin before the deadline; the last one may use its full limit.
         let limit = self.options.retry_deadline + self.attempt_limit(request);
         let mut last = None;
         match env::clock::timeout(limit, self.attempts(request, attempt, &mut last)).await {
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// One attempt, when it is its turn.
+    /// Makes one attempt, waiting for its turn.
     pub(super) async fn attempt<T>(
         &self,
         request: Request<'_>,
@@ -92,7 +92,7 @@ impl Inner {
         self.timed(request, attempt).await
     }
 
-    /// One attempt of a request that has its turn.
+    /// Makes one attempt of a request that has its turn.
     pub(super) async fn timed<T>(
         &self,
         request: Request<'_>,

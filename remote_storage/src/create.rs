@@ -1,4 +1,4 @@
-//! Conditional creation, where a reply may get lost although the object was made.
+//! Conditional creation, where the reply may get lost although the object was created.
 
 use bytes::Bytes;
 use object_store::{ObjectStore, PutMode, PutPayload};
@@ -20,7 +20,7 @@ impl Inner {
         self.run(request, || self.try_create(path, bytes.clone())).await
     }
 
-    /// One attempt. If something is there, it is ours if it has our bytes: an earlier attempt made it.
+    /// One attempt. An existing object with our bytes is ours: an earlier attempt created it.
     async fn try_create(&self, path: &RemotePath, bytes: Bytes) -> Result<Creation, Failed> {
         let payload = PutPayload::from_bytes(bytes.clone());
         match self.store.put_opts(path.as_path(), payload, PutMode::Create.into()).await.map_err(Failed::conditional) {
@@ -33,7 +33,7 @@ impl Inner {
     async fn whose(&self, path: &RemotePath, ours: &Bytes) -> Result<Creation, Failed> {
         let got = match self.store.get_opts(path.as_path(), object_store::GetOptions::default()).await {
             Ok(got) => got,
-            // Two tried at once, and the store gave way to neither (409); or it was removed since.
+            // Either two creators collided and the store rejected both (409), or the object has been removed since.
             Err(object_store::Error::NotFound { .. }) => {
                 let reason = "refused, although nothing is there";
                 return Err(Failed::new(Kind::Fault(StoreFault::Unavailable), reason));

@@ -1,4 +1,4 @@
-//! Credentials of S3 in a file of their own, which may be replaced while the process runs.
+//! S3 credentials in a separate file, which may be replaced while the process runs.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -20,10 +20,10 @@ struct File {
     session_token: Option<String>,
 }
 
-/// Tells one version of the file from another.
+/// Identifies a version of the file: modification time, size, inode.
 type Version = (SystemTime, u64, u64);
 
-/// Gives what the file says now: it is looked at before each request, and read if it has changed.
+/// Provides the file's current credentials: checks the file before each request, and rereads it if it has changed.
 pub(super) struct CredentialsFile {
     path: Utf8PathBuf,
     read: Mutex<Option<(Version, Arc<AwsCredential>)>>,
@@ -52,7 +52,7 @@ impl CredentialsFile {
     }
 }
 
-/// The error never repeats the text.
+/// The error never includes the text.
 fn parse(text: &str) -> Result<AwsCredential, String> {
     let wrong = |_| "expected access_key_id, secret_access_key and perhaps session_token as TOML strings".to_owned();
     let file: File = toml::from_str(text).map_err(wrong)?;

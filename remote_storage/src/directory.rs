@@ -1,7 +1,7 @@
-//! A directory as object store, which may go away as a bucket may: unmounted, or moved.
+//! A directory as an object store, which may become unavailable like any bucket: unmounted, or moved.
 //!
-//! Without this look at the directory itself, what is below one that is away would just not be there, and a write would
-//! make another directory in its place.
+//! Without checks of the directory itself, the objects of an unavailable directory would appear not to exist, and a
+//! write would create another directory in its place.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ pub(super) struct Directory {
     root: Root,
 }
 
-/// The directory as it was found.
+/// The directory as found when it was opened.
 #[derive(Clone, Debug)]
 struct Root {
     path: Utf8PathBuf,
@@ -35,7 +35,8 @@ struct Root {
 }
 
 impl Directory {
-    /// Makes the directory if it is not there. Then it is for its owner alone: what is in it may hold passwords.
+    /// Creates the directory if it does not exist. A new one is accessible to its owner only: objects may contain
+    /// passwords.
     pub(super) async fn open(path: &Utf8Path) -> std::result::Result<Self, StorageError> {
         let is_new = !path.exists();
         fs::create_dir_all(path).await?;
@@ -65,7 +66,7 @@ impl Root {
         Error::Generic { store: "Directory", source }
     }
 
-    /// Runs `operation`, whose answer counts only if the directory was there before and after.
+    /// Runs `operation`; its result counts only if the directory was there before and after.
     async fn during<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
         self.check()?;
         let outcome = operation.await;

@@ -1,4 +1,4 @@
-//! Attempts that failed: what of it may pass by itself, and what is said about it.
+//! Failed attempts: which of them are worth retrying, and how they are reported.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use super::options::RemoteOptions;
 use errors::RemoteFailure;
 use metrics::StoreFault;
 
-/// Answers that are not what was asked for are asked for again this often.
+/// Maximum number of attempts if responses do not match the request.
 const MAX_MALFORMED: u32 = 3;
-/// Pauses grow to this many times the first.
+/// Pauses grow up to this multiple of the first.
 const MAX_PAUSE: u32 = 50;
-/// Somebody must see to credentials: no hurry.
+/// Minimum multiple of the first pause after denied access: somebody must fix the credentials, so there is no hurry.
 const DENIED_PAUSE: u32 = 10;
-/// Most characters of what a store said that are repeated.
+/// Maximum number of characters of a reason.
 const MAX_REASON: usize = 300;
 
-/// Why one attempt failed.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) kind: Kind,
@@ -28,11 +28,11 @@ pub(super) struct Failed {
 pub(super) enum Kind {
     /// There is no such object.
     NotFound,
-    /// The condition of a conditional write does not hold.
+    /// The precondition of a conditional write failed.
     Exists,
-    /// No attempt can ever succeed.
+    /// No attempt can succeed.
     Never,
-    /// It may pass by itself.
+    /// A possibly transient fault.
     Fault(StoreFault),
 }
 
@@ -49,14 +49,14 @@ impl Failed {
         Self::new(Kind::Fault(StoreFault::Timeout), format!("no answer within {after:?}"))
     }
 
-    /// The failure of a request with a condition.
+    /// The failure of a conditional request.
     pub(super) fn conditional(error: Error) -> Self {
         let refused = matches!(error, Error::AlreadyExists { .. } | Error::Precondition { .. });
         let failed = Self::from(error);
         if refused { Self { kind: Kind::Exists, ..failed } } else { failed }
     }
 
-    /// The failure of a list: where nothing is, it is empty.
+    /// The failure of a listing: a prefix without objects is an empty listing, so "not found" is a fault.
     pub(super) fn of_list(error: Error) -> Self {
         match Self::from(error) {
             Self { kind: Kind::NotFound, reason } => Self::new(Kind::Fault(StoreFault::Unavailable), reason),
@@ -64,7 +64,7 @@ impl Failed {
         }
     }
 
-    /// Whether it is of no use to try again after `attempts` attempts.
+    /// Whether trying again is pointless after `attempts` attempts.
     pub(super) fn is_final(&self, attempts: u32, options: &RemoteOptions) -> bool {
         match self.kind {
             Kind::NotFound | Kind::Exists | Kind::Never => true,
@@ -73,7 +73,7 @@ impl Failed {
         }
     }
 
-    /// How long to wait before the attempt after the first `attempts`; chance keeps many from coming back at once.
+    /// How long to wait after the first `attempts` attempts, with jitter so that clients do not all retry at once.
     pub(super) fn pause(&self, attempts: u32, options: &RemoteOptions) -> Duration {
         let denied = self.kind == Kind::Fault(StoreFault::Denied);
         let least = if denied { DENIED_PAUSE } else { 1 };
@@ -83,7 +83,7 @@ impl Failed {
         whole / 2 + whole / 2 * share / 1024
     }
 
-    /// What callers are told.
+    /// The failure as reported to callers.
     pub(super) fn failure(&self) -> RemoteFailure {
         match self.kind {
             Kind::NotFound => RemoteFailure::NotFound,
@@ -98,10 +98,11 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let text = full_text(&error);
         let kind = match &error {
-            // A bucket that is not there is no object that is not there.
+            // A missing bucket is not the same as a missing object.
             Error::NotFound { .. } if text.contains("NoSuchBucket") => Kind::Fault(StoreFault::Unavailable),
             Error::NotFound { .. } => Kind::NotFound,
-            // No condition was made, or its maker knows better: the store is busy with the object (409, 412).
+            // Either the request had no condition, or the caller maps the error itself: the object is in contention
+            // (409, 412).
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Kind::Fault(StoreFault::Unavailable),
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Kind::Fault(StoreFault::Denied),
             Error::NotSupported { .. } | Error::NotImplemented { .. } | Error::InvalidPath { .. } => Kind::Never,
@@ -111,7 +112,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// The text of an error and of what caused it, each once.
+/// The messages of an error and its causes, without repetitions.
 fn full_text(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -125,7 +126,7 @@ fn full_text(error: &Error) -> String {
     text
 }
 
-/// The crate tells these apart by text alone.
+/// Classifies by text, since the crate does not distinguish these errors otherwise.
 fn fault_of(text: &str) -> StoreFault {
     let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if has(&["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "TokenRefreshRequired"]) {
@@ -143,7 +144,7 @@ fn fault_of(text: &str) -> StoreFault {
     }
 }
 
-/// Of an answer in XML only code and message: the rest repeats headers, and with them key ids and tokens.
+/// Reduces an XML response to code and message: the rest repeats headers, including key ids and tokens.
 fn without_secrets(text: &str) -> String {
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;

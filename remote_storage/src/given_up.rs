@@ -1,4 +1,4 @@
-//! Writes that were given up.
+//! Abandoned writes.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::path::RemotePath;
 
-/// When writes were given up whose effect may be still to come.
+/// For each path, when a write was abandoned that may still take effect.
 #[derive(Debug, Default)]
 pub(super) struct GivenUp(Mutex<HashMap<RemotePath, Instant>>);
 

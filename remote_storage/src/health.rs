@@ -1,26 +1,26 @@
-//! Says once when a store does not answer any more, and once when it does again.
+//! Logs once when a bucket stops answering, and once when it answers again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Failures in a row that make a line in the log; fewer pass unsaid.
+/// Number of consecutive failures before a log line is written.
 const NOTABLE: u32 = 3;
-/// At most one such line in this time.
+/// Minimum time between two such lines.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
-/// How a store has answered lately.
+/// The recent health of a bucket.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Failures since the last answer.
+    /// Failures since the last success.
     failures: AtomicU32,
     outage: Mutex<Outage>,
 }
 
 #[derive(Debug, Default)]
 struct Outage {
-    /// Since when, if it was said.
+    /// When the current outage was logged, if it was.
     said: Option<Instant>,
     last_line: Option<Instant>,
 }

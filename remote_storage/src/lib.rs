@@ -1,8 +1,8 @@
-//! Object storage: one place for paths, budgets, retries and figures of all requests.
+//! Access to the bucket: paths, concurrency limits, retries and metrics of all requests.
 //!
 //! Everything goes through [`RemoteStorage`], which hides whether the bucket is a directory, S3, or another cloud.
-//! Errors tell what the caller must do, by their [`RemoteFailure`](errors::RemoteFailure); whatever may pass by
-//! itself was tried again here already.
+//! The [`RemoteFailure`](errors::RemoteFailure) of an error tells the caller what to do; transient faults have
+//! already been retried here.
 #![forbid(unsafe_code)]
 
 mod attempts;
@@ -49,30 +49,30 @@ use request::Request;
 pub use unfinished::UnfinishedWrite;
 pub use url::{Cloud, RemoteUrl};
 
-/// Objects that are removed by one request.
+/// Maximum number of objects removed by one request.
 const DELETE_BATCH: usize = 1000;
-/// Objects that clouds list at once.
+/// Number of objects that clouds list per page.
 const LIST_PAGE: usize = 1000;
-/// A list may have many pages: all of it is given as much time as this many bytes.
+/// A listing may have many pages: as a whole it gets as much time as a transfer of this many bytes.
 const LIST_ALLOWANCE: u64 = 64 << 20;
 
-/// Whether [`RemoteStorage::create`] made the object.
+/// Whether [`RemoteStorage::create`] created the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
-    /// Yes, with the bytes given.
+    /// It was created with the given bytes.
     New,
-    /// No: one with other contents was there.
+    /// An object with other contents existed already.
     Existed,
 }
 
-/// An object as a listing tells of it.
+/// A listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where it is.
+    /// Its path.
     pub path: RemotePath,
     /// Size in bytes.
     pub size: u64,
-    /// When it was written, in seconds since 1970.
+    /// When it was last written, in seconds since 1970.
     pub modified: i64,
 }
 
@@ -82,7 +82,7 @@ impl From<ObjectMeta> for Listed {
     }
 }
 
-/// A bucket, or a part of one. Cheap to clone.
+/// A bucket, or a prefix of one. Cheap to clone.
 #[derive(Clone)]
 pub struct RemoteStorage {
     inner: Arc<Inner>,
@@ -90,7 +90,7 @@ pub struct RemoteStorage {
 
 struct Inner {
     store: Arc<dyn ObjectStore>,
-    /// What errors name it.
+    /// Its name in errors.
     url: String,
     options: RemoteOptions,
     budgets: Budgets,
@@ -98,22 +98,22 @@ struct Inner {
     health: Health,
     given_up: GivenUp,
     spares: PartBufferPool,
-    /// Where objects are files.
+    /// The directory of the objects, if they are files.
     directory: Option<Utf8PathBuf>,
 }
 
 impl RemoteStorage {
-    /// A store that is open already, such as one that a test has made; `url` is what errors call it.
+    /// Wraps an open store, such as one created by a test; `url` is its name in errors.
     pub fn with_store(store: Arc<dyn ObjectStore>, url: &str) -> Self {
         Self::with_options(store, url, RemoteOptions::default())
     }
 
-    /// Like [`RemoteStorage::with_store`], with limits of one's own.
+    /// As [`RemoteStorage::with_store`], with the given limits.
     pub fn with_options(store: Arc<dyn ObjectStore>, url: &str, options: RemoteOptions) -> Self {
         Self::new(store, url, options, None)
     }
 
-    /// `directory` is where objects are files, if they are.
+    /// `directory` is where the objects are, if they are files.
     fn new(store: Arc<dyn ObjectStore>, url: &str, options: RemoteOptions, directory: Option<Utf8PathBuf>) -> Self {
         let prices = if url.starts_with("file:") { Prices::Free } else { Prices::Cloud };
         let budgets = Budgets::new(&options);
@@ -123,22 +123,22 @@ impl RemoteStorage {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What the store is called.
+    /// The bucket's name in errors.
     pub fn url(&self) -> &str {
         &self.inner.url
     }
 
-    /// The name of an object, for people.
+    /// The name of an object, for humans.
     pub fn name_of(&self, path: &RemotePath) -> String {
         self.inner.name_of(path)
     }
 
-    /// The whole of a small object, which must not be longer than `max_len` bytes.
+    /// Reads all of a small object, which must not be longer than `max_len` bytes.
     pub async fn get(&self, class: RequestClass, path: &RemotePath, max_len: u64) -> Result<Bytes, StorageError> {
         self.inner.get(class, path, max_len).await
     }
 
-    /// Exactly the bytes `range` of an object.
+    /// Reads exactly the bytes `range` of an object.
     pub async fn get_range(
         &self,
         class: RequestClass,
@@ -155,13 +155,13 @@ impl RemoteStorage {
         inner.run(request, || async { inner.body(class, path, options(), |_| range.clone()).await }).await
     }
 
-    /// Writes an object, replacing one that may be there. When this returns the object is durable.
+    /// Writes an object, replacing an existing one. The object is durable when this returns.
     pub async fn put(&self, class: RequestClass, path: &RemotePath, bytes: Bytes) -> Result<(), StorageError> {
         self.inner.replace(class, path, bytes).await
     }
 
-    /// Writes an object unless there is one. `bytes` must be unlike those of anybody else, so that a reply that was
-    /// lost is told apart from another one's object.
+    /// Writes an object unless it exists. `bytes` must differ from those of every other writer, so that a lost reply
+    /// can be told apart from an object created by somebody else.
     pub async fn create(&self, class: RequestClass, path: &RemotePath, bytes: Bytes) -> Result<Creation, StorageError> {
         self.inner.create(class, path, bytes).await
     }
@@ -171,7 +171,7 @@ impl RemoteStorage {
         self.inner.put_file(class, path, file).await
     }
 
-    /// The size of an object in bytes, `None` if there is none.
+    /// The size of an object in bytes; `None` if it does not exist.
     pub async fn head(&self, class: RequestClass, path: &RemotePath) -> Result<Option<u64>, StorageError> {
         let inner = &self.inner;
         let request = Request { class, operation: "head", path, bytes: 0 };
@@ -182,13 +182,13 @@ impl RemoteStorage {
         }
     }
 
-    /// All objects below `prefix`, however deep, sorted by path.
+    /// Lists all objects below `prefix`, recursively, sorted by path.
     pub async fn list(&self, class: RequestClass, prefix: &RemotePath) -> Result<Vec<Listed>, StorageError> {
         self.list_from(class, prefix, None).await
     }
 
-    /// As [`RemoteStorage::list`], but only those whose paths come after `after`, which stores find without going
-    /// through all that comes before.
+    /// As [`RemoteStorage::list`], but only objects whose paths sort after `after`, which object stores find without
+    /// scanning those before.
     pub async fn list_after(
         &self,
         class: RequestClass,
@@ -198,7 +198,7 @@ impl RemoteStorage {
         self.list_from(class, prefix, Some(after)).await
     }
 
-    /// As [`RemoteStorage::list_after`], but only what one request gives, in the order of names.
+    /// As [`RemoteStorage::list_after`], but only the page that one request returns, in name order.
     pub async fn list_page(
         &self,
         class: RequestClass,
@@ -224,7 +224,7 @@ impl RemoteStorage {
         Ok(listed)
     }
 
-    /// The names directly below `prefix` that have something below them, sorted.
+    /// The names directly below `prefix` that have objects below them, sorted.
     pub async fn list_dirs(&self, class: RequestClass, prefix: &RemotePath) -> Result<Vec<String>, StorageError> {
         let inner = &self.inner;
         let request = Request { class, operation: "list", path: prefix, bytes: 0 };
@@ -238,7 +238,7 @@ impl RemoteStorage {
         Ok(names)
     }
 
-    /// Removes objects. Those that are not there are no error.
+    /// Removes objects. Missing objects are not an error.
     pub async fn delete(&self, paths: &[RemotePath]) -> Result<(), StorageError> {
         for batch in paths.chunks(DELETE_BATCH) {
             self.inner.delete(batch).await?;
@@ -263,8 +263,8 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// The bytes that `options` ask for, if they are those of the range that `expected` gives, and all of them. A body
-    /// that is longer is cut.
+    /// Reads the bytes requested by `options`, provided that they are all bytes of the range that `expected` returns.
+    /// A longer body is truncated.
     async fn body(
         &self,
         class: RequestClass,
@@ -287,7 +287,7 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// One attempt. Each page of the list has the time of an attempt.
+    /// One attempt. Each page of the listing gets the time of an attempt.
     async fn list(&self, prefix: &RemotePath, after: Option<&RemotePath>) -> Result<Vec<Listed>, Failed> {
         let mut pages = match after {
             Some(after) => self.store.list_with_offset(Some(prefix.as_path()), after.as_path()),
@@ -301,7 +301,7 @@ impl Inner {
         Ok(listed)
     }
 
-    /// One attempt at a page of a list.
+    /// One attempt to get a page of a listing.
     async fn list_page(&self, prefix: &RemotePath, after: &RemotePath) -> Result<Vec<Listed>, Failed> {
         let pages = self.store.list_with_offset(Some(prefix.as_path()), after.as_path()).map_err(Failed::of_list);
         let page = within(self.options.attempt_timeout, pages.take(LIST_PAGE).try_collect::<Vec<_>>()).await?;
@@ -327,7 +327,7 @@ impl Inner {
     }
 }
 
-/// What `operation` gives, if it does in time.
+/// The result of `operation`, or a timeout after `limit`.
 async fn within<T, E: Into<Failed>>(
     limit: Duration,
     operation: impl Future<Output = Result<T, E>>,
@@ -338,7 +338,7 @@ async fn within<T, E: Into<Failed>>(
     }
 }
 
-/// The body, of which `wanted` bytes are needed.
+/// Reads the first `wanted` bytes of the body.
 async fn read_body(got: GetResult, wanted: u64) -> Result<Bytes, Failed> {
     if got.range.end - got.range.start == wanted {
         return Ok(got.bytes().await?);

@@ -1,4 +1,4 @@
-//! Opening a store from what the settings say of it.
+//! Opens the bucket described by the settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,41 +16,42 @@ use super::directory::Directory;
 use super::{Cloud, Creation, RemoteOptions, RemotePath, RemoteStorage, RemoteUrl, RequestClass};
 use errors::{ErrorKind, StorageError};
 
-/// A connection that is not made within this time is not there.
+/// A connection that is not established within this time counts as failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The client's own limit for a whole request is only there for parts of uploads, whose attempts it makes itself.
+/// Added to the client's own timeout of a request, which matters only for parts of uploads: the client retries these
+/// itself.
 const PART_ALLOWANCE: Duration = Duration::from_secs(16);
-/// Between two looks at a store that is not there yet.
+/// Pause between two checks of a bucket that is not reachable yet.
 const START_PAUSE: Duration = Duration::from_millis(500);
 
-/// Which store, and how to get at it.
+/// Which bucket to use, and how to access it.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
-    /// Where it is. Relative directories were resolved.
+    /// Its location. Relative directories have been resolved.
     pub url: RemoteUrl,
-    /// What errors and log lines call it.
+    /// Its name in errors and log lines.
     pub name: String,
-    /// Where it answers, if not where its cloud does.
+    /// Its endpoint, if not the cloud's default.
     pub endpoint: Option<String>,
     /// The bucket's region.
     pub region: Option<String>,
-    /// Whether an S3 bucket is named in the path of requests.
+    /// Whether requests name an S3 bucket in the path instead of the host name.
     pub path_style: bool,
-    /// Whether there need not be TLS.
+    /// Whether plain HTTP is allowed.
     pub allow_http: bool,
-    /// Whether the contents of what is written to S3 are signed; if not, they still have a checksum.
+    /// Whether the payload of writes to S3 is signed; if not, it still has a checksum.
     pub sign_payload: bool,
-    /// Where credentials are, if not where the cloud's own tools look for them.
+    /// The credentials file; by default credentials come from where the cloud's own tools look for them.
     pub credentials_file: Option<Utf8PathBuf>,
     /// Limits of requests.
     pub options: RemoteOptions,
 }
 
 impl RemoteStorage {
-    /// Opens a store; nothing is asked of a bucket yet. `None` if settings say that there is none.
+    /// Opens a bucket without making any request yet. `None` if the settings specify none.
     ///
     /// # Errors
-    /// If the settings contradict each other, or a directory cannot be made.
+    /// If the settings contradict each other, or a directory cannot be created.
     pub async fn open(settings: &StoreSettings) -> Result<Option<Self>, StorageError> {
         let store = settings.open().await?;
         let directory = match &settings.url {
@@ -60,11 +61,11 @@ impl RemoteStorage {
         Ok(store.map(|store| Self::new(store, &settings.name, settings.options.clone(), directory)))
     }
 
-    /// Waits until the store answers, for at most `timeout`, and makes sure that it refuses to create what exists:
-    /// without that, two servers could hold the same generation.
+    /// Waits for at most `timeout` until the bucket answers, and checks that it refuses to create existing objects:
+    /// otherwise two servers could hold the same generation.
     ///
     /// # Errors
-    /// If it does not answer, or does not refuse.
+    /// If the bucket does not answer, or does not refuse.
     pub async fn wait_until_usable(&self, timeout: Duration) -> Result<(), StorageError> {
         let mut last = None;
         let usable = async {
@@ -100,13 +101,13 @@ fn below(store: Arc<dyn ObjectStore>, prefix: &Path) -> Arc<dyn ObjectStore> {
     if prefix.as_ref().is_empty() { store } else { Arc::new(PrefixStore::new(store, prefix.clone())) }
 }
 
-/// Attempts are ours.
+/// Retries are our own responsibility.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }
 
 impl StoreSettings {
-    /// The store itself, for whoever wants to put something between it and [`RemoteStorage`].
+    /// Opens the underlying store, for callers that put a layer between it and [`RemoteStorage`].
     ///
     /// # Errors
     /// Those of [`RemoteStorage::open`].
@@ -131,7 +132,7 @@ impl StoreSettings {
     }
 
     fn cloud(&self, cloud: Cloud, bucket: &str) -> object_store::Result<Arc<dyn ObjectStore>> {
-        // Before the first client: there is no other provider, and so nobody to be in the way.
+        // Must precede the first client. There is no other provider, so this cannot conflict.
         let _ = rustls::crypto::ring::default_provider().install_default();
         match cloud {
             Cloud::S3 => self.s3(bucket),

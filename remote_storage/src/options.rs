@@ -1,4 +1,4 @@
-//! How requests are made: for how long, how often, how many at once.
+//! Limits on requests: duration, retries, concurrency.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use tokio::sync::Semaphore;
 
 use super::RequestClass;
 
-/// Limits of all requests to one store.
+/// Limits on all requests to a bucket.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// How long one attempt may take, and a second more for each MiB that it moves.
+    /// How long one attempt may take, plus one second for each MiB that it transfers.
     pub attempt_timeout: Duration,
-    /// A request that keeps failing is tried again for this long.
+    /// How long a failing request is retried.
     pub retry_deadline: Duration,
-    /// Most attempts of one request.
+    /// Maximum number of attempts of a request.
     pub max_attempts: u32,
-    /// The first pause between two attempts; each further one is twice as long, up to fifty times the first.
+    /// The first pause between two attempts; it doubles with each further attempt, up to fifty times this.
     pub first_pause: Duration,
-    /// Most uploads at once.
+    /// Maximum number of concurrent uploads.
     pub upload_concurrency: NonZeroUsize,
-    /// Most reads at once.
+    /// Maximum number of concurrent reads.
     pub read_concurrency: NonZeroUsize,
     /// Files larger than this are uploaded in parts of this size.
     pub part_size: u64,
@@ -41,7 +41,7 @@ impl Default for RemoteOptions {
     }
 }
 
-/// Requests under way are limited by class, so that none waits for those of another class.
+/// Concurrency limits per class of requests, so that no class delays another.
 pub(super) struct Budgets {
     read: Arc<Semaphore>,
     prefetch: Arc<Semaphore>,

@@ -1,6 +1,6 @@
-//! Memory of parts that were sent, for those that come next: fresh memory costs the kernel as much as reading into it.
+//! Reuses the memory of uploaded parts for the next ones: fresh memory costs the kernel as much as reading into it.
 //!
-//! It is there while uploads are under way, and goes with the last of them.
+//! The memory is kept while uploads are under way, and freed with the last of them.
 
 use std::sync::{Arc, Weak};
 
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use virtual_file::AlignedBuf;
 
-/// Finds what uploads that are under way share.
+/// Finds the buffers shared by the uploads under way.
 #[derive(Default)]
 pub(super) struct PartBufferPool(Mutex<Weak<PartBuffers>>);
 
-/// Buffers of the size of a part that nobody uses now.
+/// Unused buffers of the size of a part.
 #[derive(Default)]
 pub(super) struct PartBuffers(Mutex<Vec<AlignedBuf>>);
 
-/// The contents of a part; its memory is reused once the request is done with it.
+/// The contents of a part; its memory is reused once the request no longer needs it.
 struct Part {
     buf: Option<AlignedBuf>,
     spare: Arc<PartBuffers>,
 }
 
 impl PartBufferPool {
-    /// What uploads share; held by each of them.
+    /// The shared buffers; each upload holds a reference.
     pub(super) fn share(&self) -> Arc<PartBuffers> {
         let mut known = self.0.lock();
         known.upgrade().unwrap_or_else(|| {
@@ -36,7 +36,8 @@ impl PartBufferPool {
 }
 
 impl PartBuffers {
-    /// An empty buffer for `len` bytes of a part that has at most `part_size`. What is far smaller is made to measure.
+    /// An empty buffer for `len` bytes of a part of at most `part_size`. Much smaller buffers are allocated at their
+    /// size.
     pub(super) fn take(&self, len: usize, part_size: usize) -> AlignedBuf {
         if len <= part_size / 2 {
             return AlignedBuf::with_capacity(len);
@@ -45,7 +46,7 @@ impl PartBuffers {
         spare.filter(|buf| buf.capacity() >= len).unwrap_or_else(|| AlignedBuf::with_capacity(part_size.max(len)))
     }
 
-    /// The contents of `buf`, whose memory comes back when they are dropped.
+    /// The contents of `buf`, whose memory is returned when they are dropped.
     pub(super) fn lend(self: &Arc<Self>, buf: AlignedBuf, part_size: usize) -> Bytes {
         if buf.capacity() < part_size {
             return Bytes::from_owner(buf);
@@ -63,7 +64,7 @@ impl AsRef<[u8]> for Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let Some(mut buf) = self.buf.take() else { return };
-        // What it held must not be taken for what is read into it next.
+        // Old contents must not be mistaken for what is read into it next.
         buf.set_len(0);
         self.spare.0.lock().push(buf);
     }

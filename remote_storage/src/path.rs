@@ -1,11 +1,11 @@
-//! Where objects are. The layout is described in `docs/formats.md`.
+//! The paths of objects. `docs/formats.md` describes the layout.
 //!
 //! ```text
 //! conditional-write-probe
 //! tenants/<tenant>/generations/<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/hot-layers
 //! tenants/<tenant>/timelines/<timeline>/index_part-<generation, 8 hexadecimal digits>
-//! tenants/<tenant>/timelines/<timeline>/<file name of the layer, which tells its generation>
+//! tenants/<tenant>/timelines/<timeline>/<file name of the layer, which includes its generation>
 //! tenants/<tenant>/timelines/<timeline>/origin-<generation, 8 hexadecimal digits>
 //! ```
 
@@ -15,10 +15,10 @@ use object_store::path::Path;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-/// What names of index parts begin with.
+/// Prefix of the names of index parts.
 pub const INDEX_PART_PREFIX: &str = "index_part-";
 
-/// What names of origins begin with. They come after those of index parts, and these after those of layers.
+/// Prefix of the names of origins. They sort after index parts, and those after layers.
 pub const ORIGIN_PREFIX: &str = "origin-";
 
 /// The path of an object in its bucket.
@@ -26,67 +26,67 @@ pub const ORIGIN_PREFIX: &str = "origin-";
 pub struct RemotePath(Path);
 
 impl RemotePath {
-    /// An object that no one may create twice.
+    /// The object that probes whether the bucket refuses to create an existing object.
     pub fn condition_probe() -> Self {
         Self(Path::from("conditional-write-probe"))
     }
 
-    /// Below which all tenants are.
+    /// Prefix of all tenants.
     pub fn tenants() -> Self {
         Self(Path::from("tenants"))
     }
 
-    /// Below which everything of a tenant shard is.
+    /// Prefix of everything that belongs to a tenant shard.
     pub fn tenant(tenant: &TenantShardId) -> Self {
         Self(Path::from(format!("tenants/{tenant}")))
     }
 
-    /// Below which the generations of a tenant shard are.
+    /// Prefix of the generations of a tenant shard.
     pub fn generations(tenant: &TenantShardId) -> Self {
         Self(Path::from(format!("tenants/{tenant}/generations")))
     }
 
-    /// The object whose existence says that a generation was given out.
+    /// The object whose existence shows that a generation was taken.
     pub fn generation(tenant: &TenantShardId, generation: u32) -> Self {
         Self(Path::from(format!("tenants/{tenant}/generations/{generation:08x}")))
     }
 
-    /// Which layers of a tenant were read lately.
+    /// A tenant's hot list.
     pub fn hot_layers(tenant: &TenantShardId) -> Self {
         Self(Path::from(format!("tenants/{tenant}/hot-layers")))
     }
 
-    /// Below which the timelines of a tenant shard are.
+    /// Prefix of the timelines of a tenant shard.
     pub fn timelines(tenant: &TenantShardId) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines")))
     }
 
-    /// Below which everything of a timeline is.
+    /// Prefix of everything that belongs to a timeline.
     pub fn timeline(tenant: &TenantShardId, timeline: &TimelineId) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}")))
     }
 
-    /// What a timeline consists of, as a generation says.
+    /// The index part of a timeline, as written by a generation.
     pub fn index_part(tenant: &TenantShardId, timeline: &TimelineId, generation: u32) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{INDEX_PART_PREFIX}{generation:08x}")))
     }
 
-    /// What a timeline is, for ever, as a generation has written it down.
+    /// The immutable origin of a timeline, as written by a generation.
     pub fn origin(tenant: &TenantShardId, timeline: &TimelineId, generation: u32) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{ORIGIN_PREFIX}{generation:08x}")))
     }
 
-    /// A layer, by its file name, which tells its generation.
+    /// A layer, by its file name, which includes its generation.
     pub fn layer(tenant: &TenantShardId, timeline: &TimelineId, file_name: &str) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{file_name}")))
     }
 
-    /// The last part.
+    /// The last component.
     pub fn file_name(&self) -> &str {
         self.0.filename().unwrap_or_default()
     }
 
-    /// As the crate `object_store` has it.
+    /// The path as a type of the crate `object_store`.
     pub fn as_path(&self) -> &Path {
         &self.0
     }

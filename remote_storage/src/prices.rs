@@ -1,12 +1,12 @@
-//! What requests cost, roughly: list prices of a large cloud's standard class, in dollars. Transfer within the
-//! region costs nothing there, and nor do deletions. A directory costs nothing.
+//! The approximate cost of requests: list prices of a large cloud's standard class, in dollars. Transfer within the
+//! region and deletions are free there. A directory costs nothing.
 
-/// 0.005 dollars for a thousand.
+/// $0.005 per thousand.
 const WRITE_OR_LIST: f64 = 5e-6;
-/// 0.0004 dollars for a thousand.
+/// $0.0004 per thousand.
 const READ: f64 = 4e-7;
 
-/// Whether a store charges for requests.
+/// Whether a bucket charges for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prices {
     /// It does not.
@@ -16,7 +16,7 @@ pub(super) enum Prices {
 }
 
 impl Prices {
-    /// Of one attempt.
+    /// The price of one attempt.
     pub(super) fn of(self, operation: &str) -> f64 {
         match (self, operation) {
             (Self::Free, _) | (_, "delete") => 0.0,

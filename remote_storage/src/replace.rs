@@ -1,8 +1,7 @@
-//! Objects that are replaced again and again: a write that was given up may still take effect, and must not undo a
-//! later one.
+//! Objects that are replaced repeatedly: an abandoned write may still take effect, and must not undo a later one.
 //!
-//! Whoever gives up a write cannot know whether the store goes on with it. So after a write that came behind one that
-//! was given up, we wait for as long as that one may still take, and look at what is there. Only then is it written.
+//! Whoever abandons a write cannot know whether the bucket continues with it. So after writing behind an abandoned
+//! write, we wait as long as that one may still take, and check the contents. Only then does the write count as done.
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutPayload};
@@ -14,7 +13,7 @@ use super::{Inner, RemotePath, RequestClass};
 use errors::StorageError;
 use metrics::{METRICS, StoreFault};
 
-/// A write that is under way. If it is dropped before its outcome is known, it was given up.
+/// A write in flight. If it is dropped before its outcome is known, it counts as abandoned.
 struct UnderWay<'a> {
     given_up: &'a GivenUp,
     path: &'a RemotePath,
@@ -41,7 +40,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Inner {
-    /// Writes an object that others may have replaced before, and that we may replace again.
+    /// Writes an object that an earlier write may still be replacing, and that may be replaced again.
     pub(super) async fn replace(
         &self,
         class: RequestClass,

@@ -1,6 +1,7 @@
-//! What a killed process leaves in a directory store: `NAME#1` is a write of `NAME` that had begun.
+//! What a killed process leaves in a bucket that is a directory: `NAME#1` is an unfinished write of `NAME`.
 //!
-//! It is no object, and no listing of objects has it. Clouds have rules of their own for uploads that never ended.
+//! It is not an object, and listings do not include it. Clouds have their own rules for uploads that were never
+//! completed.
 
 use std::time::UNIX_EPOCH;
 
@@ -10,28 +11,28 @@ use super::{RemotePath, RemoteStorage};
 use errors::StorageError;
 use virtual_file::fs;
 
-/// A write that had begun and may have ended with its process.
+/// A write that was begun and may have been cut short with its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfinishedWrite {
     /// The file.
     pub path: Utf8PathBuf,
     /// Its size in bytes.
     pub size: u64,
-    /// Seconds since something was written to it.
+    /// Seconds since the last write to it.
     pub age: u64,
 }
 
-/// Whether a file has such a name.
+/// Whether the name is that of an unfinished write.
 fn is_begun(name: &str) -> bool {
     let Some((base, number)) = name.rsplit_once('#') else { return false };
     !base.is_empty() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl RemoteStorage {
-    /// The writes below `prefix` that had begun, if this is a directory. Some of them may be under way right now.
+    /// The unfinished writes below `prefix`, if the bucket is a directory. Some of them may be under way right now.
     ///
     /// # Errors
-    /// If the directory cannot be looked into.
+    /// If the directory cannot be read.
     pub async fn unfinished(&self, prefix: &RemotePath) -> Result<Vec<UnfinishedWrite>, StorageError> {
         let Some(root) = &self.inner.directory else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -52,10 +53,11 @@ impl RemoteStorage {
         Ok(found)
     }
 
-    /// Removes what [`RemoteStorage::begun`] found, unless it was written to since.
+    /// Removes a file that [`RemoteStorage::unfinished`] found, unless it has been written to since. Returns whether
+    /// it did.
     ///
     /// # Errors
-    /// If it is there and cannot be removed.
+    /// If it exists and cannot be removed.
     pub async fn remove_unfinished(&self, begun: &UnfinishedWrite) -> Result<bool, StorageError> {
         let same = |now: u64, size: u64| now >= begun.age && size == begun.size;
         match look(&begun.path)? {
@@ -70,7 +72,7 @@ enum Entry {
     File { size: u64, age: u64 },
 }
 
-/// What `path` is; `None` if it has gone, or is neither. Links are not followed.
+/// The kind of `path`; `None` if it is gone, or is neither a file nor a directory. Symbolic links are not followed.
 fn look(path: &Utf8Path) -> Result<Option<Entry>, StorageError> {
     let meta = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -81,7 +83,7 @@ fn look(path: &Utf8Path) -> Result<Option<Entry>, StorageError> {
     if meta.is_dir() {
         return Ok(Some(Entry::Directory));
     }
-    // What claims to be of the future is young.
+    // A modification time in the future counts as age 0.
     let modified = meta.modified().ok().filter(|_| meta.is_file());
     let age = modified.map(|at| {
         let (now, at) = (env::clock::system_now().duration_since(UNIX_EPOCH), at.duration_since(UNIX_EPOCH));

@@ -1,4 +1,4 @@
-//! Uploads of local files, in parts if they are large, with a bounded amount of each in memory.
+//! Uploads local files, large ones in parts, with a bounded amount of each in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use errors::StorageError;
 use metrics::{METRICS, StoreFault};
 use virtual_file::{OpenMode, VirtualFile};
 
-/// Parts of one file under way at once.
+/// Maximum number of concurrent parts of one file.
 const PARTS_AT_ONCE: usize = 4;
-/// How long an upload that failed may take to be cleaned up.
+/// How long the cleanup of a failed upload may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A local file on its way.
+/// A local file being uploaded.
 struct Source {
     file: VirtualFile,
     len: u64,
@@ -39,7 +39,7 @@ impl Source {
         Ok(Self { file, len, spare })
     }
 
-    /// The bytes from `offset` on, at most `part_size`, which is a multiple of the file's alignment.
+    /// Reads the bytes from `offset` on, at most `part_size`, which must be a multiple of the file's alignment.
     async fn part(&self, offset: u64, part_size: u64) -> Result<Bytes, StorageError> {
         let wanted = part_size.min(self.len - offset);
         let span = wanted.next_multiple_of(self.file.align()) as usize;
@@ -89,7 +89,7 @@ impl Inner {
         env::clock::timeout(limit, whole).await.unwrap_or_else(|_| Err(self.error(request, Failed::timeout(limit))))
     }
 
-    /// One attempt: all parts, and then the whole becomes visible.
+    /// One attempt: uploads all parts, then makes the object visible.
     async fn upload(&self, request: Request<'_>, source: &Source) -> Result<(), Interrupted> {
         let one = Request { bytes: self.options.part_size, ..request };
         let start = || async {
@@ -116,7 +116,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A part's bytes, read once it is the part's turn to be sent.
+    /// Reads a part once it is the part's turn to be sent.
     async fn part(
         &self,
         request: Request<'_>,
@@ -129,7 +129,7 @@ impl Inner {
     }
 }
 
-/// Why an attempt to upload a file ended.
+/// Why an attempt to upload a file failed.
 enum Interrupted {
     Local(StorageError),
     Remote(Failed),
@@ -143,7 +143,7 @@ impl From<StorageError> for Interrupted {
 
 impl From<Failed> for Interrupted {
     fn from(failed: Failed) -> Self {
-        // Whoever uploads the file may try again with a file that is whole: no condition was asked for.
+        // An upload has no condition, so "not found" is a fault: the whole file may be uploaded again.
         let kind = match failed.kind {
             Kind::NotFound => Kind::Fault(StoreFault::Unavailable),
             kind => kind,
@@ -152,7 +152,7 @@ impl From<Failed> for Interrupted {
     }
 }
 
-/// An upload whose parts are thrown away unless it is completed.
+/// An upload whose parts are discarded unless it is completed.
 struct AbortOnDrop(Option<Box<dyn MultipartUpload>>);
 
 impl AbortOnDrop {
@@ -164,7 +164,7 @@ impl AbortOnDrop {
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         let Some(mut upload) = self.0.take() else { return };
-        // Without a runtime the process is at its end; stores have rules for what is left behind.
+        // Without a runtime the process is about to end; clouds have rules for what is left behind.
         if tokio::runtime::Handle::try_current().is_ok() {
             env::spawn::task("abort of an upload", async move {
                 let _ = env::clock::timeout(ABORT_TIMEOUT, upload.abort()).await;
@@ -173,7 +173,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// A part that failed is sent again without those that went through.
+/// Resends a failed part without those that succeeded.
 #[derive(Debug)]
 struct PartRetries {
     options: RemoteOptions,

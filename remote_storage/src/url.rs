@@ -1,31 +1,31 @@
-//! What the setting `remote_storage` says: which kind of store, and where in it.
+//! The setting `remote_storage`: the kind of bucket, and the location in it.
 
 use camino::{Utf8Path, Utf8PathBuf};
 use object_store::path::Path;
 use url::Url;
 
-/// Where a store is.
+/// The location of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteUrl {
-    /// There is none.
+    /// There is no bucket.
     None,
     /// A directory.
     Directory(Utf8PathBuf),
-    /// A part of a bucket.
+    /// A bucket in a cloud, or a prefix of it.
     Bucket {
-        /// Whose protocol it speaks.
+        /// The protocol that it speaks.
         cloud: Cloud,
-        /// The bucket, or container.
+        /// Name of the bucket or container.
         bucket: String,
-        /// What the names of all objects begin with; may be empty.
+        /// The prefix of all object names; may be empty.
         prefix: Path,
     },
 }
 
-/// Kinds of object stores.
+/// Kinds of clouds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cloud {
-    /// S3 of AWS, and whatever speaks its protocol.
+    /// AWS S3, and anything compatible with it.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -34,7 +34,7 @@ pub enum Cloud {
 }
 
 impl RemoteUrl {
-    /// From the setting's text; the error says what would be right.
+    /// Parses the setting; the error says what would be valid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || format!("expected none, file:DIR, s3://BUCKET/PREFIX, gs://... or az://..., not {text:?}");
         if text == "none" {
@@ -62,7 +62,7 @@ impl RemoteUrl {
         Ok(Self::Bucket { cloud, bucket, prefix })
     }
 
-    /// A relative directory is below `workdir`.
+    /// Resolves a relative directory against `workdir`.
     pub fn below(self, workdir: &Utf8Path) -> Self {
         match self {
             Self::Directory(path) => Self::Directory(workdir.join(path)),

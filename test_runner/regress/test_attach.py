@@ -1,4 +1,5 @@
-"""Attaching a live server: what is readable from when, what the server is told, what is refused and leaves nothing."""
+"""Following a live server: what is readable from when on, what is reported to the server, and that refusals leave
+nothing behind."""
 
 import time
 
@@ -44,7 +45,7 @@ def test_pages_of_a_server_attached_under_load_equal_its_files_at_every_moment(
         assert not report.different and report.equal > 3000, str(report)
     with timeline.stream() as stream:
         assert compare_files(stream, moments[0][1], last).different, "files of one moment are not those of another"
-        # The copy is not one moment before its end, and an error says so.
+        # Before its end the copy is not consistent, and an error says so.
         begin = server.attach_status(timeline)["start_lsn"]
         assert lsns.parse(begin) < lsns.parse(first)
         for lsn in (begin, lsns.show(lsns.parse(first) - 8)):
@@ -76,7 +77,7 @@ def test_the_server_keeps_the_wal_that_is_not_durable_here_and_no_more(make_post
     bench = pg.start_bench(seconds=8)
     samples = 0
     while bench.poll() is None:
-        # In this order: what is durable only grows.
+        # Read in this order, because the durable position only grows.
         kept_from = attached.slot()[1]
         durable = timeline.info()["disk_consistent_lsn"]
         assert lsns.parse(kept_from) <= lsns.parse(durable), "the server may forget WAL that is durable nowhere else"
@@ -92,7 +93,7 @@ def test_the_server_keeps_the_wal_that_is_not_durable_here_and_no_more(make_post
         time.sleep(0.1)
     assert samples > 20
     attached.catch_up()
-    # A checkpoint here makes all durable, and the server hears of it: it need not keep what came before.
+    # A checkpoint here makes everything durable, and the server is informed: it need not keep older WAL.
     end = pg.sql("SELECT pg_current_wal_flush_lsn()")
     attached.pageserver.http.put(f"{timeline.path}/checkpoint")
     assert lsns.parse(timeline.info()["disk_consistent_lsn"]) >= lsns.parse(end)
@@ -132,7 +133,7 @@ def test_what_cannot_be_attached_leaves_nothing(make_postgres, make_pageserver):
         assert secret not in said
     assert server.http.get("/v1/tenant") == []
     assert pg.sql("SELECT count(*) FROM pg_replication_slots") == "0"
-    # A slot with a name that somebody gave is somebody's.
+    # A slot whose name the user chose is not ours.
     pg.sql("SELECT pg_create_physical_replication_slot('taken')")
     timeline = server.start_attach(connection_string(pg), slot="taken")
     status = wait_until(lambda: (s := server.attach_status(timeline))["phase"] == "failed" and s, 30)
@@ -199,7 +200,7 @@ def test_a_password_reaches_the_server_and_nobody_else(make_postgres, make_pages
         answers = [server.attach_status(timeline), timeline.info(), server.http.get("/v1/tenant")]
         assert secret not in str(answers)
         assert (timeline.dir() / "manifest").stat().st_mode & 0o777 == 0o600
-        # The bucket has it, too: a directory that the server has made is for its owner alone.
+        # The bucket has it, too: a directory that the server creates is accessible to its owner alone.
         assert (server.workdir / "objects").stat().st_mode & 0o777 == 0o700
         others = [path for path in timeline.dir().iterdir() if path.is_file() and path.stat().st_mode & 0o077]
         assert not any(secret.encode() in path.read_bytes() for path in others)

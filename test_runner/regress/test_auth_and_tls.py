@@ -1,4 +1,4 @@
-"""Who is let in: bearer tokens by scope on both ports, and TLS."""
+"""Authentication: bearer tokens by scope on both ports, and TLS."""
 
 import http.client
 import json
@@ -20,21 +20,21 @@ DATABASES = Rel(1664, 0, 1262)
 
 
 class Guarded:
-    """A pageserver that asks for tokens on both ports, with an attached cluster."""
+    """A pageserver that requires tokens on both ports, and a cluster that it follows."""
 
     def __init__(self, attached: Attached, signer: Signer):
         self.attached, self.server, self.timeline = attached, attached.pageserver, attached.timeline
         self.signer = signer
 
     def token(self, text: str) -> str:
-        """Tokens are never in the log."""
+        """Registers a token: it must never appear in the log."""
         return self.server.secret(text)
 
     def http(self, token: str | None) -> HttpClient:
         return HttpClient(self.server.http_port, token=token)
 
     def is_refused(self, token: str | None) -> bool:
-        """On both ports; they must agree."""
+        """Whether the token is refused; both ports must agree."""
         with pytest.raises(HttpError) as error:
             self.http(token).get(self.timeline.path)
         assert error.value.status in (401, 403), error.value
@@ -74,7 +74,7 @@ def test_a_token_of_the_tenant_opens_what_is_the_tenants(guarded):
     guarded.may_read(tenant)
     http = guarded.http(tenant)
     assert http.get(f"/v1/tenant/{guarded.timeline.tenant}")["id"] == guarded.timeline.tenant
-    # Not what is the server's, nor what is another tenant's.
+    # Neither operations on the server, nor on another tenant.
     http.refuse("GET", "/v1/tenant", status=403)
     http.refuse("POST", "/v1/attach", {"connstr": "host=x"}, status=403)
     http.refuse("POST", "/v1/reload_auth_validation_keys", status=403)
@@ -144,7 +144,7 @@ def test_tokens_that_are_not_good_are_refused(guarded):
         Connection(guarded.server.pg_port, token=bad["not text"])
     with pytest.raises((ServerError, Closed)):
         Connection(guarded.server.pg_port, token="b" * 1_000_000)
-    # A token that is good for an hour yet is.
+    # A token that is valid for another hour is accepted.
     guarded.may_read(guarded.token(sign({**good, "exp": int(now) + 3600})))
     guarded.may_read(guarded.token(sign({**good, "endpoint_id": None, "whatever": 1})))
 
@@ -158,7 +158,7 @@ def test_keys_are_replaced_without_a_restart(guarded, module_dir):
     admin = guarded.http(guarded.server.token)
     assert admin.post("/v1/reload_auth_validation_keys") == {"keys": 2}
     guarded.may_read(token)
-    # A key that is none changes nothing.
+    # An invalid key changes nothing.
     (keys / "third.pem").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
     admin.refuse("POST", "/v1/reload_auth_validation_keys", status=412, names=["third.pem"])
     guarded.may_read(token)
@@ -169,14 +169,15 @@ def test_keys_are_replaced_without_a_restart(guarded, module_dir):
 
 
 class Open:
-    """Connections by one token on both ports: idle, amid a request, amid a stream of pages and of a backup."""
+    """Connections with one token on both ports: idle, in the middle of a request, of a stream of pages, and of a
+    backup."""
 
     def __init__(self, guarded: Guarded, token: str):
         self.timeline, port = guarded.timeline, guarded.server.pg_port
         self.idle = Connection(port, token=token)
         self.stream = PageStream.start(Connection(port, token=token), self.timeline.tenant, self.timeline.id)
         assert any(self.stream.ask(get_page(DATABASES, 0)))
-        # More than fits into the buffers on the way, so that it is under way for as long as nobody reads.
+        # More than fits into the buffers in between, so that it stays in progress as long as nobody reads.
         self.backup = Connection(port, token=token)
         self.backup.send(message(b"Q", f"fullbackup {self.timeline.tenant} {self.timeline.id}\0".encode()))
         self.http = http.client.HTTPConnection("127.0.0.1", guarded.server.http_port, timeout=30)
@@ -198,7 +199,7 @@ class Open:
         assert self.get() == 200
 
     def must_be_ended(self):
-        """Each within seconds, and told why where there is a way to."""
+        """Each must end within seconds, with the reason where the protocol allows one."""
         with pytest.raises(ServerError, match="good no more"):
             self.idle.expect(b"Z")
         with pytest.raises(ServerError, match="good no more"):
@@ -215,7 +216,7 @@ class Open:
 
 
 def test_open_connections_end_with_their_token(guarded):
-    # It is good for a minute more, as clocks may differ.
+    # It is valid for a minute longer, to tolerate clock skew.
     short = guarded.token(guarded.signer.tenant(guarded.timeline.tenant, exp=time.time() - 45))
     long = guarded.token(guarded.signer.tenant(guarded.timeline.tenant, exp=time.time() + 3600))
     ending, lasting = Open(guarded, short), Open(guarded, long)
@@ -288,12 +289,12 @@ def test_tls_on_both_ports(make_postgres, make_pageserver, module_dir):
         blocks = stream.ask(nblocks(Rel(1664, 0, 1260)))
         pages = list(stream.pipelined(get_page(Rel(1663, 5, 1259), block % blocks) for block in range(2000)))
         assert all(map(any, pages)), "more than fits into any buffer on the way"
-    # In the clear nobody is let in, and told why.
+    # Plaintext is refused, with the reason.
     with pytest.raises(ServerError, match="must connect with TLS"):
         Connection(server.pg_port)
     status_line = plain_http(server.http_port)
     assert not status_line.startswith(b"HTTP/1.1 200"), status_line
-    # TLS from the first byte, as clients of Postgres 17 may.
+    # TLS from the first byte, as clients of Postgres 17 may do.
     with Socket(server.pg_port) as sock:
         sock.sock = trusting.wrap_socket(sock.sock, server_hostname="localhost")
         sock.send(startup({"user": "x"}))
@@ -305,7 +306,7 @@ def test_tls_on_both_ports(make_postgres, make_pageserver, module_dir):
     stranger = ssl.create_default_context()
     with pytest.raises(ssl.SSLError):
         Connection(server.pg_port, tls=stranger)
-    # Another certificate, without a restart.
+    # Replaces the certificate without a restart.
     other = module_dir / "tls-other"
     other.mkdir()
     certificate2, key2, trusting2 = write_certificate(other)

@@ -1,4 +1,5 @@
-"""Data directories that the page service makes: a stock Postgres starts from them, and has what was there then."""
+"""Data directories that the page service produces: a stock Postgres starts from them, and has the data of that
+moment."""
 
 import gzip
 import io
@@ -50,7 +51,7 @@ def test_a_full_backup_is_a_server_with_the_same_data(attached, make_postgres):
     identifiers = "SELECT system_identifier FROM pg_control_system()"
     assert copy.sql(identifiers) == pg.sql(identifiers)
     assert copy.sql("SELECT gid FROM pg_prepared_xacts") == pg.sql("SELECT gid FROM pg_prepared_xacts") == "three"
-    # It is a server like any other: writes, checks, stops, starts.
+    # It is a server like any other: it writes, checks, stops and starts.
     copy.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
     copy.sql("SELECT bt_index_check(oid, true) FROM pg_class WHERE relam = 403 AND relpersistence = 'p'")
     damaged = "pg_class c, LATERAL verify_heapam(c.oid) WHERE relkind = 'r' AND relpersistence = 'p'"
@@ -76,7 +77,7 @@ def test_a_full_backup_of_the_past(attached, make_postgres):
     copy = boot(make_postgres, "past", fetch(attached.timeline, "fullbackup", then))
     assert checksums(copy) == expected
     copy.stop()
-    # The same of a branch, without an LSN: its last.
+    # The same from a branch, without an LSN: as of its last one.
     branch = attached.timeline.branch(then)
     copy = boot(make_postgres, "branch", fetch(branch, "fullbackup"))
     assert checksums(copy) == expected
@@ -106,7 +107,7 @@ def test_a_base_backup_has_all_but_relations(attached):
         oid = attached.postgres.sql(f"SELECT oid FROM pg_database WHERE datname = '{db}'")
         here = {name.split("/")[-1].split("_")[0] for name in relations if name.startswith(f"base/{oid}/")}
         assert here == unlogged, "only unlogged relations have files"
-    # The start and the end of an archive that is compressed are the same.
+    # A compressed archive has the same members.
     packed = fetch(attached.timeline, "basebackup", lsn, "--gzip")
     assert len(packed) < len(plain) / 5
     assert members(gzip.decompress(packed)).keys() == found.keys()
@@ -126,7 +127,7 @@ def test_backups_of_what_cannot_be_read_are_refused(attached):
 
 
 def test_a_stopped_servers_files_come_out_as_they_were(attached, make_postgres):
-    """The last test of this module: it stops the server."""
+    """Must be the last test of this module, because it stops the server."""
     lsn = attached.stop_postgres()
     attached.timeline.wait_for_lsn(lsn)
     attached.assert_files_equal(lsn)

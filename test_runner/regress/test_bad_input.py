@@ -1,4 +1,4 @@
-"""Damaged or foreign input: an error that names file and place, no panic, and what is stored stays whole."""
+"""Damaged or foreign input: an error that names file and place, no panic, and what is stored stays intact."""
 
 import random
 import shutil
@@ -10,7 +10,7 @@ from fixtures.pagectl import Pagectl
 from fixtures.small_store import make_history
 from fixtures.workdir import copy_tree
 
-# A place inside a file, however it is put.
+# A place inside a file, in any wording.
 PLACE = r"(offset|byte|block|at|LSN|lsn)[ :=]*(0x)?[0-9A-Fa-f]+"
 
 
@@ -36,7 +36,7 @@ def ingested(history, imported, make_pagectl):
 
 @pytest.fixture(scope="module")
 def other(make_postgres):
-    """A cluster that has nothing to do with the others."""
+    """An unrelated cluster."""
     server = make_postgres("other")
     with server.running():
         server.bench_init(1)
@@ -70,14 +70,14 @@ def flip(file, at, bit=0):
 
 
 def segments(server, wal):
-    """The segments from the one that holds the start of ingest on, without those only recycled for later."""
+    """The segments from the one with the start of ingest on, without those that were only recycled for later."""
     found = server.wal_segments(wal)
     last = segment_name(server.checkpoint_lsn())
     return [segment for segment in found if segment.name <= last]
 
 
 def torn(segment, _other):
-    """The second half was never written: zeros, while later segments have more."""
+    """The second half was never written: it has zeros, although later segments have data."""
     with open(segment, "r+b") as handle:
         handle.truncate(SEGMENT // 2)
         handle.truncate(SEGMENT)
@@ -122,7 +122,7 @@ def test_a_damaged_wal_segment_is_named_and_harms_nothing(damage, history, store
     damage(middle, other)
     store.refuse("ingest", "--wal", wal, names=[middle.name, PLACE])
     store.layers()
-    # With the good segments it goes on from where it stood, and nothing of the damaged one is left.
+    # With the good segments it resumes where it stood, and nothing of the damaged one is left.
     store.ingest(history.wal)
     store.verify(history.server.data)
 
@@ -261,7 +261,7 @@ def test_a_damaged_data_directory_is_refused(damage, name, history, pagectl, wor
     data = copy_tree(history.start, work_dir / "data")
     damage(data, history.server)
     pagectl.refuse("import", "--pgdata", data, names=[name])
-    # Nothing half-done stands in the way of the good one.
+    # Nothing half-done blocks the import of the good one.
     pagectl.import_pgdata(history.start)
     pagectl.verify(history.start)
 

@@ -1,4 +1,4 @@
-"""Reports of benchmarks are made of artifacts that prove something, and of no others."""
+"""Benchmark reports are produced only from artifacts that are valid evidence."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ def compute(place: Path) -> list[Path]:
 
 
 def ingest(place: Path) -> list[Path]:
-    """As a run of the benchmark leaves it below the build's directory."""
+    """Files as a run of the benchmark leaves them below the build's directory."""
     ids = [f"io_mode={mode} volume_mib=128 key_size_bytes={size} key_layout={layout} write_delta={delta}"
            for mode in MODES for size, layout, delta in CASES]
     criterion(place / "rounds" / "1-ours", ids, 1e9)

@@ -1,4 +1,4 @@
-"""Branches: any moment of the past, at once, whatever goes on with the timeline that they come from."""
+"""Branches: from any moment of the past, at once, whatever happens to the timeline that they come from."""
 
 import time
 from datetime import datetime, timezone
@@ -15,7 +15,7 @@ from fixtures.pagestream import LATEST, get_page, nblocks
 
 @pytest.fixture(scope="module")
 def history(make_postgres, make_pageserver, module_dir):
-    """An attached server that was stopped three times, with copies of its files as of then."""
+    """A followed server that was stopped three times, with copies of its files as of each stop."""
     pg = make_postgres("history", max_replication_slots=10).start()
     pg.bench_init(1)
     server = make_pageserver("history", **SMALL_LAYERS).start().allow(POSTGRES_IS_GONE)
@@ -57,19 +57,19 @@ def test_a_branch_has_the_past_and_its_ancestor_goes_on(history):
     second = branch.branch(early)
     assert second.info()["ancestor_timeline_id"] == branch.id
     history.assert_files_equal(early, second, early_data)
-    # The other way round too: what came later on the ancestor is not on the branch.
+    # The reverse as well: later changes of the ancestor are not on the branch.
     history.postgres.bench(500)
     last = lsns.parse(history.catch_up())
     branches = rel_of(history.postgres, "pgbench_branches")
     with main.stream() as ours, branch.stream() as theirs:
-        # Which of its few pages a transaction changes is the server's choice.
+        # Which of its few pages a transaction changes is up to the server.
         assert pages_of(ours, branches, last) != pages_of(theirs, branches)
         assert pages_of(ours, branches, lsns.parse(middle)) == pages_of(theirs, branches)
-    # In constant time, and they are there after a restart.
+    # Takes constant time, and the branches survive a restart.
     server.restart()
     history.assert_files_equal(middle, branch, middle_data)
     history.assert_files_equal(early, second, early_data)
-    # Nothing goes while something depends on it.
+    # Nothing can be deleted while something depends on it.
     server.http.refuse("DELETE", main.path, status=412, names=[branch.id])
     server.http.refuse("DELETE", branch.path, status=412, names=[second.id])
     second.delete()
@@ -83,7 +83,7 @@ def test_a_branch_by_timestamp(history, make_postgres):
     for number, (at, sums, (lsn, _)) in enumerate(zip(history.times, history.sums, history.moments)):
         text = rfc3339(at + 0.7)
         found = server.http.get(f"{main.path}/get_lsn_by_timestamp?timestamp={text}")
-        # The stop is behind the last commit, and before the next one.
+        # The position found is after the last commit, and before the next one.
         assert found["kind"] == "present" and lsns.parse(found["lsn"]) >= lsns.parse(lsn), found
         branch = main.branch(timestamp=text)
         assert branch.info()["ancestor_lsn"] == found["lsn"]
@@ -130,7 +130,7 @@ def test_making_a_branch_takes_no_longer_than_asking(history):
         deleted.append(time.monotonic() - began)
     # Some milliseconds each; a copy, or a wait for the bucket, would take seconds on any machine.
     assert sorted(took)[5] < 1, took
-    # Also while the bucket is still being told of the branch.
+    # Even while the branch is still being published to the bucket.
     assert sorted(deleted)[5] < 5, deleted
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_branched(history):
     refuse(404, ancestor_timeline_id=new_id())
     refuse(400, ancestor_start_lsn="x")
     refuse(400, new_timeline_id="x")
-    # The same again is no error, something else under the same id is.
+    # Repeating the request is not an error; a different request with the same id is.
     branch = main.branch(history.moments[0][0])
     again = {"new_timeline_id": branch.id, "ancestor_timeline_id": main.id}
     made = server.http.post(path, {**again, "ancestor_start_lsn": history.moments[0][0]})

@@ -1,4 +1,5 @@
-"""Computes when something around them fails: their server, their disk, the network, their branch, the kernel's FUSE."""
+"""Computes when something around them fails: their server, their disk, the network, their branch, the kernel's
+FUSE."""
 
 import os
 import random
@@ -18,14 +19,15 @@ from fixtures.slow_link import SlowLink
 from fixtures.small_disk import fill, free_mib, small_disk
 from fixtures.wait import wait_until
 
-# Seconds that whatever is sent takes longer, each way.
+# Delay of the network in seconds, each way.
 DELAY = 0.05
 BALANCED = """SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)
     AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches)"""
 
 
 def assert_acknowledged(compute: Compute, said: int):
-    """All that was acknowledged is there, each once; at most one more was not heard of."""
+    """All acknowledged rows are there, each once; at most one more was committed without its acknowledgment
+    arriving."""
     count, least, last = map(int, compute.sql("SELECT count(*), min(i), max(i) FROM acknowledged").split("|"))
     assert (count, least) == (last, 1) and said <= last <= said + 1, (said, count, least, last)
 
@@ -36,7 +38,7 @@ def first_row(compute: Compute) -> int:
 
 
 def insert_until_killed(compute: Compute, said: int) -> int:
-    """Kills it at a random moment while it takes rows; gives how many it has acknowledged in all."""
+    """Kills it at a random moment while it takes rows; returns how many it has acknowledged in total."""
     killer = compute.kill_in(random.uniform(0.05, 1.5))
     while inserts(compute, said + 1):
         said += 1
@@ -51,14 +53,14 @@ def inserts(compute: Compute, row: int) -> bool:
     try:
         return process.wait(10) == 0
     except subprocess.TimeoutExpired:
-        # It may still be acknowledged, but nobody hears of it.
+        # It may still be acknowledged, but nobody receives that.
         process.kill()
         process.wait(10)
         return False
 
 
 def assert_branch_is_whole(attached: Attached, computes, compute: Compute, said: int):
-    """What a compute wrote is what another one finds on its branch, page by page, and is in order."""
+    """Another compute finds on the branch exactly what the first one wrote, page by page, and it is consistent."""
     written = checksums(compute)
     compute.stop()
     heir = computes.start("heir", "--branch", compute.name, "--copy")
@@ -105,7 +107,7 @@ def test_a_killed_compute_whose_host_is_lost_loses_nothing_acknowledged(make_pos
             assert_acknowledged(compute, said)
         said = int(compute.sql("SELECT count(*) FROM acknowledged"))
         bench = compute.start_bench_on()
-        # Nothing of its disk is used again.
+        # Nothing of its disk is reused.
         said = insert_until_killed(compute, said)
         bench.wait(60)
     compute.start("--wait-for-pageserver")
@@ -173,7 +175,7 @@ def test_a_full_disk_of_a_compute_loses_nothing(make_postgres, make_pageserver, 
 def run_full(compute: Compute, disk) -> int:
     said = first_row(compute)
     ballast = fill(disk / "ballast", leave_mib=12)
-    # What is fetched is read, and leaves the room to what is written.
+    # Fetched data is readable, and leaves the room to what is written.
     assert compute.sql("SELECT count(*), sum(abalance) FROM pgbench_accounts") == "500000|0"
     assert free_mib(disk) > 11
     bench = compute.start_bench_on()
@@ -186,7 +188,7 @@ def run_full(compute: Compute, disk) -> int:
     print(f"{said} rows were acknowledged before the disk was full ({free:.1f} MiB left); then it is {compute.state()}")
     bench.terminate()
     bench.wait(60)
-    # Where WAL had no room the server is gone; what waited for room goes on.
+    # Where WAL had no room the server is gone; what waited for room continues.
     answers_alone(compute)
     assert_acknowledged(compute, said)
     assert compute.sql(BALANCED) == "t"
@@ -196,7 +198,8 @@ def run_full(compute: Compute, disk) -> int:
 
 
 def answers_alone(compute: Compute):
-    """Waits until the server has room for all that it has to write, and nobody else writes; starts it if it is gone."""
+    """Waits until the server has room for everything it has to write, and nobody else writes; starts it if it is
+    gone."""
 
     def is_there():
         if compute.state() != "running":
@@ -224,7 +227,7 @@ def test_a_reader_whose_branch_is_deleted_is_told_why(make_postgres, make_pagese
     reader.stop()
 
 
-# Runs a command that may not mount. The directory named first becomes one of devices without FUSE's.
+# Runs a command that may not mount. The directory given first is replaced by a device directory without FUSE.
 LACKING = {
     "helper": """shift; exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin "$@" """,
     "device": """mount -t tmpfs none "$1"

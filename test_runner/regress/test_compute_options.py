@@ -1,4 +1,4 @@
-"""What a compute is told holds until it is told otherwise, can be changed while it runs; and what is wrong is said."""
+"""A compute's options persist until they are changed, can be changed while it runs, and invalid ones are reported."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.slow_link import SlowLink
 from fixtures.wait import wait_until
 
-# Relations are read from the page server again and again.
+# Small buffers, so that relations are read from the page server again and again.
 SMALL = ["--set", "shared_buffers=1MB"]
 ALL = "SELECT count(*), sum(abalance) FROM pgbench_accounts"
 
@@ -31,7 +31,7 @@ def computes(attached, make_computes):
 
 
 class DeadAddress:
-    """Takes connections, and never says a word: as a machine whose disk or network has died."""
+    """Accepts connections and never answers, like a machine whose disk or network has died."""
 
     def __init__(self, port: int):
         self.listener = socket.create_server(("127.0.0.1", port))
@@ -53,7 +53,7 @@ class DeadAddress:
 
 
 def start_behind_a_link(computes, name: str) -> tuple[Compute, DeadAddress]:
-    """A compute whose page server's address has died since; nearly nothing of its tables has been read."""
+    """A compute whose page server's address has died since its start; almost nothing of its tables has been read."""
     with SlowLink.to_port(computes.pageserver.pg_port, 0).open() as link:
         computes.page_port, port = link.port, link.port
         compute = computes.start(name, "--branch", name, *SMALL)
@@ -87,7 +87,8 @@ def test_a_compute_stops_in_time_whatever_hangs(computes):
         reading = compute.start_sql(ALL)
         time.sleep(1)
         begun = time.monotonic()
-        # A checkpoint has to read pages that it changes a part of, and a backend that waits for one does not end.
+        # A checkpoint has to read pages that it partly overwrites, and a backend that waits for such a page does not
+        # end.
         done = computes.pagectl("compute", "stop", "hangs", "--timeout", "8s")
         assert time.monotonic() - begun < 11, done.text
         print(done.text)
@@ -140,7 +141,7 @@ def test_a_compute_that_only_reads_is_not_promoted(computes, mode):
     reader.start()
     refused = reader.run("psql", *reader.connection(), "-c", "SELECT pg_promote()", check=False)
     assert refused.returncode != 0 and reader.sql("SELECT pg_is_in_recovery()") == "t"
-    # Whoever may remove files of Postgres has his way, but not unnoticed.
+    # Whoever may remove Postgres' files can do this, but not unnoticed.
     os.unlink(reader.data / "promote")
     assert reader.sql("SELECT pg_promote()") == "t"
     assert "it was promoted" in computes.about(name)["trouble"]

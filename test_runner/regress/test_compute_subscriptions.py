@@ -1,4 +1,4 @@
-"""Branches of a subscriber of logical replication: they take nothing that is meant for where they come from."""
+"""Branches of a subscriber of logical replication: they consume nothing that is meant for their parent."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ SUBSCRIPTIONS = ("SELECT string_agg(subname || ' ' || subenabled || ' ' || coale
 
 
 class World:
-    """A publisher, and a subscriber with a pageserver behind it."""
+    """A publisher, and a subscriber that a pageserver follows."""
 
     def __init__(self, make_postgres, make_pageserver, name: str, major: int):
         settings = {"max_replication_slots": 10, "max_wal_senders": 10}
@@ -71,7 +71,7 @@ def world(make_postgres, make_pageserver, pg_major):
         subscriber.sql(LIKE_IT, db)
         made.subscribe(subscriber, name, db)
         assert_gets(subscriber, 100, db)
-    # In a database that takes no connections just now, and where the catalog has another file.
+    # In a database that currently accepts no connections, and whose catalog is in another file.
     subscriber.sql("ALTER SUBSCRIPTION two DISABLE", "o'ther")
     subscriber.sql("ALTER SUBSCRIPTION two ENABLE", "o'ther")
     subscriber.sql("ALTER DATABASE \"o'ther\" ALLOW_CONNECTIONS false")
@@ -92,7 +92,7 @@ def test_a_branch_leaves_its_parents_subscriptions_alone(world, make_computes):
     assert count(compute) == 100
     assert "logical replication apply worker" not in logged(compute)
     assert subscriptions(world.subscriber) == "one true one, two true two" and world.active() == "one,two"
-    # Nor does it touch the slot when somebody is done with the subscription.
+    # Dropping the subscription does not touch the slot either.
     compute.sql("DROP SUBSCRIPTION one")
     assert world.active() == "one,two"
 
@@ -112,7 +112,7 @@ def test_what_was_enabled_on_a_branch_stays_enabled(world, make_computes):
     compute.stop()
     assert json.loads(computes.ok("--json", "start", "branch").stdout)["disabled_subscriptions"] == []
     assert subscriptions(compute) == expected
-    # Another compute goes on there, in order and after its host is lost.
+    # Another compute continues there, after an orderly stop and after its host is lost.
     compute.stop()
     second = computes.start("second", "--branch", "branch")
     assert subscriptions(second) == expected
@@ -122,7 +122,7 @@ def test_what_was_enabled_on_a_branch_stays_enabled(world, make_computes):
     assert done["disabled_subscriptions"] == []
     third = Compute(elsewhere, "third")
     assert subscriptions(third) == expected
-    # A branch of the branch is another one again.
+    # The subscriptions of a branch of the branch are disabled again.
     third.timeline.wait_for_lsn(third.sql("SELECT pg_current_wal_flush_lsn()"))
     done = json.loads(computes.ok("--json", "start", "deeper", "--branch", "deeper", "--from", "branch").stdout)
     assert done["disabled_subscriptions"] == ["postgres.one"]
@@ -135,7 +135,7 @@ def test_what_was_enabled_on_a_branch_stays_enabled(world, make_computes):
 
 def test_subscriptions_are_kept_if_they_are_to_be(world, make_computes):
     computes = make_computes(world.attached.pageserver)
-    # Their subscriber has gone.
+    # The original subscriber has gone.
     world.attached.catch_up()
     world.attached.pageserver.allow(POSTGRES_IS_GONE)
     world.subscriber.stop()
@@ -143,14 +143,14 @@ def test_subscriptions_are_kept_if_they_are_to_be(world, make_computes):
     assert subscriptions(compute) == "one true one, two true two"
     wait_until(lambda: "one" in world.active(), 30, what="the heir at the publisher")
     compute.stop()
-    # So they are for who comes later.
+    # So are they for later computes.
     second = computes.start("second", "--branch", "heir")
     assert subscriptions(second) == "one true one, two true two"
     computes.refuse("start", "heir", "--keep-subscriptions", names="as it was left")
 
 
 def test_what_a_branch_got_itself_is_its_own(make_postgres, make_pageserver, make_computes):
-    """There was none where it was made: nothing is done at its start, and what comes later stays."""
+    """There were none where the branch was made: nothing is done at its start, and subscriptions made later stay."""
     world = World(make_postgres, make_pageserver, "none", 15)
     world.subscriber.sql(LIKE_IT)
     world.attached.catch_up()

@@ -1,4 +1,4 @@
-"""Computes of a user who has no privilege at all: by the set-uid `fusermount3`, and in a user namespace."""
+"""Computes of a user without any privilege: through the set-uid `fusermount3`, and in a user namespace."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def attached(make_postgres, make_pageserver) -> Attached:
 
 
 def assert_branch_is_whole(attached: Attached, computes: Computes, compute: Compute):
-    """What a compute wrote is what another one finds on its branch, page by page."""
+    """Another compute finds on the branch exactly what the first one wrote, page by page."""
     written = checksums(compute)
     compute.stop()
     heir = computes.start("heir", "--branch", compute.name, "--copy")
@@ -69,19 +69,19 @@ def test_what_serves_it_is_killed(attached, make_unprivileged, work_dir):
         time.sleep(0.3)
         compute.kill_daemon()
     time.sleep(0.3)
-    # The pageserver may have come for the slot at the same time as pagectl.
+    # The pageserver may have requested the slot at the same time as pagectl.
     errors = [line for line in compute.log.read_text().splitlines() if "ERROR" in line]
     assert bench.poll() is None and all("replication slot" in error for error in errors), errors
     kill_postgres_before_mounting(compute, work_dir, bench)
     compute.start()
     compute.bench(100)
-    # Without its supervisor it goes on, and can be stopped.
+    # Without its supervisor it continues, and can be stopped.
     os.kill(compute.supervisor(), signal.SIGKILL)
     wait_until(lambda: "supervisor is gone" in (computes.about("killed")["trouble"] or ""), 5)
     compute.bench(100)
     compute.stop()
     assert unprivileged.mounts(computes.dir) == []
-    # Nor does the next start mind what is left.
+    # The next start copes with the leftovers, too.
     compute.start()
     os.kill(compute.supervisor(), signal.SIGKILL)
     compute.kill()
@@ -96,7 +96,7 @@ def test_what_cannot_be_handed_over_is_mounted_anew(attached, make_unprivileged)
     compute = computes.start("torn", "--branch", "torn")
     compute.sql("CREATE TABLE t AS SELECT 1")
     old = compute.children()
-    # Without this the next daemon does not know what to serve.
+    # Without this file the next daemon does not know what to serve.
     config, elsewhere = compute.dir / "origin.json", compute.dir / "elsewhere"
     config.rename(elsewhere)
     os.kill(compute.daemon(), signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_what_cannot_be_handed_over_is_mounted_anew(attached, make_unprivileged)
     assert not any(map(is_alive, old))
     elsewhere.rename(config)
     assert compute.start().sql("SELECT count(*) FROM t") == "1"
-    # What is left without a supervisor is not taken for files to be removed.
+    # A leftover mount without a supervisor is not mistaken for files to be removed.
     os.kill(compute.supervisor(), signal.SIGKILL)
     compute.kill()
     assert unprivileged.mounts(computes.dir)
@@ -113,11 +113,11 @@ def test_what_cannot_be_handed_over_is_mounted_anew(attached, make_unprivileged)
 
 
 def kill_postgres_before_mounting(compute: Compute, work_dir, bench: subprocess.Popen):
-    """The connection is lost under load: nothing is mounted again while any process of the old server is there."""
+    """The connection is lost under load: nothing is mounted again while any process of the old server exists."""
     with unprivileged.pinned(compute.data, work_dir / "pin") as before:
         old = compute.children()
         assert compute.pid() in old and len(old) > 5
-        # Only who may unmount it can abort it, or who kills all that holds it.
+        # It can be aborted only by unmounting it, or by killing everything that holds it.
         unprivileged.LIBC.umount2(os.fsencode(compute.data), 1)
         looks, end = 0, time.monotonic() + 20
         while unprivileged.device(compute.data) in (None, before):
@@ -130,7 +130,7 @@ def kill_postgres_before_mounting(compute: Compute, work_dir, bench: subprocess.
 
 
 def is_alive(pid: int) -> bool:
-    """One that has ended, and waits to be waited for, has no program any more."""
+    """A process that has ended and waits to be reaped has no executable any more."""
     try:
         return os.readlink(f"/proc/{pid}/exe") != ""
     except OSError:
@@ -180,7 +180,7 @@ def test_a_compute_on_a_full_disk_is_destroyed(attached, make_unprivileged, work
 
 def fill_and_destroy(computes: Computes, disk):
     compute = computes.start("full", "--branch", "full", "--set", "shared_buffers=1MB")
-    # WAL has room: a new segment takes it at once.
+    # WAL has room: it goes to a new segment at once.
     compute.sql("SELECT pg_switch_wal(); CREATE TABLE t ()")
     fill(disk / "ballast", leave_mib=0.2)
     waiting = compute.start_sql("UPDATE pgbench_accounts SET abalance = 1 WHERE aid <= 20000; CHECKPOINT")
@@ -198,14 +198,14 @@ def fill_and_destroy(computes: Computes, disk):
 def test_in_a_user_namespace(attached, make_unprivileged):
     computes = make_unprivileged(attached.pageserver, wrapped=IN_NAMESPACE)
     compute = computes.start("inside", "--branch", "inside")
-    # Others do not see it.
+    # Others do not see the mount.
     assert unprivileged.mounts(computes.dir) == []
     assert os.readlink(f"/proc/{compute.pid()}/ns/user") != os.readlink("/proc/self/ns/user")
     compute.bench(200)
     compute.stop()
     compute.start()
     compute.bench(100)
-    # What is still mounted is where the supervisor is.
+    # What is still mounted is in the supervisor's namespace.
     compute.kill()
     computes.refuse("start", "inside", names="nsenter")
     enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(compute.supervisor())]
@@ -213,7 +213,7 @@ def test_in_a_user_namespace(attached, make_unprivileged):
     compute.start()
     computes.wrapped = IN_NAMESPACE
     compute.bench(100)
-    # Whoever comes later takes down what the supervisor has left.
+    # The next start cleans up what the supervisor has left.
     os.kill(compute.supervisor(), signal.SIGKILL)
     compute.kill()
     compute.start()

@@ -1,4 +1,4 @@
-"""Computes: any moment of a cluster as an ordinary Postgres, and what it writes on its branch."""
+"""Computes: any moment of a cluster as an ordinary Postgres, with its writes on its branch."""
 
 import json
 import time
@@ -20,7 +20,7 @@ def now() -> str:
 
 
 def dump(pg, db="postgres") -> list[str]:
-    """A logical dump, without the random words of newer servers. Where sequences are is another matter."""
+    """A logical dump, without the random words of newer servers and without the positions of sequences."""
     out = pg.run("pg_dump", "--no-unlogged-table-data", *pg.connection(db))
     left_out = ("\\restrict", "\\unrestrict", "SELECT pg_catalog.setval(")
     return [line for line in out.stdout.splitlines() if not line.startswith(left_out)]
@@ -46,20 +46,20 @@ def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, 
     rescue = computes.start("rescue", "--branch", "dev", "--at", moment, *mode)
     assert checksums(rescue) == expected
     assert dump(rescue) == text
-    # Postgres logs them up to 32 values ahead, and goes on there after a crash.
+    # Postgres logs them up to 32 values ahead, and continues there after a crash.
     after = sequences(rescue)
     assert after.keys() == before.keys() and all(0 <= after[name] - before[name] <= 32 for name in after), after
     amcheck(rescue)
     rescue.bench(1000)
     assert rescue.sql("SELECT count(*) FROM pgbench_history") != pg.sql("SELECT count(*) FROM pgbench_history")
-    # All that it wrote is on its branch, page by page, when it has stopped.
+    # After it has stopped, all that it wrote is on its branch, page by page.
     written = checksums(rescue)
     end = rescue.stop()
     assert rescue.timeline.last_record_lsn() == end
     if rescue.copied:
         print(attached.assert_files_equal(end, rescue.timeline, rescue.data))
         rescue.run("pg_checksums", "--check", "-D", rescue.data)
-    # It goes on where it was; and so does another one on the same branch.
+    # It resumes where it was; and so does another one on the same branch.
     rescue.start()
     assert checksums(rescue) == written
     rescue.bench(500)
@@ -68,7 +68,7 @@ def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, 
     heir = computes.start("heir", "--branch", "dev", "--copy")
     assert checksums(heir) == written
     heir.bench(500)
-    # What was stopped is behind now.
+    # The stopped one is behind now.
     computes.refuse("start", "rescue", names="compute heir")
     end = heir.stop()
     attached.assert_files_equal(end, heir.timeline, heir.data)
@@ -86,21 +86,21 @@ def test_one_branch_has_one_writer(make_postgres, make_pageserver, make_computes
     first = computes.start("first", "--branch", "one")
     first.sql("CREATE TABLE t AS SELECT 1 AS i")
     computes.refuse("start", "second", "--branch", "one", names="compute first writes the branch one")
-    # By the management interface itself, too.
+    # The management interface itself refuses it, too.
     body = {"id": "other", "name": "other", "connstr": "host=/nowhere", "slot": "s", "start_lsn": "0/8"}
     http = attached.pageserver.http
     http.refuse("PUT", f"{first.timeline.path}/writer", body, status=409, names=["compute first"])
     http.refuse("PUT", f"{main.path}/writer", body, status=409, names=["make a branch"])
     http.refuse("DELETE", f"{first.timeline.path}/writer?id=other", status=409, names=["compute first"])
     http.refuse("DELETE", f"{main.path}/writer?id=other", status=404, names=["no compute"])
-    # Its host is lost: another one takes its place where it was heard of last.
+    # Its host is lost: another one takes its place at the last position received from it.
     lsn = first.sql("SELECT pg_current_wal_flush_lsn()")
     first.timeline.wait_for_lsn(lsn)
     first.kill()
     second = elsewhere.start("second", "--branch", "one", "--replace", "--copy")
     assert second.sql("SELECT count(*) FROM t") == "1"
     second.sql("INSERT INTO t VALUES (2)")
-    # If it comes back, it is told.
+    # If it comes back, it is refused.
     computes.refuse("start", "first", names="compute second")
     attached.pageserver.restart()
     computes.refuse("start", "first", names="compute second")
@@ -158,7 +158,7 @@ def test_the_pageserver_comes_and_goes(make_postgres, make_pageserver, make_comp
     compute.sql("CREATE TABLE alone AS SELECT generate_series(1, 10000) AS i")
     computes.refuse("stop", "c", "--timeout", "5s", names="start it again")
     server.start()
-    # Nothing is lost: it is still the one that writes the branch.
+    # Nothing is lost: it is still registered to write the branch.
     compute.start()
     end = compute.stop()
     report = attached.assert_files_equal(end, compute.timeline, compute.data)
@@ -225,7 +225,7 @@ def test_wal_segments_of_another_size(make_postgres, make_pageserver, make_compu
     backup = fetch(attached.timeline, "fullbackup", attached.catch_up())
     compute = computes.start("c", "--branch", "c")
     assert compute.sql("SHOW wal_segment_size") == pg.sql("SHOW wal_segment_size") == f"{mib}MB"
-    # As initdb has them.
+    # The values that initdb chooses.
     for copy in (compute, boot(make_postgres, f"copy{mib}", backup)):
         sizes = [copy.sql(f"SELECT setting FROM pg_settings WHERE name = '{name}'")
                  for name in ("min_wal_size", "max_wal_size")]
@@ -296,7 +296,7 @@ def test_computes_by_http(make_postgres, make_pageserver, make_computes):
 
 
 def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
-    """From one server to a compute, to another compute, and back to pages; with a logical copy of each."""
+    """From one server to a compute, to another compute, and back to pages; compares logical dumps of each."""
     attached = attach_new(make_postgres, make_pageserver, f"v{pg_major}", major=pg_major, checksums=True)
     pg, computes = attached.postgres, make_computes(attached.pageserver, f"v{pg_major}")
     workload.ddl(pg)
@@ -306,7 +306,7 @@ def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     reader = computes.start("reader", "--read-only", "--at", lsn)
     assert checksums(reader) == expected
     assert catalogs(reader) == catalogs(pg)
-    # The clients that are here are of one version, and dump no newer server.
+    # The installed clients are of one version, and cannot dump a newer server.
     if pg_major <= DEFAULT_MAJOR:
         assert dump(reader) == dump(pg)
     first = computes.start("first", "--branch", "work", "--at", lsn)
@@ -325,7 +325,7 @@ def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     for compute in (second, reader):
         assert checksum_failures(compute) == 0 and compute.sql("SHOW data_checksums") == "on"
     print(attached.assert_files_equal(second.stop(), second.timeline, second.data))
-    # This client reads the control files of so many versions.
+    # This client can read the control files of these versions only.
     if pg_major <= DEFAULT_MAJOR + 1:
         second.run("pg_checksums", "--check", "-D", second.data)
     assert checksums(reader) == expected

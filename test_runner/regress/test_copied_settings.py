@@ -1,4 +1,4 @@
-"""Backups and computes have the settings of the cluster, as far as they make sense elsewhere."""
+"""Backups and computes have the settings of the cluster, as far as these make sense elsewhere."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from fixtures.attached import Attached
 from fixtures.copies import boot, fetch
 from fixtures.pageserver import POSTGRES_IS_GONE
 
-# Of postgresql.conf: some that come along, and some that would do harm or hold a secret.
+# Settings of postgresql.conf: some that are copied, and some that would do harm or hold a secret.
 CONF = {
     "shared_preload_libraries": "'auto_explain'",
     "auto_explain.log_min_duration": "'3s'",
@@ -45,7 +45,7 @@ EXPECTED = {
     "log_directory": "log",
     "max_slot_wal_keep_size": "-1",
     "hot_standby": "on",
-    # Changed after the import, which the WAL tells.
+    # Changed after the import, which is visible in the WAL.
     "max_connections": "70",
 }
 
@@ -74,7 +74,7 @@ def test_copies_have_the_settings_that_make_sense_elsewhere(pg_major, attached, 
         make_computes(attached.pageserver).start("dev", "--branch", f"dev{pg_major}"),
     ):
         assert {name: copy.sql(f"SHOW {name}") for name in EXPECTED} == EXPECTED
-        # What the cluster had set, the copy can reset.
+        # The copy can reset what the cluster had set.
         copy.sql("ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf()")
         assert "work_mem" not in (copy.data / "postgresql.auto.conf").read_text()
         copy.stop()
@@ -82,7 +82,7 @@ def test_copies_have_the_settings_that_make_sense_elsewhere(pg_major, attached, 
 
 def test_a_compute_does_without_a_library_that_is_not_here(make_postgres, make_pageserver, make_computes):
     pg = make_postgres("library").start()
-    # As if it were installed there.
+    # Pretends that the library was installed there.
     pg.sql("ALTER SYSTEM SET work_mem = '9MB'")
     conf = pg.data / "postgresql.auto.conf"
     conf.write_text(conf.read_text() + "shared_preload_libraries = 'of_another_machine'\n")

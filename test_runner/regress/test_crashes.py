@@ -1,4 +1,4 @@
-"""Either side may end at any moment: what was acknowledged stays, and no wrong page is served."""
+"""Either side may end at any moment: acknowledged data stays, and no wrong page is served."""
 
 import os
 import random
@@ -21,10 +21,10 @@ SEED = 20261121
 
 @pytest.mark.slow
 def test_kills_at_random_moments_lose_nothing(make_postgres, make_pageserver, pagectl_binary, request):
-    """Most end by SIGKILL, some by SIGTERM, with and without time to work in between."""
+    """Most kills are by SIGKILL, some by SIGTERM, with and without time to work in between."""
     kills = request.config.getoption("--kills")
     chance = random.Random(SEED)
-    # Layers of 1 MiB: a kill may meet each step on the way of a layer to the disk.
+    # Layers of 1 MiB, so that a kill may hit any step of writing a layer to the disk.
     attached = attach_new(make_postgres, make_pageserver, "killed", settings={"checkpoint_distance": 1 << 20})
     server, timeline = attached.pageserver, attached.timeline
     durable = timeline.info()["disk_consistent_lsn"]
@@ -35,7 +35,7 @@ def test_kills_at_random_moments_lose_nothing(make_postgres, make_pageserver, pa
                 server.stop()
             else:
                 server.kill()
-            # What the server was told is durable is what it may have forgotten.
+            # The server may have forgotten whatever it was told is durable.
             kept_from = attached.slot()[1]
             server.start()
             before, durable = durable, timeline.info()["disk_consistent_lsn"]
@@ -74,7 +74,7 @@ def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pag
         else:
             kill_postgres(pg)
         bench.wait(20)
-        # What is there can be read while the server is away.
+        # Stored data can be read while the server is away.
         with attached.timeline.stream() as stream:
             assert stream.ask(nblocks(Rel(1664, 0, 1262))) > 0
         start_again(pg)
@@ -84,7 +84,7 @@ def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pag
 
 
 def kill_postgres(pg: Postgres):
-    """Ends the server and all its processes, without a word."""
+    """Kills the server and all its processes."""
     postmaster = pg.postmaster()
     children = [int(pid) for pid in open(f"/proc/{postmaster}/task/{postmaster}/children").read().split()]
     for pid in [postmaster, *children]:
@@ -95,7 +95,7 @@ def kill_postgres(pg: Postgres):
 
 
 def start_again(pg: Postgres):
-    """Its shared memory may be in use for a moment yet."""
+    """Starts the server; its shared memory may still be in use for a moment."""
 
     def started():
         try:
@@ -116,7 +116,7 @@ def test_a_promoted_standby_is_followed(followed_before, make_postgres, make_pag
     standby = make_postgres.standby(primary, f"{name}-standby").start()
     server = make_pageserver(name, checkpoint_distance=1 << 20).start()
     server.allow(POSTGRES_IS_GONE, r"WARN.*slot .* was missing")
-    # Either may be the one to follow: the first that answers is.
+    # Either may be followed: the first one that answers is.
     timeline = server.attach(primary, connstr=connection_string(primary, standby))
     attached = Attached(primary, server, timeline)
     with load(primary):
@@ -152,7 +152,7 @@ def test_wal_that_the_server_has_removed_is_missed_and_said(make_postgres, make_
     server.start()
     status = attached.wait_for_receiver("failed")
     assert "no longer has the WAL" in status["last_error"] and "attach it anew" in status["last_error"], status
-    # What is here can be read, and nothing came that does not fit; the server keeps no WAL in vain.
+    # Stored data can be read, and no WAL that does not fit came in; the server keeps no WAL in vain.
     assert timeline.last_record_lsn() == before
     with timeline.stream() as stream:
         assert stream.ask(nblocks(Rel(1664, 0, 1262))) > 0
@@ -160,7 +160,7 @@ def test_wal_that_the_server_has_removed_is_missed_and_said(make_postgres, make_
 
 
 def test_a_commit_may_wait_until_it_can_be_read_here(make_postgres, make_pageserver):
-    """The pageserver as synchronous standby, with remote_apply: what has been committed is visible."""
+    """The pageserver as synchronous standby, with remote_apply: committed data is visible."""
     attached = attach_new(make_postgres, make_pageserver, "waiting")
     pg, timeline = attached.postgres, attached.timeline
     pg.sql("CREATE TABLE seen (id int)")
@@ -174,7 +174,7 @@ def test_a_commit_may_wait_until_it_can_be_read_here(make_postgres, make_pageser
             pg.sql("INSERT INTO seen SELECT generate_series(1, 300)")
             assert time.monotonic() - began < 5
             assert stream.ask(nblocks(rel_of(pg, "seen"))) * 8192 == int(pg.sql("SELECT pg_relation_size('seen')"))
-    # While it is away a commit waits, and is there when it is back.
+    # While the pageserver is away a commit waits, and is there once it is back.
     attached.pageserver.stop()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(pg.sql, "INSERT INTO seen VALUES (0)")
@@ -188,7 +188,7 @@ def test_a_commit_may_wait_until_it_can_be_read_here(make_postgres, make_pageser
 
 
 def test_a_server_that_went_another_way_is_not_followed(make_postgres, make_pageserver):
-    """A standby that lacks WAL which is stored here: its history is another one, and nothing of it may get in."""
+    """A standby that lacks WAL which is stored here has another history, and nothing of it may get in."""
     primary = make_postgres("diverged", max_replication_slots=10).start()
     primary.bench_init(1)
     standby = make_postgres.standby(primary, "diverged-standby").start()

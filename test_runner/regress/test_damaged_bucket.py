@@ -1,4 +1,5 @@
-"""Somebody has removed, overwritten or put back objects: that is noticed, told, and mended by what the message says."""
+"""Somebody has removed, overwritten or restored objects: that is detected, reported, and repaired by what the message
+says."""
 
 import json
 import subprocess
@@ -11,7 +12,7 @@ from fixtures.http import HttpError
 from fixtures.stored import QUICK, all_stored, wipe
 from fixtures.wait import wait_until
 
-# What a server says of it.
+# What a server logs about it.
 DAMAGE = (
     r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be attached|a scrub has found"
     r"|was damaged or missing, and is made anew)"
@@ -19,7 +20,7 @@ DAMAGE = (
 
 
 class Bucket:
-    """An attached server that was stopped, and the directory that its pageserver keeps everything in."""
+    """A followed server that was stopped, and the directory that its pageserver uses as the bucket."""
 
     def __init__(self, attached, store, prefix: str, pagectl):
         self.attached, self.root, self.pagectl = attached, store.root / prefix, pagectl
@@ -85,7 +86,7 @@ def test_an_older_index_part_that_was_put_back(bucket):
     server, postgres = bucket.attached.pageserver, bucket.attached.postgres
     server.start()
     postgres.start()
-    # What a server writes at its end is lost to who does not follow it yet.
+    # WAL that a server writes at its end is lost to whoever does not follow it yet.
     bucket.attached.wait_for_receiver("streaming")
     bucket.lsn = all_stored(bucket.attached)
     (path,) = bucket.index_parts()

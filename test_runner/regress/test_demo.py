@@ -1,4 +1,4 @@
-"""The first command that README gives ends well and leaves nothing behind."""
+"""The first command in README succeeds and leaves nothing behind."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def test_the_demo_verifies_every_page_and_cleans_up(store, pagectl_binary, pages
     assert "every page rebuilt from WAL is what Postgres itself has" in done.stdout.splitlines()[-1]
     assert any("different" in line for line in done.stdout.splitlines()), done.stdout
     assert "left of store: pageserver.toml" in done.stdout.splitlines(), done.stdout
-    # The accounts of the earlier moment, as the server had them then and as the compute of that moment has them.
+    # The accounts at the earlier moment, as the server had them then and as the compute of that moment has them.
     found = [line for line in done.stdout.splitlines() if " accounts with " in line]
     assert ["200000 accounts" in line for line in found] == [True, False, True], done.stdout
     assert "now: 0 accounts with" in done.stdout and "pagectl compute start rescue" in done.stdout

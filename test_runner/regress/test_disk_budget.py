@@ -54,7 +54,7 @@ IMPORT_FAILS = r"WARN.*(was not attached|no more is taken in)"
 
 @pytest.fixture
 def larger_server(make_postgres, request):
-    """A server with some 70 MiB that no compression makes less."""
+    """A server with some 70 MiB of incompressible data."""
     kind = request.node.callspec.params["kind"] if hasattr(request.node, "callspec") else "alone"
     pg = make_postgres(f"than-budget-{kind}", max_replication_slots=10).start()
     pg.bench_init(1)
@@ -66,7 +66,7 @@ def larger_server(make_postgres, request):
 
 @pytest.mark.parametrize("kind", ["directory", "weed"])
 def test_a_server_that_is_larger_than_the_budget_is_attached(kind, larger_server, make_pageserver, make_store):
-    """Layers of the copy go to the bucket while the rest of it arrives, and make room for that."""
+    """Layers of the copy go to the bucket while the rest of it arrives, and make room for it."""
     store = make_store(kind)
     server = make_pageserver(f"through-{kind}", disk_budget=BUDGET, checkpoint_distance=2 << 20,
                              **store.settings("through")).start()
@@ -100,7 +100,7 @@ def test_a_copy_that_cannot_fit_is_refused_and_leaves_nothing(larger_server, mak
 
 
 def scrub(pagectl_binary, workdir):
-    """Everything that is stored is whole, here and in the bucket."""
+    """Everything stored is intact, here and in the bucket."""
     report = json.loads(Pagectl(pagectl_binary, workdir).ok("--json", "scrub").stdout)
     assert report["sound"] and report["tenants"][0]["objects"] > 20, report
     tenant = {name: value for name, value in report["tenants"][0].items() if name != "findings"}
@@ -126,7 +126,7 @@ def read(attached, pages):
 
 
 class Watch:
-    """Looks at a figure, such as what is free on a disk, while something else happens."""
+    """Tracks the minimum of a figure, such as free disk space, while something else happens."""
 
     def __init__(self, figure):
         self.figure, self.least, self.ended = figure, figure(), threading.Event()
@@ -146,7 +146,7 @@ class Watch:
 
 
 def grow(attached, disk, store):
-    """More than the disk can hold goes through it; pages of long ago stay readable."""
+    """More than the disk can hold goes through it; old pages stay readable."""
     attached.catch_up()
     pages = pages_of(attached)
     before = read(attached, pages)
@@ -155,7 +155,7 @@ def grow(attached, disk, store):
             fill(attached.postgres, f"much{number}", 120_000)
             attached.catch_up(timeout=180)
             assert read(attached, pages) == before
-    # What was taken in last may still be on its way.
+    # The newest data may still be on its way.
     in_bucket = lambda: sum(store.objects("small").values()) / (1 << 20)
     wait_until(lambda: in_bucket() > 1.3 * DISK_MIB, 60, what="more in the bucket than the disk can hold")
     status = attached.pageserver.http.get("/v1/status")["disk"]
@@ -164,7 +164,8 @@ def grow(attached, disk, store):
 
 
 def lose_the_bucket(attached, disk, store):
-    """Without the bucket WAL is taken in while there is room and what ingest looks up is here. Nothing is lost."""
+    """Without the bucket, WAL is taken in while there is room and the pages that ingest looks up are local. Nothing is
+    lost."""
     pg, server, timeline = attached.postgres, attached.pageserver, attached.timeline
     with store.away():
         fill(pg, "more", 300_000)

@@ -1,4 +1,4 @@
-"""A disk that is full stops the intake of WAL, and nothing else; when there is room again, it goes on by itself."""
+"""A full disk stops the intake of WAL, and nothing else; when there is room again, it resumes by itself."""
 
 import time
 
@@ -34,14 +34,14 @@ def run_full(attached: Attached, disk, pagectl_binary):
         pages = [stream.ask(get_page(accounts, block, before, 1)) for block in range(200)]
     ballast = fill(disk / "ballast", leave_mib=12)
     memory = server.memory_mib()
-    # About 120 MiB of WAL, where there is room for 12.
+    # About 120 MiB of WAL, with room for only 12.
     pg.sql("CREATE TABLE much AS SELECT g AS id, repeat(md5(g::text), 15) AS v FROM generate_series(1, 200000) g")
     end = pg.sql("SELECT pg_current_wal_flush_lsn()")
     wait_until(lambda: free_mib(disk) < 5 or troubled(timeline), 60, what="the disk full")
     wait_until(lambda: troubled(timeline), 60, what="the intake stopped for lack of room")
     stopped_at = lsns.parse(timeline.last_record_lsn())
     assert stopped_at < lsns.parse(end)
-    # Reads go on, of what was and of what came last; memory is bounded, though WAL keeps coming.
+    # Reads continue, of old and of the newest data; memory is bounded, though WAL keeps coming.
     pg.sql("INSERT INTO much SELECT * FROM much")
     with timeline.stream() as stream:
         for _ in range(5):
@@ -51,7 +51,7 @@ def run_full(attached: Attached, disk, pagectl_binary):
     assert server.memory_mib() < memory + 200
     assert lsns.parse(attached.slot()[1]) <= lsns.parse(timeline.info()["disk_consistent_lsn"])
     assert server.is_running()
-    # A restart of a server whose disk is full serves as well.
+    # After a restart with the disk full, the server still serves.
     kill_and_start(server)
     with timeline.stream() as stream:
         assert stream.ask(get_page(accounts, 0, before, 1)) == pages[0]
@@ -69,7 +69,7 @@ def kill_and_start(server):
 
 
 def troubled(timeline) -> bool:
-    """The receiver, or the timeline, says that there is no room."""
+    """Whether the receiver, or the timeline, reports that there is no room."""
     info = timeline.info()
     text = f"{info['walreceiver_status'].get('last_error')} {info['state']}".lower()
     return any(words in text for words in ("space", "os error 28", "no room"))

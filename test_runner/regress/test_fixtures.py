@@ -1,4 +1,4 @@
-"""The tools of the other tests find what they are there to find."""
+"""The tools of the other tests detect what they are meant to detect."""
 
 import struct
 
@@ -33,16 +33,17 @@ def test_a_page_differs_by_any_byte_that_is_logged():
         if where is not None:
             found.add(at)
     hole = set(range(24 + 80, 8192 - 640))
-    # Checksum, pd_prune_xid, the hole, and of each tuple its command id.
+    # Checksum, pd_prune_xid, the hole, and the command id of each tuple.
     ignored = {8, 9, 20, 21, 22, 23} | hole
     for number in range(20):
         offset = 8192 - 32 * (number + 1)
         ignored |= set(range(offset + 8, offset + 12))
-    # Without what makes it a page the rest cannot be told apart: no byte of the header is passed over then.
+    # Without the bytes that identify the kind of page the rest cannot be masked: no byte of the header is ignored then.
     assert set(range(8192)) - found == ignored
 
 
-# Bits that are turned, and whether that may pass. The tuples have xmin committed: with 0x0200 it is frozen, and logged.
+# Flipped bits, and whether they may be ignored. The tuples have xmin committed: together with 0x0200 that means frozen,
+# which is logged.
 HINTS = {0x0100: True, 0x0400: True, 0x0800: True, 0x0020: True, 0x0200: False, 0x0001: False, 0x2000: False}
 
 

@@ -1,4 +1,4 @@
-"""Single pages: as of any LSN, and as a person asks for them."""
+"""Single pages: as of any LSN, and as a person would ask for them."""
 
 import pytest
 
@@ -22,7 +22,7 @@ class Case:
                     server.sql("CREATE TABLE t (v text)")
                     path = server.sql("SELECT pg_relation_filepath('t')")
                 server.sql(f"INSERT INTO t VALUES ('{text} value')")
-            # Nothing read the table since, so the server has set no hint bit: the file has what its WAL says.
+            # Nothing has read the table since, so the server has set no hint bit: the file has what its WAL says.
             self.lsns.append(after_shutdown(server.checkpoint_lsn()))
             self.pages.append((server.data / path).read_bytes()[:BLOCK_BYTES])
         database, relation = path.split("/")[1:]

@@ -1,4 +1,4 @@
-"""Clients that do not keep to the protocol, or do not read: they harm nobody but themselves."""
+"""Clients that violate the protocol, or do not read: they harm nobody but themselves."""
 
 import random
 import socket
@@ -26,14 +26,14 @@ def attached(make_postgres, make_pageserver):
 
 @pytest.fixture(autouse=True)
 def still_well(attached):
-    """After every test the server serves, and has let go of what the clients had."""
+    """After every test the server serves, and has released what the clients had."""
     files = attached.pageserver.open_files()
     yield
     assert attached.pageserver.is_running()
     with attached.timeline.stream() as stream:
         assert any(stream.ask(get_page(DATABASES, 0)))
     attached.timeline.info()
-    # Files of layers may be opened meanwhile, and the receiver's own connection may come again.
+    # Layer files may be opened meanwhile, and the receiver's own connection may be reopened.
     wait_until(lambda: attached.pageserver.open_files() <= files + 20, 30, what="file descriptors given back")
 
 
@@ -73,13 +73,13 @@ def test_malformed_starts_are_refused(attached, name):
             return
         said = drain(sock)
     assert len(said) < 10_000
-    # Whatever was said, it was not "come in".
+    # Whatever was sent, the connection was not accepted.
     assert b"Z\0\0\0\5I" not in said, said
     assert said.lstrip(b"NS")[:1] in (b"", b"E"), said
 
 
 def drain(sock: Socket) -> bytes:
-    """All that comes until the other side closes, which it must."""
+    """Everything received until the other side closes, which it must."""
     out = bytearray(sock.buffer)
     while True:
         try:
@@ -165,7 +165,7 @@ def test_malformed_requests_end_the_stream_after_those_before_them(attached, nam
             tag, body = stream.connection.message()
         except Closed:
             return
-        # An error of the stream, or an error as answer: never a page.
+        # An error of the stream, or an error as the answer, but never a page.
         assert tag == b"E" or (tag == b"d" and body[0] == 103), (tag, body[:100])
 
 
@@ -179,7 +179,7 @@ def test_what_is_no_copy_data_ends_the_stream(attached, tag):
 
 
 def test_extreme_numbers_are_answered(attached):
-    """Keys and LSNs at their limits: an error or zeros, nothing else, and the stream goes on."""
+    """Keys and LSNs at their limits: only errors or zeros, and the stream continues."""
     largest = 2**32 - 1
     with attached.timeline.stream(timeout=30) as stream:
         for rel in (Rel(0, 0, 0), Rel(largest, largest, largest), Rel(1663, 5, largest, 3), Rel(1664, largest, 1)):
@@ -219,7 +219,7 @@ def test_ten_thousand_connections_with_garbage(attached, request):
             try:
                 sock.sendall(data)
                 if how == 0:
-                    # Gone with a reset, whatever is under way.
+                    # Closes with a reset, whatever is in flight.
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 elif how == 1:
                     sock.shutdown(socket.SHUT_WR)
@@ -233,7 +233,7 @@ def test_ten_thousand_connections_with_garbage(attached, request):
             jobs = [(garbage(), chance.randrange(3)) for _ in range(number)]
             list(pool.map(lambda job: attack(*job), jobs))
 
-    # Caches and allocator have what they need after some.
+    # After the first connections, caches and allocator have reached their size.
     run(count // 10)
     before = server.memory_mib()
     began = time.monotonic()
@@ -280,7 +280,7 @@ def test_half_closed_connections_get_their_answers(attached):
 
 
 def test_clients_that_do_not_read_hold_up_nobody(attached):
-    """Each asks for far more than buffers hold; the server keeps a batch for each, no more."""
+    """Each client asks for far more than buffers hold; the server keeps only one batch for each."""
     server, kept = attached.pageserver, rel_of(attached.postgres, "pgbench_accounts")
     with attached.timeline.stream() as stream:
         blocks = stream.ask(nblocks(kept))
@@ -302,12 +302,12 @@ def test_clients_that_do_not_read_hold_up_nobody(attached):
     middle = len(fast) // 2
     print(f"one page: {sorted(fast)[middle] * 1e6:.0f} us alone, {sorted(slow)[middle] * 1e6:.0f} us beside those, "
           f"memory {grown:+.0f} MiB")
-    # Waiting behind one who does not read would take as long as the limit for sending.
+    # Waiting behind a client that does not read would take as long as the send timeout.
     assert sorted(slow)[middle] < 1
-    # One that reads after all gets what it asked for, as far as it could send it.
+    # A client that reads after all gets what it asked for, as far as the server could send it.
     greedy[0].connection.sock.settimeout(30)
     assert sum(any(greedy[0].receive()) for _ in range(100)) == 100
-    # And the process ends in time although they still do not read.
+    # The process still ends in time although they do not read.
     began = time.monotonic()
     server.restart()
     assert time.monotonic() - began < 15
@@ -353,7 +353,7 @@ def test_clients_that_never_say_who_they_are_keep_nobody_out(make_pageserver, at
             for path in ("/v1/status", "/metrics", "/v1/tenant"):
                 assert server.http.raw("GET", path, timeout=10)[0] == 200, path
             assert time.monotonic() - began < 10
-        # Those who were let in stay, and there are no more of them than may be.
+        # Admitted clients stay, and their number does not exceed the limit.
         clients = [server.connect() for _ in range(4)]
         silent += [Socket(server.pg_port) for _ in range(200)]
         with pytest.raises(ServerError, match="the limit is 4"):

@@ -1,4 +1,4 @@
-"""The management interface: what it answers, what it refuses, and that the document it serves tells the truth."""
+"""The management interface: its answers, its refusals, and that the document it serves matches them."""
 
 import json
 import re
@@ -170,7 +170,7 @@ def test_bodies_that_are_too_large_are_refused(attached):
         status, _, _ = http.raw("POST", "/v1/attach", b" " * (50 << 20))
         assert status == 413, status
     except OSError:
-        pass  # refused before it was sent to its end
+        pass  # refused before the request was sent completely
     assert attached.timeline.info()
 
 
@@ -198,13 +198,13 @@ def test_what_is_no_http_is_refused(attached, data):
             while got := sock.sock.recv(65536):
                 said += got
         except OSError:
-            said = b""  # refused before it was read to its end
+            said = b""  # refused before the request was read completely
     assert not said.startswith(b"HTTP/1.1 2"), said[:200]
     assert attached.timeline.info()
 
 
 def test_clients_of_http_that_say_nothing_hold_up_nobody(attached):
-    """More than may be served at once, and they still cannot shut others out for good."""
+    """More than may be served at once, but they cannot shut others out permanently."""
     held = [Socket(attached.pageserver.http_port) for _ in range(100)]
     for number, sock in enumerate(held):
         sock.send([b"", b"GET /v1/status HT", b"POST /v1/attach HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{"][number % 3])

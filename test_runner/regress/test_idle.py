@@ -14,7 +14,7 @@ def test_an_idle_server_adds_no_layers(make_postgres, make_pageserver):
     settings = {"checkpoint_timeout": "1s"}
     attached = attach_new(make_postgres, make_pageserver, "idle", settings=settings, max_wal_senders=10)
     attached.catch_up()
-    # The backup of the attach ends a segment: that much WAL is not kept for a layer that stays open.
+    # The backup ends a segment: that much WAL is not kept for a layer that stays open.
     attached.postgres.sql("CHECKPOINT")
     wait_until(lambda: layers(attached) == 2, what="a layer after the one of the import")
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""Ingest that is killed at any moment and started again ends in the same state as one that was not."""
+"""Ingest that is killed at any moment and restarted ends in the same state as an uninterrupted one."""
 
 import random
 import shutil
@@ -12,7 +12,7 @@ from fixtures.small_store import make_history
 from fixtures.workdir import copy_tree
 
 KILLS = 100
-# Small layers are written out all the way through, the large one only at the end.
+# Small layers are written out throughout, the large one only at the end.
 LAYER_MIB = [1, 1, 2, 8, 256]
 SEED = 20261121
 
@@ -39,7 +39,7 @@ def test_killed_ingest_ends_in_the_same_state(make_postgres, make_pagectl, modul
         assert rounds <= 4 * KILLS, f"only {kills} kills met a running ingest"
         store = make_pagectl(f"killed-{rounds}")
         copy_tree(imported.workdir, store.workdir)
-        # A round ends when a run got through; each may be killed several times on its way, more often early in a run.
+        # A round ends when a run completes; each run may be killed, more often early on.
         for _ in range(chance.randint(1, 12)):
             if not killed_at(store, history.wal, chance.choice(LAYER_MIB), seconds * chance.random() ** 2):
                 break
@@ -54,7 +54,7 @@ def test_killed_ingest_ends_in_the_same_state(make_postgres, make_pagectl, modul
 
 
 def killed_at(store, wal, layer_mib: int, delay: float) -> bool:
-    """Kills an ingest after `delay` seconds; false if it ended before."""
+    """Kills an ingest after `delay` seconds; false if it had already ended."""
     process = store.start("ingest", "--wal", wal, "--layer-mib", layer_mib)
     try:
         process.wait(timeout=delay)

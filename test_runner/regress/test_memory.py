@@ -1,4 +1,4 @@
-"""What is in the bucket only is read with a bounded amount of memory, however much of it there is."""
+"""Data that is only in the bucket is read with a bounded amount of memory, however much of it there is."""
 
 from fixtures.attached import Attached, rel_of
 from fixtures.pagestream import get_page, nblocks
@@ -7,10 +7,10 @@ from fixtures.stored import all_stored, wipe
 MIB = 1 << 20
 LAYER = 16 * MIB
 ROWS = 80_000
-# What the server may keep of what it reads, and of what is on its way from the bucket.
+# Caches for what the server reads, and memory for what is on its way from the bucket.
 CACHES = {"page_cache_size": 16 * MIB // 8192, "block_cache_memory": 48 * MIB}
 CACHES_MIB = 16 + 48
-# All else that a server of this size needs, its buffers for requests and the allocator's spare pages among it.
+# Everything else that a server of this size needs, including its buffers for requests and the allocator's spare pages.
 OVERHEAD_MIB = 96
 
 
@@ -50,10 +50,10 @@ def test_memory_of_a_sequential_reader_is_that_of_the_caches(make_postgres, make
     server.stop()
 
 
-# Entries of a layer's index for that many versions of one page, some 50 bytes each with room to grow, and one piece.
+# A layer's index entries for that many versions of one page, some 50 bytes each with room to grow, and one piece.
 LONG_HISTORY_MIB = 64
 
-# Each commit changes the same page, and prunes it now and then.
+# Each commit changes the same page, and occasionally prunes it.
 HOT = """DO $$ BEGIN FOR n IN 1..400000 LOOP UPDATE one SET i = i + 1; COMMIT; END LOOP; END $$"""
 
 

@@ -1,4 +1,4 @@
-"""The text of /metrics: the one that is asked for, valid as such, under names that Prometheus' own tools accept."""
+"""The text of /metrics: in the requested format, valid, and with names that Prometheus' own tools accept."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from fixtures.attached import attach_new, rel_of
 from fixtures.metric_names import complaints
 from fixtures.pagestream import get_page
 
-# What Prometheus says when it scrapes.
+# The Accept header that Prometheus sends when it scrapes.
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -22,7 +22,7 @@ PROMETHEUS = (
 
 @pytest.fixture(scope="module")
 def attached(make_postgres, make_pageserver):
-    """So that there are tenants, timelines, layers, and reads to be counted."""
+    """Provides tenants, timelines, layers, and reads to be counted."""
     attached = attach_new(make_postgres, make_pageserver, "measured")
     attached.postgres.bench(500)
     attached.catch_up()
@@ -50,7 +50,7 @@ def test_each_gets_the_text_that_he_asks_for(attached):
 
 def test_both_texts_are_valid_and_say_the_same(attached):
     plain = {family.name: family for family in parse_text(scrape(attached)[1])}
-    # The parser is strict: it refuses names that could be another family's sample, wrong suffixes, a missing end.
+    # The parser is strict: it rejects names that could be another family's sample, wrong suffixes, a missing end.
     open_metrics = {family.name: family for family in parse_openmetrics(scrape(attached, Accept=PROMETHEUS)[1])}
     assert len(plain) > 60
 

@@ -1,4 +1,4 @@
-"""What an ordinary user of the same machine can do to computes and stores of others: nothing."""
+"""An ordinary user of the same machine can do nothing to the computes and stores of others."""
 
 import fcntl
 import json
@@ -19,13 +19,13 @@ from fixtures.programs import program
 
 NEIGHBOUR = "nobody"
 
-# Somebody with an account here, and nothing else.
+# A user with an account here, and nothing else.
 AS_NEIGHBOUR = [
     "setpriv", f"--reuid={NEIGHBOUR}", f"--regid={pwd.getpwnam(NEIGHBOUR).pw_gid}", "--clear-groups", "--inh-caps=-all",
     "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin",
 ]
 
-# Tries all that can be tried with the paths it is given; prints what has worked.
+# Tries every operation on the paths it is given; prints what has succeeded.
 TRY_ALL = """
 import os, socket, sys
 def tried(what, act):
@@ -65,7 +65,7 @@ def all_below(root: Path) -> list[Path]:
 
 
 def assert_closed(root: Path):
-    """Nobody else may do anything with what is there, by its permissions and in truth."""
+    """Nobody else may access anything there, by its permissions and in practice."""
     paths = all_below(root)
     assert len(paths) > 5
     # A link has no permissions of its own.
@@ -86,14 +86,14 @@ def shared(path: str) -> bool:
 
 
 def psql(compute: Compute, *args, role="postgres", wrapped=(), host=None, **env) -> subprocess.CompletedProcess:
-    """psql of whoever `wrapped` makes of us."""
+    """psql as the user that the command prefix `wrapped` switches to."""
     command = ["psql", "-XAtw", "-h", str(host or compute.dir), "-p", str(compute.port), "-U", role, "-d", "postgres"]
     return subprocess.run([*wrapped, *command, *args], capture_output=True, text=True, timeout=60, cwd="/",
                           env={**os.environ, **env})
 
 
 def assert_no_superuser(compute: Compute, proof: Path):
-    """The way in that there was: a program, run as the user that runs Postgres."""
+    """The former security hole: a program, run as the user that runs Postgres."""
     done = psql(compute, "-c", f"COPY (SELECT 1) TO PROGRAM 'id > {proof}'", wrapped=AS_NEIGHBOUR)
     assert done.returncode != 0 and not proof.exists(), done.stdout
     assert "ermission denied" in done.stderr or "Peer authentication failed" in done.stderr, done.stderr
@@ -106,7 +106,7 @@ def test_a_neighbour_gets_nowhere_in_a_compute(make_postgres, make_pageserver, m
     os.umask(0)
     try:
         compute = computes.start("c", "--branch", "c", *mode)
-        # Files of all kinds: written, removed while they are open, and in the middle of it.
+        # Files of all kinds: written, removed while open, and in the middle of being written.
         compute.sql("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i; DROP TABLE pgbench_history; CHECKPOINT")
         assert_no_superuser(compute, computes.dir / "proof")
         assert_closed(compute.dir)
@@ -148,7 +148,7 @@ def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_page
         os.chown(path, neighbour, -1)
         refused = computes.pagectl("compute", "start", "c")
         log = (compute.dir / "fs.log").read_text()[before:]
-        # What pagectl itself writes anew is not read at all.
+        # Files that pagectl itself rewrites are not read at all.
         assert refused.code == 0 if name == "origin.json" else refused.code != 0, (name, refused.text)
         if name == "origin.json":
             assert path.stat().st_uid == owner
@@ -156,7 +156,7 @@ def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_page
             continue
         assert said in refused.stderr, (name, refused.stderr, log)
         os.chown(path, owner, -1)
-    # Where root manages it, also the user of Postgres could tell root what to do.
+    # If root manages the compute, the user of Postgres must not be able to give root orders, either.
     os.chown(compute.dir / "compute.json", owner, -1)
     computes.refuse("start", "c", names="managed by the user who made it")
     os.chown(compute.dir / "compute.json", 0, -1)
@@ -164,7 +164,7 @@ def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_page
     (compute.dir / "compute.json").symlink_to("kept.json")
     computes.refuse("start", "c", names="symbolic link")
     (compute.dir / "kept.json").rename(compute.dir / "compute.json")
-    # Nor are links followed where root writes, or mounts.
+    # Links are not followed where root writes, or mounts.
     (compute.dir / "postgres.log").unlink()
     target = computes.dir / "target"
     (compute.dir / "postgres.log").symlink_to(target)
@@ -180,7 +180,7 @@ def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_page
     (compute.dir / "data.away").rename(compute.dir / "data")
     compute.start()
     assert compute.sql("SELECT count(*) FROM pgbench_branches") == "1"
-    # What stands under another name is not what it was.
+    # A compute under another name is not trusted.
     (computes.dir / "d").mkdir()
     shutil.copy(compute.dir / "compute.json", computes.dir / "d")
     computes.refuse("stop", "d", names="under another name")
@@ -202,7 +202,7 @@ def test_nobody_is_killed_by_a_forged_number(make_postgres, make_pageserver, mak
                 lock.flush()
                 computes.refuse("destroy", "c", "--force", names="left alone")
                 assert victim.poll() is None
-        # Of a server, too.
+        # The same with the process id of a server.
         (compute.dir / "upper" / "postmaster.pid").write_text(f"{victim.pid}\n")
         assert compute.state() == "crashed"
         (compute.dir / "upper" / "postmaster.pid").unlink()
@@ -234,15 +234,15 @@ def test_who_is_let_in_is_let_in_as_told(make_postgres, make_pageserver, make_co
     assert_no_superuser(compute, computes.dir / "proof")
     for role in ("worker", NEIGHBOUR):
         assert psql(compute, "-c", "SELECT 1", role=role, wrapped=AS_NEIGHBOUR).returncode != 0
-    # Besides the socket there is nothing for them.
+    # Apart from the socket there is nothing for them.
     mine = [path for path in all_below(compute.dir) if path != compute.dir and not path.name.startswith(".s.PGSQL.")]
     assert_nothing_works(mine)
     assert stat.S_IMODE(compute.dir.stat().st_mode) == 0o711
-    # Those who belong here go in and out as before, and the page server follows.
+    # Authorized users come and go as before, and the page server follows.
     assert compute.sql("SELECT * FROM t") == psql(compute, "-c", "SELECT * FROM t").stdout.strip() == "7"
     end = compute.stop()
     assert compute.timeline.last_record_lsn() == end
-    # It holds until it is told otherwise.
+    # The setting persists until it is changed.
     compute.start()
     assert psql(compute, "-c", "SELECT 1", role="reader", wrapped=AS_NEIGHBOUR).stdout.strip() == "1"
     compute.stop()
@@ -259,7 +259,7 @@ def test_a_long_path_opens_no_other_way(make_postgres, make_pageserver, make_com
     assert_nothing_works([sockets, *sockets.iterdir()])
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
     computes.ok("stop", "c")
-    # Somebody else has made one while it was away.
+    # Somebody else has created one while it was away.
     shutil.rmtree(sockets)
     sockets.mkdir()
     os.chown(sockets, pwd.getpwnam(NEIGHBOUR).pw_uid, -1)
@@ -282,7 +282,7 @@ def test_tokens_of_the_caller_stay_with_the_caller(make_postgres, make_pageserve
         assert os.stat(f"/proc/{pid}").st_uid == 0 or b"SECRET" not in environment
     told = compute.sql("CREATE TEMP TABLE e (l text); COPY e FROM PROGRAM 'env'; SELECT string_agg(l, ' ') FROM e")
     assert "PATH=" in told and "of the operator" not in told and "of no use" not in told
-    # That for pages is known to who serves them.
+    # The token for pages is known to the process that serves them.
     assert json.loads((compute.dir / "origin.json").read_text())["token"] == "a token of the operator"
 
 
@@ -302,7 +302,7 @@ def test_a_neighbour_gets_nowhere_in_a_store(make_postgres, make_pageserver, wor
     layers = [path for path in all_below(store) if "__" in path.name]
     assert {path.is_relative_to(store / "objects") for path in layers} == {True, False}, layers
     assert_closed(store)
-    # Those of a version before.
+    # Files of an earlier version.
     for path in all_below(store):
         path.chmod(0o755 if path.is_dir() else 0o644)
     store.chmod(0o755)

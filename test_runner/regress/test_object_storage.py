@@ -1,4 +1,4 @@
-"""The store is the truth: a local disk may be lost, a store may be away, and any process may end at any moment."""
+"""The bucket is the truth: a local disk may be lost, a bucket may be away, and any process may end at any moment."""
 
 import os
 import random
@@ -28,8 +28,8 @@ every_store = pytest.mark.parametrize("kind", ["directory", "weed", "moto"])
 
 @pytest.fixture
 def attached_to(make_postgres, make_pageserver, make_store):
-    """A Postgres with a pageserver behind it, whose store is of some kind. None outlives its test: the next one may
-    take the store away from all that use it."""
+    """Follows a Postgres with a pageserver whose bucket is of some kind. None of them outlives its test: the next one
+    may take the bucket away from all its users."""
     made = []
 
     def make(kind: str, name: str, **settings):
@@ -50,14 +50,14 @@ def attached_to(make_postgres, make_pageserver, make_store):
             attached.postgres.stop()
 
 
-# The engine's suites over object storage; and of them a share: what mends a bucket, and a fault of each operation.
+# The engine's suites over a bucket; and a part of them: repairing a bucket, and a fault in each operation.
 ENGINE_SUITES = [(["remote_faults", "remote_requests", "remote_scrub", "remote_tenants"], [], {})]
 ENGINE_SHARE = [(["remote_scrub"], ["heal::"], {}), (["remote_faults"], [], {"TEST_FAULT_ONLY": "ErrorAfter"})]
 
 
 @pytest.mark.slow
 def test_the_engines_own_tests_over_a_real_server(make_store, request):
-    """The engine's own tests with S3 beneath them: what is built already is run again, with shorter runs."""
+    """Runs the engine's own tests against S3; the existing build is used, with shorter runs."""
     store = make_store("weed")
     env = {
         **os.environ, "TEST_REMOTE_STORAGE": f"s3://{BUCKET}/faults", "TEST_REMOTE_STORAGE_ENDPOINT": store.endpoint(),
@@ -69,7 +69,7 @@ def test_the_engines_own_tests_over_a_real_server(make_store, request):
 
 
 def run_engine_suites(suites, names, env):
-    # All of the workspace, so that nothing is built that `make test` has not built.
+    # Builds the whole workspace, so that nothing is built that `make test` has not built.
     build = ["cargo", "test", "--locked", "--workspace", "--profile", "tested"]
     command = [*build, *(f"--test={suite}" for suite in suites), "--", "--nocapture", *names]
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=5000)
@@ -108,7 +108,7 @@ def test_a_lost_disk_loses_nothing(kind, attached_to):
 
 
 def rel_of_stopped(attached, table: str):
-    """Known from before the stop."""
+    """The table's relation, remembered from before the stop."""
     known = attached.__dict__.setdefault("relations", {})
     if attached.postgres.is_running():
         known[table] = rel_of(attached.postgres, table)
@@ -130,9 +130,9 @@ def test_a_store_that_is_away_under_load_and_returns(kind, attached_to, request)
                 before = attached.timeline.info()["remote_consistent_lsn"]
                 time.sleep(seconds)
                 info = attached.timeline.info()
-                # One publication may have been on its way when it went.
+                # One publication may have been on its way when the bucket went away.
                 assert lsns.parse(info["remote_consistent_lsn"]) >= lsns.parse(before)
-                # What is not in the store the server must not forget.
+                # The server must not forget WAL that is not in the bucket.
                 assert lsns.parse(attached.slot()[1]) <= lsns.parse(info["remote_consistent_lsn"])
     lsn = all_stored(attached)
     attached.pageserver.stop()
@@ -145,11 +145,12 @@ def test_a_store_that_is_away_under_load_and_returns(kind, attached_to, request)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "weed"])
 def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, request):
-    """Intake slows and stops when the disk has what the store cannot take; afterwards nothing lacks."""
+    """Intake slows and stops when the disk is full of data that the bucket cannot take; afterwards nothing is
+    missing."""
     seconds, budget = request.config.getoption("--store-outage-seconds"), 64 << 20
     attached, store = attached_to(kind, "outage", disk_budget=budget)
     bucket = store.settings("outage")["remote_storage"]
-    # What only the store has cannot be read meanwhile.
+    # Data that only the bucket has cannot be read meanwhile.
     unreadable = rf"ERROR.*GetPage\(.*failed: .*{re.escape(bucket)}"
     attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, unreadable, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
     accounts = rel_of_stopped(attached, "pgbench_accounts")
@@ -164,7 +165,7 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
                 try:
                     reads += len(stream.ask(get_page(accounts, reads % 100))) // 8192
                 except Refused as error:
-                    # Of layers that only the store has, which made room for others.
+                    # From layers that only the bucket has, and that made room for others.
                     assert bucket in str(error), error
                     refused += 1
             time.sleep(min(max(1, seconds / 60), max(0, end - time.monotonic())))
@@ -172,7 +173,7 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
         behind -= lsns.parse(attached.timeline.last_record_lsn())
     assert largest <= budget * 1.1, f"{largest >> 20} MiB on disk, the budget is {budget >> 20}"
     if behind > 8 << 20:
-        # It ended for want of room, of which none was to be left.
+        # Intake stopped for lack of room, so the room must have been used up.
         assert largest >= budget * 0.8, f"only {largest >> 20} MiB on disk, the budget is {budget >> 20}"
     attached.catch_up(timeout=300)
     lsn = all_stored(attached)
@@ -285,7 +286,7 @@ def test_kills_during_deletions_lose_nothing_and_leave_nothing(kind, attached_to
 
 
 def quietly(call):
-    """What is killed gives no answer."""
+    """A killed server gives no answer."""
     try:
         call()
     except (OSError, HttpError, AssertionError):
@@ -293,7 +294,7 @@ def quietly(call):
 
 
 def finish_deletion(server, timeline, branch) -> bool:
-    """Whether the branch was gone already; it is now."""
+    """Deletes the branch; returns whether it was gone already."""
     try:
         server.http.delete(branch.path)
     except HttpError as error:
@@ -303,7 +304,7 @@ def finish_deletion(server, timeline, branch) -> bool:
 
 
 def left_of_deleted(store, prefix: str, kept: str) -> list[str]:
-    """Objects of other timelines, but for one each: the mark that it was deleted, which keeps it from coming back."""
+    """Objects of other timelines, except one each: the mark of deletion, which keeps the timeline from coming back."""
     others = sorted(name for name in store.objects(prefix) if "/timelines/" in name and kept not in name)
     marks = {name.split("/")[3]: name for name in others if "/index_part-" in name}
     return [name for name in others if name not in marks.values()]
@@ -313,7 +314,7 @@ def left_of_deleted(store, prefix: str, kept: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["directory", "weed"])
 def test_kills_during_downloads_serve_no_wrong_page(kind, attached_to, request):
     kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
-    # What is read is fetched as a whole soon.
+    # Layers that are read are soon fetched as a whole.
     attached, store = attached_to(kind, "downloads", prefetch_whole_after=5, max_get_vectored_keys=32)
     server, timeline = attached.pageserver, attached.timeline
     attached.postgres.bench(2000)
@@ -343,7 +344,7 @@ def test_kills_during_downloads_serve_no_wrong_page(kind, attached_to, request):
 
 
 class Reader(threading.Thread):
-    """Reads random pages until the server is no more."""
+    """Reads random pages until the server is gone."""
 
     def __init__(self, timeline, rel, at, pages, chance):
         super().__init__(daemon=True)

@@ -1,5 +1,5 @@
-"""The OpenAPI document tells the truth: a fuzzer that knows nothing else calls every operation, with what the document
-allows and with what it does not, and compares each answer with it."""
+"""The OpenAPI document is correct: a fuzzer that knows nothing else calls every operation, with inputs that the
+document allows and with others, and compares each answer with it."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from fixtures.pageserver import new_id
 from fixtures.tokens import Signer
 
 OPERATIONS = ("get", "put", "post", "delete")
-# Alarms that somebody who may do everything can cause.
+# Alarms that a client with full permissions can cause.
 CAUSED = (r"WARN.*was not attached", r"WARN.*WAL does not come", r"WARN.*[Ii]ndex part|WARN.*[Uu]pload",
           r"WARN.*detach")
 
@@ -89,7 +89,7 @@ def described(request, make_postgres, make_pageserver, module_dir):
 
 
 def has_pattern(document: dict, schema) -> bool:
-    """Whether a schema, or one that it refers to, says what texts look like."""
+    """Whether a schema, or one that it refers to, restricts texts by a pattern."""
     text = json.dumps(schema)
     referred = [document["components"]["schemas"][name] for name in re.findall(r'"#/components/schemas/(\w+)"', text)]
     return "pattern" in text or any("pattern" in one for one in referred)
@@ -157,7 +157,7 @@ def test_every_operation_answers_as_the_document_says(described, module_dir, req
         "--phases", "examples,coverage,fuzzing", "--checks", "all", "--continue-on-failure", "--no-color",
         *([] if examples > 20 else ["--generation-deterministic"]),
     ]
-    # The document itself is open to all, and is told so here: it is not asked for with the header of a test.
+    # The document itself is public, so it is not requested with the header of a test.
     done = subprocess.run(command, cwd=module_dir, capture_output=True, text=True, timeout=3600)
     print(done.stdout[-20_000:])
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""What the page service answers, byte by byte, by a client that shares no code with it."""
+"""The answers of the page service, byte by byte, checked by a client that shares no code with it."""
 
 import time
 
@@ -18,7 +18,7 @@ VERSIONS = [2, 3]
 
 @pytest.fixture(scope="module")
 def attached(make_postgres, make_pageserver):
-    """A quiet server: what its tables have, all tests of this module may rely on."""
+    """A quiet server: all tests of this module may rely on the contents of its tables."""
     attached = attach_new(make_postgres, make_pageserver, "pages", settings={"wait_lsn_timeout": "2s"})
     attached.postgres.sql("CREATE TABLE kept AS SELECT g AS id, repeat('k', 500) AS v FROM generate_series(1, 3000) g")
     attached.postgres.sql("CREATE TABLE vacuumed AS SELECT g AS id FROM generate_series(1, 3000) g; VACUUM vacuumed")
@@ -44,7 +44,7 @@ def test_sizes_are_the_servers(attached, version):
         assert stream.ask(exists(rel_of(pg, "empty")))
         assert stream.ask(exists(rel_of(pg, "vacuumed", 2)))
         assert not stream.ask(exists(Rel(1663, 5, 4_000_000)))
-        # Of unlogged tables nothing but the init fork is stored, and that has no pages of a heap.
+        # Only the init fork of unlogged tables is stored, and it has no heap pages.
         assert stream.ask(exists(rel_of(pg, "unlogged", 3)))
 
 
@@ -52,7 +52,7 @@ def test_sizes_are_the_servers(attached, version):
 def test_the_size_of_a_database_is_that_of_its_relations(attached, version):
     pg = attached.postgres
     db = int(pg.sql("SELECT oid FROM pg_database WHERE datname = 'postgres'"))
-    # All of the database that WAL determines: free space maps and unlogged tables are not.
+    # Everything in the database that WAL determines: this excludes free space maps and unlogged tables.
     size = int(pg.sql(
         "SELECT sum(pg_relation_size(oid, 'main') + pg_relation_size(oid, 'vm')) FROM pg_class "
         "WHERE pg_relation_filenode(oid) IS NOT NULL AND NOT relisshared AND relpersistence = 'p'"
@@ -107,7 +107,7 @@ def test_lsn_rules(attached, version):
         assert stream.refusal(get_page(kept, 3, 0, 0)) == "invalid LSN(0) in request"
         before = stream.refusal(get_page(kept, 3, 0x28, 0x10))
         assert "consistent" in before, before
-        # Nothing comes, so the wait ends with an error that names what is missing.
+        # No WAL arrives, so the wait ends with an error that names what is missing.
         began = time.monotonic()
         missing = last + 0x100000
         text = stream.refusal(get_page(kept, 3, LATEST, missing))
@@ -135,7 +135,7 @@ def test_sixty_four_requests_under_way_are_answered_in_order(attached, version):
         one_by_one = [stream.ask(get_page(kept, block)) for block in range(blocks)]
         assert len(set(one_by_one)) == blocks, "all pages differ, so an exchange would be seen"
         assert list(stream.pipelined((get_page(kept, block) for block in range(blocks)), depth=64)) == one_by_one
-        # All kinds mixed, with errors among them, all sent at once.
+        # All kinds of request mixed, with errors among them, all sent at once.
         absent = Rel(1663, kept.db, 4_000_000)
         mixed = [get_page(kept, n % blocks) if n % 5 else nblocks(kept if n % 10 else absent) for n in range(64)]
         stream.send(*mixed)

@@ -1,4 +1,4 @@
-"""What pagectl asks of a running server: about which timeline, as of when, and what it warns of."""
+"""What pagectl requests from a running server: for which timeline, as of when, and its warnings."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ ATTACH_WARNS = r"WARN.*synchronous_standby_names"
 
 
 def remote(binary, port: int, work_dir) -> Pagectl:
-    """pagectl for a running server; its directory is nobody's."""
+    """pagectl for a running server; its directory is unused."""
 
     class Remote(Pagectl):
         def command(self, *args):
@@ -49,7 +49,7 @@ def test_a_branch_is_named_where_there_are_several(attached, ctl, pagectl_binary
     dev = json.loads(ctl.ok("--json", "branch", "create", "dev").stdout)
     commands = (["lsn-at", "1 seconds ago"], ["timeline", "branch"], ["checkpoint"], ["layers"], ["timeline", "info"])
     for command in commands:
-        # Which one is not guessed; how to name it is told.
+        # It does not guess which one, but says how to name it.
         ctl.refuse(*command, names=["2 timelines", "--timeline", "dev", main.id])
         ctl.ok("--timeline", "dev", *command)
         ctl.ok("--timeline", main.id, *command)
@@ -63,7 +63,7 @@ def test_a_branch_is_named_where_there_are_several(attached, ctl, pagectl_binary
     of_dev = json.loads(ctl.ok("--json", "--timeline", "dev", "timeline", "info").stdout)
     assert of_dev["timeline_id"] == dev["timeline_id"] and of_dev["name"] == "dev"
     ctl.refuse("--timeline", "test", "attach", "host=/nonexistent user=x", names=["32 hexadecimal digits"])
-    # On the directory, too.
+    # The same on the directory.
     attached.pageserver.stop()
     store = Pagectl(pagectl_binary, attached.pageserver.workdir)
     store.refuse("status", names=["2 timelines", "dev"])
@@ -76,7 +76,7 @@ def test_a_branch_is_named_where_there_are_several(attached, ctl, pagectl_binary
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """A server that has one timeline, and keeps what it is asked."""
+    """A server that has one timeline, and records its requests."""
 
     asked: list[str] = []
 

@@ -73,7 +73,7 @@ def test_a_second_process_in_the_same_directory_is_refused(make_pageserver, work
     assert "in use" in said and str(server.process.pid) in said
     assert server.answers(), "the first goes on"
     server.kill()
-    # A lock of the dead is none.
+    # A lock of a dead process does not count.
     server.start()
     server.stop()
 
@@ -138,7 +138,7 @@ def test_a_stop_is_prompt_and_tells_those_who_are_connected(make_postgres, make_
             connection.next()
     server.start()
     bench.wait(30)
-    # What it had made durable at its end need not come again, and what came meanwhile does.
+    # WAL that was durable at its end need not be sent again, and WAL written meanwhile is.
     attached.catch_up()
     attached.stop_and_compare()
     server.stop()

@@ -1,5 +1,5 @@
-"""A panic of a background task is never survived unseen: its timeline takes no more writes and says why, or the
-process ends. The programs under test are built with debug assertions, in which `PLANT_PANIC` names a task."""
+"""A panic of a background task never goes unnoticed: its timeline takes no more writes and says why, or the process
+ends. The programs under test are built with debug assertions, where `PLANT_PANIC` names a task."""
 
 import signal
 
@@ -41,7 +41,7 @@ def attached(make_postgres, make_pageserver, make_store, request):
 
 
 def start_with(server, task: str):
-    """Starts the server, in which the first task of this name panics."""
+    """Starts the server such that the first task of this name panics."""
     server.process = server.spawn(PLANT_PANIC=task)
     wait_until(server.answers, 30, every=0.02, what="the pageserver's start")
 
@@ -63,7 +63,7 @@ def test_a_timeline_breaks_with_its_tasks_and_comes_back(attached):
     for task in OF_TIMELINES:
         start_with(server, task)
         postgres.bench(200)
-        # Reads may go on, writes may not: what fails here shows in the timeline's state.
+        # Reads may continue, writes may not: a failure here shows in the timeline's state.
         server.http.raw("PUT", f"{timeline.path}/checkpoint")
         reason = wait_until(lambda: broken(timeline), 60, what=f"the end of {task}")
         assert "planted" in reason, reason

@@ -1,4 +1,4 @@
-"""How far a subscriber is belongs to its data: backups, branches and computes have it as of their LSN."""
+"""A subscriber's progress belongs to its data: backups, branches and computes have it as of their LSN."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fixtures.copies import boot, fetch
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.wait import wait_until
 
-# What moves an origin's progress, and what does not. Sessions replicate from origins 1 and 3.
+# Statements that move an origin's progress, and some that do not. Sessions replicate from origins 1 and 3.
 STEPS = {
     "advanced": "SELECT pg_replication_origin_advance('two', '0/5000')",
     "back": "SELECT pg_replication_origin_advance('two', '0/3000')",
@@ -53,7 +53,7 @@ def test_progress_of_origins_is_written_as_of_the_lsn(pg_major, make_postgres, m
     moments = {"imported": (attached.catch_up(), origins.of_server(pg))}
     assert moments["imported"][1] == {1: "0/500"}
     for name, step in STEPS.items():
-        # What is advanced is not on disk yet.
+        # The advanced position is not on disk yet.
         pg.sql(f"{step}; SELECT pg_logical_emit_message(true, '', '')")
         moments[name] = attached.catch_up(), origins.of_server(pg)
     assert moments["prepared"][1] == {1: "0/2100", 2: "0/3000"}
@@ -86,7 +86,7 @@ def test_verify_finds_an_origin_that_is_elsewhere(make_postgres, pagectl, work_d
 
 
 class Subscriber:
-    """A table without key that is replicated, and what is known of its rows."""
+    """A replicated table without a key, and what is known of its rows."""
 
     def __init__(self, publisher):
         self.publisher, self.written = publisher, 0
@@ -98,17 +98,17 @@ class Subscriber:
         pg.sql(f"CREATE SUBSCRIPTION s CONNECTION 'host={host} user=postgres dbname=postgres' PUBLICATION p")
 
     def write(self, rows: int):
-        """Rows at the publisher, some in each transaction."""
+        """Writes rows at the publisher, several per transaction."""
         for start in range(self.written + 1, self.written + rows + 1, 10):
             self.publisher.sql(f"INSERT INTO t SELECT generate_series({start}, {start + 9})")
         self.written += rows
 
     def arrived(self, pg, timeout=60):
-        """Waits until all has arrived, and no more: each row once."""
+        """Waits until everything has arrived exactly once."""
         pg.sql("ALTER SUBSCRIPTION s ENABLE")
         count = "SELECT count(*) FROM t"
         wait_until(lambda: int(pg.sql(count)) >= self.written, timeout, what=f"{self.written} rows")
-        # What comes twice comes at once: from where the publisher begins again to its end.
+        # Duplicates would arrive at once: from where the publisher resumes up to its end.
         end = self.publisher.sql("SELECT pg_current_wal_lsn()")
         seen = f"SELECT bool_and(latest_end_lsn >= '{end}') FROM pg_stat_subscription WHERE subname = 's'"
         wait_until(lambda: pg.sql(seen) == "t", timeout, what=f"the publisher's WAL up to {end}")
@@ -130,13 +130,13 @@ def test_computes_of_a_subscriber_apply_each_transaction_once(
     subscriber.write(100)
     subscriber.arrived(attached.postgres)
     attached.stop_postgres()
-    # A branch that takes its parent's place goes on where that was...
+    # A branch that takes its parent's place continues where the parent was...
     computes = make_computes(attached.pageserver)
     compute = computes.start("branch", "--branch", "goes-on", "--keep-subscriptions")
     subscriber.arrived(compute)
     subscriber.write(50)
     subscriber.arrived(compute)
-    # ... and so does who takes over from a host that is lost, with what came in the meantime.
+    # ... and so does a compute that takes over from a lost host, including what was written in the meantime.
     compute.timeline.wait_for_lsn(compute.sql("SELECT pg_current_wal_flush_lsn()"))
     compute.kill()
     subscriber.write(30)

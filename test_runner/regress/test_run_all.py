@@ -1,4 +1,4 @@
-"""`make test`: one check that fails hides no other, and the end tells which, and what was skipped."""
+"""`make test`: a failing check hides no other, and the end lists the failures and the skips."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def test_all_run_and_all_that_fail_are_named(work_dir):
 
 
 def test_what_was_skipped_is_listed(work_dir, monkeypatch):
-    # Not into the list of the run that this is a part of.
+    # Keeps these skips out of the list of the enclosing run.
     outer = work_dir / "outer"
     monkeypatch.setenv("SKIPPED_TESTS", str(outer))
     code, said = run_all(work_dir, "lacks2+good", "lacks1", "bad")

@@ -1,4 +1,4 @@
-"""What a test needs and does not find is a failure; with ALLOW_SKIP=1 it is a skip that is listed with its reason."""
+"""A missing prerequisite is a failure; with ALLOW_SKIP=1 it is a skip that is listed with its reason."""
 
 import os
 import re
@@ -53,12 +53,12 @@ WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
 
 def run(work_dir: Path, text: str, workers: int, allow: str | None) -> tuple[int, str, str]:
-    """pytest on one file: how it ended, what it said, and what was listed."""
+    """pytest on one file: its exit code, its output, and what was listed."""
     (work_dir / "test_it.py").write_text(text)
     (work_dir / "pytest.ini").write_text("[pytest]\n")
     listed = work_dir / "listed" / "skips"
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != "ALLOW_SKIP"}
-    # Plugins that are not asked for take seconds to load.
+    # Loading unneeded plugins takes seconds.
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env |= {"PYTHONPATH": str(RUNNER), "SKIPPED_TESTS": str(listed)} | ({"ALLOW_SKIP": allow} if allow else {})
     plugins = ["-p", "xdist", "-p", "fixtures.skips", "-p", "no:cacheprovider"]
@@ -72,7 +72,7 @@ def run(work_dir: Path, text: str, workers: int, allow: str | None) -> tuple[int
 def test_a_skip_is_a_failure(work_dir, workers, allow):
     code, said, listed = run(work_dir, SKIPPING, workers, allow)
     assert code == 1 and not listed
-    # Some say so before they begin, which counts as an error.
+    # Some report it before they begin, which counts as an error.
     assert not re.search(r"\d skipped", said) and "1 passed" in said and "1 xfailed" in said
     for name, reason in REASONS.items():
         assert re.search(f"test_{name} _.*(\n.*)?\n(E  +)?did not run: {reason}", said), name

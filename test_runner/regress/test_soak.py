@@ -1,4 +1,4 @@
-"""Mixed work for as long as is wanted, all that a server can be made to do at once; then every page is compared."""
+"""Mixed work for as long as requested, with everything a server can do at once; then every page is compared."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ SEED = 20261121
 
 REWRITE = "CLUSTER pgbench_tellers USING pgbench_tellers_pkey"
 
-# What only a server without hints in its WAL, or with, does.
+# Work that only a server with, or without, logged hints does.
 KINDS = {
     "plain": {"full_page_writes": "off", "autovacuum": "on", "autovacuum_naptime": "1s"},
     "logged-hints": {"wal_log_hints": "on", "wal_compression": "lz4", "autovacuum": "on", "autovacuum_naptime": "1s"},
@@ -51,7 +51,7 @@ def everything(pg: Postgres):
 
 
 def churn(attached, minutes: float) -> tuple[int, list]:
-    """Work in another database each round, so that rounds do not meet, while branches come and go."""
+    """Works in another database each round, so that rounds do not interfere, while branches come and go."""
     pg, chance = attached.postgres, random.Random(SEED)
     end, branches = time.monotonic() + minutes * 60, []
     for number in itertools.count():

@@ -1,4 +1,5 @@
-"""Two pageservers on one bucket: nobody takes anything unasked; who takes a tenant over follows its server at once."""
+"""Two pageservers on one bucket: neither takes anything unasked; whoever takes a tenant over follows its server at
+once."""
 
 
 import pytest
@@ -9,13 +10,13 @@ from fixtures.stored import QUICK, all_stored, wipe
 from fixtures.wait import wait_until
 
 FENCED = r"(WARN|ERROR).*another server has taken the tenant over"
-# A server that is told to end does not wait long for a busy store.
+# A server that is told to end does not wait long for a busy bucket.
 UNFINISHED = r"WARN.*not uploaded to their end: the next start goes on with it"
 
 
 @pytest.fixture
 def pair(make_postgres, make_pageserver, make_store, request):
-    """An attached server, and a second pageserver on the same bucket, which has not started yet."""
+    """A followed server, and a second pageserver on the same bucket, not started yet."""
     name = request.node.name.removeprefix("test_")[:30]
     settings = {**QUICK, **make_store("directory").settings(name)}
     attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
@@ -43,7 +44,7 @@ def test_nothing_is_taken_unasked(pair):
     attached.postgres.bench(200)
     attached.catch_up()
     assert attached.timeline.info()["fenced"] is None
-    # It comes back by itself when its disk is lost.
+    # It recovers by itself when its disk is lost.
     lsn = all_stored(attached)
     first.stop()
     wipe(first)

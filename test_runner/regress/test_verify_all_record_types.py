@@ -1,4 +1,5 @@
-"""Every WAL record type that SQL can reach, a crash that cut a record short, and settings that change on the way."""
+"""Every WAL record type that SQL can reach, a crash that cut a record short, and settings that change along the
+way."""
 
 import pytest
 
@@ -9,10 +10,10 @@ SETTINGS = {
     "logical": {"wal_level": "logical", "wal_compression": "on", "checksums": True},
 }
 
-# Of the versions of the quick suite each takes one of the settings, for time: what is left out there, by version.
+# To save time, each version of the quick suite uses one of the settings; this lists the one left out, by version.
 LATER = {15: "logical", 18: "replica"}
 
-# The first two no server writes, the third only one with wal_level minimal.
+# No server writes the first two; the third is written only with wal_level minimal.
 NEVER_WRITTEN = {"XLOG/NOOP", "Heap/HOT_UPDATE+INIT", "Gist/ASSIGN_LSN"}
 HINTS = {"XLOG/FPI_FOR_HINT", "XLOG/FPW_CHANGE"}
 LOGICAL = {"Heap/TRUNCATE", "Heap2/NEW_CID", "Heap2/REWRITE", "Transaction/INVALIDATION"}
@@ -46,7 +47,7 @@ def test_every_record_type_is_replayed(
     pagectl.import_pgdata(start)
     pagectl.ingest(server.data / "pg_wal")
     pagectl.verify(server.data)
-    # Several of these histories at once would be too much for a disk.
+    # Several of these histories at once would be too much for the disk.
     server.destroy()
 
 

@@ -1,4 +1,4 @@
-"""What Postgres can do, while hints are logged and pages are not: followed live and through a crash, every page is the
+"""Postgres' features, with hints logged and pages not: followed live and through a crash, every page equals the
 server's."""
 
 import pytest
@@ -6,14 +6,14 @@ import pytest
 from fixtures import redo, workload
 from fixtures.attached import attach_new
 
-# Without images of pages redo has nothing to fall back on, and what hints leave in LSNs differs from any replay.
+# Without images of pages redo has nothing to fall back on, and LSNs changed by hints differ from any replay.
 WAYS = {
     "checksums": {"checksums": True},
     "hints": {"wal_log_hints": "on", "wal_compression": "on"},
 }
 
 
-# A transaction that is left prepared, with all that one can do.
+# A transaction that is left prepared, with everything that one can do.
 PREPARED = """
 BEGIN;
 SET search_path = {tag};
@@ -28,7 +28,7 @@ PREPARE TRANSACTION '{tag}'
 
 
 def features(pg, tag: str):
-    """All of the script in a database of its own, then both ways to make a database of what is there."""
+    """Runs the whole script in a database of its own, then copies that database in both ways."""
     place = pg.own(pg.data.parent / f"{pg.data.name}-{tag}")
     workload.create_database(pg, tag, "wal_log")
     variables = [f"tag={tag}", f"space={tag}_space", f"place={place}", "ON_ERROR_STOP=1"]
@@ -42,7 +42,7 @@ def features(pg, tag: str):
 
 
 def read_all(pg):
-    """Whoever reads a page first notes on it what has become of its rows."""
+    """Reads all tables: the first reader of a page sets hint bits for its rows."""
     tables = "SELECT string_agg(format('SELECT count(*) FROM %s', oid::regclass), ' UNION ALL ') FROM pg_class"
     wanted = f"{tables} WHERE relkind IN ('r', 'm') AND relpersistence = 'p'"
     for db in pg.sql("SELECT datname FROM pg_database WHERE datallowconn").splitlines():
@@ -69,7 +69,7 @@ def test_every_page_is_the_servers_without_page_writes(
     bench = pg.start_bench(seconds=3600)
     features(pg, "second")
     pg.sql("CHECKPOINT")
-    # A crash: what is replayed may be older on disk, or newer.
+    # After a crash, replayed pages may be older on disk, or newer.
     pg.stop("immediate")
     bench.wait(60)
     pg.start()

@@ -1,4 +1,4 @@
-"""What an ordinary server does, followed from its WAL: every page equals the server's, now and at earlier moments."""
+"""An ordinary server's work, followed from its WAL: every page equals the server's, now and at earlier moments."""
 
 import pytest
 
@@ -10,7 +10,7 @@ SCALE = 10
 
 
 class Moment:
-    """A copy of the stopped server's files, and the LSN they are of."""
+    """A copy of the stopped server's files, and the LSN that they correspond to."""
 
     def __init__(self, server, target):
         self.lsn = after_shutdown(server.checkpoint_lsn())
@@ -40,9 +40,9 @@ def test_pages_equal_the_servers_at_four_moments(full_page_writes, pg_major, mak
     pagectl.verify(server.data)
     for moment in moments:
         pagectl.verify(moment.data, moment.lsn)
-    # What was taken in last did not change what the first image holds.
+    # The latest ingest did not change what the first image holds.
     pagectl.verify(start.data, start.lsn)
-    # A verify that could not fail would prove nothing: the files of one moment are not those of another.
+    # A verify that could not fail would prove nothing, so the files of one moment must not match another.
     wrong = pagectl.refuse("verify", "--pgdata", moments[0].data, "--lsn", last)
     assert wrong.number("different") > 0, wrong.text
     pagectl.layers()

@@ -1,4 +1,4 @@
-"""The verification of redo finds what differs; one that could not fail would prove nothing."""
+"""The verification of redo finds differences; one that could not fail would prove nothing."""
 
 import pytest
 
@@ -8,7 +8,8 @@ from fixtures.workdir import copy_tree
 
 @pytest.fixture(scope="module")
 def history(make_postgres, module_dir):
-    """A few transactions whose pages come from their files: no image replaces them. The server, its start, a table."""
+    """A few transactions whose pages come from their files, because no image replaces them. Returns the server, its
+    start, a table."""
     server = make_postgres("few", **{**redo.CHECK_IMAGES, "full_page_writes": "off"})
     with server.running():
         server.bench_init(1)

@@ -1,4 +1,5 @@
-"""Pages equal the server's whatever its settings, its kinds of indexes, and our ways to read and write files."""
+"""Pages equal the server's for all of its settings and kinds of indexes, and for all our ways to read and write
+files."""
 
 import json
 import re
@@ -15,7 +16,7 @@ SETTINGS = {
     "logical-zstd": {"wal_level": "logical"},
 }
 
-# Of each kind of index: built at once, grown, shrunk by VACUUM, and used again.
+# For each kind of index: built in one go, grown, shrunk by VACUUM, and used again.
 INDEXES = {
     "hash": "USING hash (id)",
     "gin": "USING gin (words)",
@@ -55,7 +56,7 @@ def hinted(request, pg_major, make_postgres, pagectl, work_dir):
     pagectl.import_pgdata(server.copy_stopped(work_dir / "start"))
     with server.running():
         server.sql("INSERT INTO t SELECT g, repeat('v', 100) FROM generate_series(1, 9000) g; CHECKPOINT")
-        # The first who reads a page notes on it that its rows are committed; then some pages change again.
+        # The first reader of a page sets hint bits for its committed rows; then some pages change again.
         server.sql("SELECT sum(id) FROM t; CHECKPOINT; UPDATE t SET v = repeat('w', 100) WHERE id < 500")
         path = server.data / server.sql("SELECT pg_relation_filepath('t')")
     pagectl.ingest(server.data / "pg_wal")
@@ -76,7 +77,7 @@ def test_hints_that_are_logged_without_images(hinted, pg_major):
     assert found["different"] == 0
     # 14 logs images of hints in any case.
     assert (found["newer_hints"] > 100) == (pg_major >= 15), found
-    # A row of such a page that changes, or an LSN of no record, is a difference all the same.
+    # A changed row in such a page, or an LSN of no record, is still reported as a difference.
     change(path, 100, 8170)
     change(path, 101, 4, 0x08)
     text = pagectl.refuse("verify", "--pgdata", server.data).stdout

@@ -1,18 +1,18 @@
-"""Every page after every record of Postgres' own tests: SQL regression, isolation, contrib; of these a share, where not
-all versions are wanted."""
+"""Compares every page after every record of Postgres' own tests: SQL regression, isolation, contrib; only a part of
+these unless all versions are wanted."""
 
 import pytest
 
 from fixtures import redo, suites
 from fixtures.servers import DEFAULT_MAJOR
 
-# With images that are only there to be compared with, and with images that replace pages.
+# With images that serve only for comparison, and with images that replace pages.
 SETTINGS = {
     "no-page-writes": {"full_page_writes": "off", "wal_compression": "on"},
     "page-writes": {"wal_level": "logical", "wal_compression": "on", "checksums": True},
 }
 
-# Of the versions of the quick suite each takes one of the settings: what is left out there, by version.
+# Each version of the quick suite uses one of the settings; this lists the one left out, by version.
 LATER = {15: "no-page-writes", 18: "page-writes"}
 
 
@@ -40,5 +40,5 @@ def test_postgres_own_tests_are_replayed(name, pg_major, make_postgres, pagectl,
     pagectl.import_pgdata(start)
     pagectl.ingest(server.data / "pg_wal")
     pagectl.verify(server.data)
-    # Several of these histories at once would be too much for a disk.
+    # Several of these histories at once would be too much for the disk.
     server.destroy()

@@ -1,11 +1,12 @@
-//! Redo against Postgres itself.
+//! Compares redo with Postgres itself.
 //!
-//! A server with `wal_consistency_checking = all` puts into each record, for each block that it changes, an image of
-//! the page after the change. Here every record is replayed by [`redo`] on the page as it was before, and the result
-//! must equal the image, under the masks with which Postgres compares them itself. What has no such image (visibility
-//! maps, transaction status, commit timestamps, multixacts) is compared in the end with the stopped server's files.
+//! A server with `wal_consistency_checking = all` adds to each record, for each block that it changes, an image of
+//! the page after the change. Here [`redo`] replays every record on the page as it was before, and the result must
+//! equal the image, under the masks with which Postgres itself compares them. Pages without such images (visibility
+//! maps, transaction status, commit timestamps, multixacts) are compared at the end with the stopped server's files.
 //!
-//! Needs no store: pages before the first record come from a copy of the data directory, later ones are kept in memory.
+//! Needs no timeline: pages before the first record come from a copy of the data directory, later ones are kept in
+//! memory.
 
 mod counts;
 mod damage;
@@ -28,31 +29,33 @@ use files::DataFiles;
 use replay::{Replay, Settings};
 pub use report::Report;
 
-/// What is verified.
+/// The input of a verification.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Data directory of the stopped server before the first record: a copy.
+    /// Data directory of the stopped server before the first record. Must be a copy.
     pub base: Utf8PathBuf,
     /// Directory with the WAL segment files written since.
     pub wal: Utf8PathBuf,
-    /// Data directory of the stopped server after the last record, to be compared with all pages in the end.
+    /// Data directory of the stopped server after the last record; all pages are compared with it at the end.
     pub last: Option<Utf8PathBuf>,
-    /// Also replay damaged copies of one of so many records: they may fail, but must leave the page as it was.
+    /// Also replay damaged copies of every `damage_every`-th record: they may fail, but must leave the page
+    /// unchanged.
     pub damage_every: Option<u64>,
 }
 
-/// Hears how far a run has come, in bytes of WAL.
+/// Receives the progress of a run, in bytes of WAL.
 pub trait Progress {
-    /// So much there is in all.
+    /// Reports the total.
     fn begin(&mut self, total: u64);
-    /// So much more is done.
+    /// Reports that `bytes` more have been processed.
     fn advance(&mut self, bytes: u64);
 }
 
-/// Replays all records and compares.
+/// Replays all records and compares the results.
 ///
 /// # Errors
-/// If something cannot be read, or the WAL does not fit the base. Differences are no error: the report has them.
+/// If something cannot be read, or the WAL does not match the base. Differences are not an error: the report lists
+/// them.
 pub async fn verify(input: &Input, progress: &mut impl Progress) -> anyhow::Result<Report> {
     let control = read_control(&input.base)?;
     let base = DataFiles::new(input.base.clone(), control.version);
@@ -75,7 +78,7 @@ fn read_control(data: &Utf8PathBuf) -> anyhow::Result<ControlFile> {
     Ok(control)
 }
 
-/// Replays from the base's last checkpoint to the end of the WAL. Returns that end.
+/// Replays from the base's last checkpoint to the end of the WAL. Returns the end.
 async fn replay_all(
     control: &ControlFile,
     input: &Input,
@@ -113,7 +116,7 @@ async fn replay_all(
     Ok(end)
 }
 
-/// Tells the end of the WAL from damage.
+/// Distinguishes the end of the WAL from damage.
 fn check_end(error: WalError, files: &WalFiles, version: PgVersion) -> anyhow::Result<()> {
     let is_end = matches!(
         error,
@@ -140,5 +143,5 @@ fn compare_files(replay: &Replay, data: &Utf8PathBuf, end: Lsn) -> anyhow::Resul
     })
 }
 
-/// A checkpoint record, and a page header before its end, take less.
+/// Upper bound of the space taken by a checkpoint record and a page header before its end.
 const CHECKPOINT_SPACE: u64 = 256;

@@ -1,4 +1,4 @@
-//! One hash over everything that exists at an LSN, the same however it is laid out in layers.
+//! A hash over everything that exists at an LSN, independent of its layout in layers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,29 +16,29 @@ use utils::lsn::Lsn;
 
 use crate::parallel;
 
-/// Keys read at once.
+/// Number of keys read at once.
 const KEYS_PER_READ: u32 = 512;
 
-/// Sum of the hashes of all (key, value): in whatever order they come, the sum is the same.
+/// The sum of the hashes of all (key, value) pairs, which does not depend on their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
     /// The sum.
     pub sum: u128,
-    /// Keys that have a value.
+    /// Number of keys that have a value.
     pub keys: u64,
 }
 
-/// What is read in one go.
+/// The keys to read at once.
 #[derive(Clone, Debug)]
 enum Job {
     Dense(Range<Key>),
     Sparse(Range<Key>),
 }
 
-/// The digest of everything that exists as of `lsn`.
+/// Computes the digest of everything that exists as of `lsn`.
 ///
 /// # Errors
-/// If something cannot be read, or the timeline is of an unknown version of Postgres.
+/// If something cannot be read, or the timeline's Postgres version is unknown.
 pub async fn digest(store: &Arc<TimelineStore>, lsn: Lsn) -> anyhow::Result<Digest> {
     let version = store.timeline().info().pg_version;
     let version = PgVersion::from_major(version).ok_or_else(|| anyhow::anyhow!("unknown version {version}"))?;
@@ -78,7 +78,7 @@ fn jobs(keys: ExistingKeys) -> Vec<Job> {
 }
 
 impl Digest {
-    /// A sparse key with an empty value is one that was removed: it does not count.
+    /// Adds `values`. An empty value marks a sparse key as removed, and does not count.
     fn add(&mut self, values: &BTreeMap<Key, Bytes>) {
         for (key, value) in values.iter().filter(|(_, value)| !value.is_empty()) {
             let hash = fnv1a(fnv1a(OFFSET_BASIS, &key.to_bytes()), value);
@@ -91,7 +91,7 @@ impl Digest {
 const OFFSET_BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
 
-/// FNV-1a with 128 bits.
+/// 128-bit FNV-1a.
 fn fnv1a(hash: u128, bytes: &[u8]) -> u128 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }

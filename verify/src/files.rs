@@ -1,7 +1,8 @@
-//! Every page of every relation, fork and SLRU against the files of a stopped server.
+//! Compares every page of every relation, fork and SLRU with the files of a stopped server.
 //!
-//! Relations and their sizes are compared both ways; relation maps, prepared transactions and the checkpoint's counters
-//! too. What Postgres does not log is masked (`redo::mask`) or allowed for (`compare`), each with its rule.
+//! Relations and their sizes are compared both ways, and so are relation maps, prepared transactions and the
+//! checkpoint's counters. Whatever Postgres does not log is masked (`redo::mask`) or allowed for (`compare`), each
+//! with its own rule.
 
 pub(crate) mod compare;
 mod fork;
@@ -29,10 +30,10 @@ use fork::ForkJob;
 pub use report::Comparison;
 use report::Report;
 
-/// Compares the store with all files as of `lsn`. Of the differences, up to `max_examples` are named, all are counted.
+/// Compares the timeline as of `lsn` with all files. Describes up to `max_examples` differences, and counts all.
 ///
 /// # Errors
-/// If the files are of another cluster, another moment, or of a server that still runs, or cannot be read.
+/// If the files belong to another cluster, to another LSN, or to a running server, or cannot be read.
 pub async fn compare(
     store: &Arc<TimelineStore>,
     data: &DataDir,
@@ -54,7 +55,7 @@ pub async fn compare(
     Ok(report.comparison(lsn))
 }
 
-/// Files of another cluster, or of another moment, would differ everywhere.
+/// Checks cluster and LSN: files of another cluster or LSN would differ everywhere.
 fn check_same_cluster(store: &TimelineStore, data: &DataDir, lsn: Lsn) -> anyhow::Result<()> {
     let (info, fields) = (store.timeline().info(), &data.control().fields);
     if data.control().state() != ClusterState::Shutdowned {

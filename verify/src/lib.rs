@@ -1,5 +1,5 @@
-//! Comparisons with what Postgres itself made: of a store with a stopped server's files, of redo with the images in
-//! WAL, and of two stores with each other.
+//! Comparisons with what Postgres itself produced: of a timeline with a stopped server's files, of redo with the
+//! images in the WAL, and of two timelines with each other.
 #![forbid(unsafe_code)]
 
 pub mod consistency;

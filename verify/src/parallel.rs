@@ -1,11 +1,11 @@
-//! Independent jobs on all cores.
+//! Runs independent jobs on all cores.
 
 use std::future::Future;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Runs `work` on every job, as many at a time as there are cores. The first error ends it.
+/// Runs `work` on every job, as many at a time as there are cores. The first error ends the run.
 pub(crate) async fn for_each<T, F, W>(jobs: Vec<T>, work: W) -> anyhow::Result<()>
 where
     T: Send + 'static,
@@ -19,7 +19,7 @@ where
         let (queue, work) = (Arc::clone(&queue), work.clone());
         running.push(env::spawn::task("worker", async move {
             loop {
-                // The guard must not live on while the job is awaited.
+                // The guard must not be held while the job is awaited.
                 let next = queue.lock().next();
                 let Some(job) = next else { return Ok(()) };
                 if let Err(error) = work(job).await {

@@ -1,12 +1,12 @@
-//! What direct I/O demands of a file's offsets and memory, as the file system says.
+//! The alignment of file offsets and memory that direct I/O requires, as reported by the file system.
 
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-/// Alignment of the buffers in memory; enough for every device that accepts 4 KiB.
+/// Alignment of buffers in memory; sufficient for every device that accepts 4 KiB.
 pub(super) const MEMORY_ALIGN: usize = 4096;
-/// Smallest unit of files that we read and write: safe wherever a device does not say otherwise.
+/// Smallest unit of file I/O: safe where the device does not report otherwise.
 pub(super) const FALLBACK_ALIGN: u64 = 4096;
 
 /// Alignment of offsets and lengths for direct I/O on `fd`, in bytes (a power of two, at least 4 KiB), or `None` if

@@ -1,4 +1,4 @@
-//! Page-aligned buffers, recycled through a small pool so that a hot writer faults in no fresh memory.
+//! Page-aligned buffers, recycled through a small pool so that a busy writer does not fault in fresh memory.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -10,15 +10,15 @@ use tokio_epoll_uring::{IoBuf, IoBufMut};
 
 use super::alignment::MEMORY_ALIGN;
 
-/// Bytes that the pool keeps at most.
+/// Maximum number of bytes in the pool.
 const POOL_BYTES_MAX: usize = 16 << 20;
 
-/// Buffers of at least this size are made of pages of this size, if the kernel has any.
+/// Buffers of at least this size use pages of this size if the kernel has any.
 const HUGE_PAGE: usize = 2 << 20;
 
 static POOL: Mutex<Vec<AlignedBuf>> = Mutex::new(Vec::new());
 
-/// A growable-up-to-its-capacity byte buffer whose address and capacity are multiples of 4 KiB.
+/// A byte buffer that grows up to its capacity; its address and capacity are multiples of 4 KiB.
 #[derive(Debug)]
 pub struct AlignedBuf {
     memory: NonNull<u8>,
@@ -58,21 +58,21 @@ impl AlignedBuf {
         Self { memory, capacity, len: 0 }
     }
 
-    /// The kernel gives large pages only if asked before the memory is touched.
+    /// The kernel provides huge pages only if asked before the memory is touched.
     fn allocate_huge(layout: Layout) -> Self {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         let whole_pages = layout.size() / HUGE_PAGE * HUGE_PAGE;
-        // SAFETY: the pages are within the allocation, and the advice changes nothing about their contents. That it
-        // is not taken is no error.
+        // SAFETY: the pages are within the allocation, and the advice does not change their contents. A refusal is
+        // harmless.
         let _ = unsafe { madvise(memory.as_ptr().cast(), whole_pages, Advice::LinuxHugepage) };
-        // SAFETY: the allocation has so many bytes.
+        // SAFETY: the allocation has this many bytes.
         unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, layout.size()) };
         Self { memory, capacity: layout.size(), len: 0 }
     }
 
-    /// Gives the memory back for reuse.
+    /// Returns the memory to the pool.
     pub fn recycle(mut self) {
         self.len = 0;
         let mut pool = POOL.lock();
@@ -81,12 +81,12 @@ impl AlignedBuf {
         }
     }
 
-    /// Bytes that fit in all.
+    /// Total number of bytes that fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes that still fit.
+    /// Number of bytes that still fit.
     pub fn room(&self) -> usize {
         self.capacity - self.len
     }
@@ -117,7 +117,7 @@ impl AlignedBuf {
         self.len += count;
     }
 
-    /// Cuts the buffer to its first `len` bytes.
+    /// Truncates the buffer to its first `len` bytes.
     ///
     /// # Panics
     /// If it has fewer.
@@ -158,7 +158,7 @@ impl AsRef<[u8]> for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `allocate` with this very layout.
+        // SAFETY: `allocate` allocated the memory with the same layout.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.capacity)) };
     }
 }

@@ -1,7 +1,8 @@
-//! Appends to a file through aligned buffers: one is being filled while others are on their way to disk.
+//! Appends to a file through aligned buffers: one is being filled while others are being written.
 //!
-//! Writes start the moment a buffer is full, from the thread that filled it; nothing has to be woken for that. Bytes
-//! that are not on disk yet can be read from memory. An error leaves everything in memory: the next call tries again.
+//! A write starts the moment a buffer is full, from the thread that filled it, so no other task has to be woken.
+//! Bytes that are not on disk yet can be read from memory. After an error everything stays in memory, and the next
+//! call retries.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -19,33 +20,34 @@ use errors::StorageError;
 const BUFFER_MIN: usize = 64 << 10;
 /// Size of the buffers of a large file in bytes.
 const BUFFER_MAX: usize = 1 << 20;
-/// Writes in flight at most.
+/// Maximum number of writes in flight.
 const IN_FLIGHT_MAX: usize = 4;
 
-/// What happens to the last, incomplete buffer.
+/// How to treat the last, incomplete buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// It is thrown away.
+    /// Discard it.
     DropTail,
-    /// It is padded with zeros to the alignment of direct I/O.
+    /// Pad it with zeros to the alignment of direct I/O.
     PadTail,
-    /// It is padded, written, and the file then cut to the exact length.
+    /// Pad it, write it, then truncate the file to the exact length.
     PadThenTruncate,
 }
 
-/// The bytes of a file that are in memory: those that are only there, and before them what was written last.
+/// The bytes of a file that are in memory: those that are not written yet, preceded by the most recently written
+/// ones.
 #[derive(Debug)]
 pub struct Tail {
-    /// Full buffers, ascending by offset.
+    /// Full buffers, in ascending order of offset.
     full: VecDeque<(u64, Arc<AlignedBuf>)>,
-    /// How many of them, at the front, are on disk and stay for readers.
+    /// How many of them, at the front, are on disk and kept for readers.
     kept: usize,
     mutable: AlignedBuf,
     mutable_offset: u64,
 }
 
 impl Tail {
-    /// First offset that is in memory; what lies before is on disk.
+    /// First offset in memory; everything before it is on disk.
     pub fn start(&self) -> u64 {
         if fault::planted(fault::Bug::ReadBehindWrite) {
             return self.mutable_offset;
@@ -53,13 +55,13 @@ impl Tail {
         self.full.front().map_or(self.mutable_offset, |(offset, _)| *offset)
     }
 
-    /// Where what is only in memory begins.
+    /// The offset at which unwritten bytes begin.
     fn unwritten(&self) -> u64 {
         self.full.get(self.kept).map_or(self.mutable_offset, |(offset, _)| *offset)
     }
 
-    /// The oldest write has ended. Returns a buffer that is no longer needed, if there are more than `keep` bytes of
-    /// written ones.
+    /// Records that the oldest write has completed. Returns a buffer that is no longer needed, if more than `keep`
+    /// written bytes are in memory.
     fn retire(&mut self, keep: u64) -> Option<Arc<AlignedBuf>> {
         self.kept += 1;
         let first = self.full.front().map(|(offset, _)| *offset)?;
@@ -70,7 +72,7 @@ impl Tail {
         self.full.pop_front().map(|(_, buf)| buf)
     }
 
-    /// Up to `len` bytes at `offset`, which must not be below [`Tail::start`]: those that lie in one buffer.
+    /// Up to `len` bytes at `offset`, which must not be below [`Tail::start`]; no more than one buffer holds.
     pub fn bytes_at(&self, offset: u64, len: usize) -> &[u8] {
         let (start, buf) = if offset >= self.mutable_offset {
             (self.mutable_offset, &self.mutable)
@@ -92,17 +94,17 @@ enum WriteState {
 pub struct BufferedWriter {
     file: Arc<VirtualFile>,
     tail: Arc<RwLock<Tail>>,
-    /// States of the writes of the full buffers that are not kept, in the same order.
+    /// States of the writes of full buffers that are not on disk yet, in the same order.
     writes: VecDeque<WriteState>,
-    /// Buffers taken by [`BufferedWriter::reserve`], the next to be used last.
+    /// Buffers allocated by [`BufferedWriter::reserve`]; the last one is used next.
     spare: Vec<AlignedBuf>,
     start: u64,
-    /// Written bytes that stay in memory.
+    /// Number of written bytes to keep in memory.
     keep: u64,
 }
 
 impl BufferedWriter {
-    /// Appends from `start` on, a multiple of the file's alignment.
+    /// Appends starting at `start`, which must be a multiple of the file's alignment.
     pub fn new(file: Arc<VirtualFile>, start: u64) -> Self {
         debug_assert!(start.is_multiple_of(file.align()));
         let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
@@ -110,7 +112,7 @@ impl BufferedWriter {
         Self { file, tail: Arc::new(RwLock::new(tail)), writes: VecDeque::new(), spare: Vec::new(), start, keep: 0 }
     }
 
-    /// Keeps about this many bytes of what was written last in memory, for readers.
+    /// Keeps about this many of the most recently written bytes in memory, for readers.
     pub fn keep_written(&mut self, bytes: u64) {
         self.keep = bytes;
     }
@@ -120,12 +122,12 @@ impl BufferedWriter {
         &self.file
     }
 
-    /// What is only in memory, for readers.
+    /// The bytes in memory, for readers.
     pub fn tail(&self) -> &Arc<RwLock<Tail>> {
         &self.tail
     }
 
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub fn position(&self) -> u64 {
         let tail = self.tail.read();
         tail.mutable_offset + tail.mutable.len() as u64
@@ -137,8 +139,8 @@ impl BufferedWriter {
         (if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 }).max(self.file.align() as usize)
     }
 
-    /// Makes room for `len` more bytes, so that pushing them needs neither waiting nor luck. Waits for the disk when
-    /// as many writes are under way as may be. On error nothing is lost; the next call tries failed writes again.
+    /// Makes room for `len` more bytes, so that pushing them neither waits nor fails. Waits for the disk if the
+    /// maximum number of writes is in flight. On error nothing is lost; the next call retries failed writes.
     pub async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let mut room = self.tail.read().mutable.room() + self.spare.iter().map(AlignedBuf::capacity).sum::<usize>();
         while room < len {
@@ -153,7 +155,7 @@ impl BufferedWriter {
         Ok(())
     }
 
-    /// Appends `bytes`, for which there must be room ([`BufferedWriter::reserve`]).
+    /// Appends `bytes`. There must be room for them ([`BufferedWriter::reserve`]).
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         let mut tail = self.tail.write();
@@ -172,10 +174,10 @@ impl BufferedWriter {
         }
     }
 
-    /// Has the kernel start writing what it caches of the file, so that the sync to come finds less to do.
+    /// Makes the kernel start writing back its cached pages of the file, so that a later sync has less to do.
     pub fn start_writeback(&self) {
         let written = self.tail.read().unwritten();
-        // Nobody waits for it: the sync does.
+        // Nobody waits for this; the sync does.
         drop(self.file.start_writeback(self.start, written - self.start));
     }
 
@@ -187,7 +189,7 @@ impl BufferedWriter {
         Ok(())
     }
 
-    /// Ends the writing as `mode` says and returns the file's length. May be called again after an error.
+    /// Finishes writing according to `mode` and returns the file's length. May be called again after an error.
     pub async fn shutdown(&mut self, mode: Shutdown) -> Result<u64, StorageError> {
         let exact = self.position();
         match mode {
@@ -216,7 +218,7 @@ impl BufferedWriter {
         freeze(&self.file, &mut self.writes, &mut tail, next);
     }
 
-    /// Waits for the oldest write; starts all failed ones anew first.
+    /// Waits for the oldest write, after restarting all failed ones.
     async fn retire_oldest(&mut self) -> Result<(), StorageError> {
         self.restart_failed();
         let result = match self.writes.front_mut() {
@@ -253,7 +255,7 @@ impl BufferedWriter {
     }
 }
 
-/// Hands the filled buffer to the disk and puts `next` in its place.
+/// Starts writing the filled buffer and puts `next` in its place.
 fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail, next: AlignedBuf) {
     let full = Arc::new(std::mem::replace(&mut tail.mutable, next));
     let offset = tail.mutable_offset;

@@ -1,4 +1,4 @@
-//! One interface over io_uring and the blocking pool. Operations own their buffers; writes start when called.
+//! One interface to io_uring and the blocking thread pool. Operations own their buffers; writes start when called.
 
 use std::future::Future;
 use std::io;
@@ -16,18 +16,18 @@ use super::buffer::AlignedBuf;
 use super::simulated::SimulatedFile;
 use metrics::{IoOperation, METRICS};
 
-/// A started or startable operation.
+/// An operation that has started, or starts when polled.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
-/// An open file of the system or of a simulated disk.
+/// An open file of the operating system or of a simulated disk.
 #[derive(Clone)]
 pub(super) enum Handle {
     Os(Arc<OwnedFd>),
     Simulated(Arc<dyn SimulatedFile>),
 }
 
-/// A read that ends inside such a unit has met the end of the file: devices cut reads short at units only, and direct
-/// I/O could not even ask for the rest.
+/// A read that ends within such a unit has reached the end of the file: devices return short reads only at unit
+/// boundaries, and direct I/O could not even request the rest.
 const READ_UNIT: usize = 512;
 
 fn uring() -> bool {
@@ -48,7 +48,7 @@ fn as_file(fd: &Arc<OwnedFd>) -> io::Result<std::fs::File> {
 }
 
 impl Handle {
-    /// Writes `buf[range]` at `offset`, all of it. Starts at once.
+    /// Writes all of `buf[range]` at `offset`. Starts at once.
     pub(super) fn write_at(&self, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
         METRICS.io_operations_bytes.of(IoOperation::Write).inc_by(range.len() as u64);
         match self {
@@ -64,7 +64,8 @@ impl Handle {
         }
     }
 
-    /// Reads up to `len` bytes at `offset` into `buf`, which is empty. A shorter one means the end of the file.
+    /// Reads up to `len` bytes at `offset` into `buf`, which must be empty. A shorter result means the end of the
+    /// file.
     pub(super) fn read_at(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
         debug_assert!(buf.is_empty() && len <= buf.capacity());
         METRICS.io_operations_bytes.of(IoOperation::Read).inc_by(len as u64);
@@ -107,7 +108,7 @@ impl Handle {
         const WRITE: u32 = libc::SYNC_FILE_RANGE_WRITE;
         match self {
             Handle::Os(fd) if uring() => {
-                // The call takes 32 bits of length, and 0 for "to the end".
+                // The call takes a 32-bit length, where 0 means "to the end".
                 let len = u32::try_from(len).unwrap_or(0);
                 let op = thread_local_system().ok()?.sync_file_range(Arc::clone(fd), offset, len, WRITE);
                 Some(Box::pin(async move { op.await.1.map(drop) }))
@@ -126,7 +127,7 @@ impl Handle {
         }
     }
 
-    /// The ranges that hold something; a simulated disk has no holes.
+    /// The ranges that contain data; a simulated disk has no holes.
     pub(super) async fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
         match self {
             Handle::Os(fd) => {
@@ -173,7 +174,7 @@ fn uring_write(fd: Arc<OwnedFd>, offset: u64, buf: Arc<AlignedBuf>, range: Range
         let mut buf = slice.into_inner();
         let mut done = written(result)?;
         while done < len {
-            // A short write: a signal, or a device that takes less at a time.
+            // A short write, due to a signal or a device limit.
             let rest = thread_local_system()?.write(fd, offset + done as u64, Slice::new(buf, end - (len - done)..end));
             let ((file, slice), result) = rest.await;
             (fd, buf) = (file, slice.into_inner());

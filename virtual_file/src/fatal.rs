@@ -1,4 +1,4 @@
-//! Errors after which nothing on disk may be trusted to be written: the engine stops loudly.
+//! Errors after which written data may not be on disk: the process stops instead of continuing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,30 +7,30 @@ use camino::Utf8Path;
 
 use errors::StorageError;
 
-/// What to do when a device fails to keep its word.
+/// What to do when a sync fails in a way that may have lost data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FatalAction {
-    /// End the process: what is durable is found again at the next start.
+    /// Abort the process: the next start recovers what is durable.
     Abort,
-    /// Only report the error (tests; tools that write nothing).
+    /// Only report the error (for tests, and tools that write nothing).
     Report,
 }
 
 static REPORT_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// Chooses what a fatal error does to this process. The default is [`FatalAction::Abort`].
+/// Sets how this process reacts to a fatal error. The default is [`FatalAction::Abort`].
 pub fn set_fatal_action(action: FatalAction) {
     REPORT_ONLY.store(action == FatalAction::Report, Ordering::Relaxed);
 }
 
-/// Whether an error of a sync leaves the fate of written data unknown. The kernel reports such an error once and may
-/// have dropped the dirty pages, so that a second sync would succeed without having written anything. That holds for
-/// lack of room too, where a file system finds room for data only when it writes it back.
+/// Whether a sync error leaves the fate of written data unknown. The kernel reports such an error once and may have
+/// dropped the dirty pages, so that a second sync would succeed without having written anything. This includes lack
+/// of space, because some file systems allocate space for data only at writeback.
 fn is_fatal_for_sync(error: &io::Error) -> bool {
     !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// The error of a sync of `path` that has failed. Ends the process first if written data may be gone.
+/// The error for a failed sync of `path`. Aborts the process first if written data may be lost.
 pub(super) fn sync_error(operation: &'static str, path: &Utf8Path, source: io::Error) -> StorageError {
     if !is_fatal_for_sync(&source) {
         return StorageError::Io { operation, path: path.to_owned(), offset: 0, source };

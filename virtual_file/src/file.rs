@@ -15,7 +15,7 @@ use super::open_mode::OpenMode;
 use super::{fatal, simulated};
 use errors::StorageError;
 
-/// An open file. Cheap to share; closed when the last user is done.
+/// An open file. Cheap to share; closed when the last reference is dropped.
 pub struct VirtualFile {
     path: parking_lot::RwLock<Utf8PathBuf>,
     handle: Handle,
@@ -31,7 +31,7 @@ fn is_direct(open_mode: OpenMode) -> bool {
     }
 }
 
-/// What is stored is nobody's business but the owner's.
+/// Stored data is for its owner only.
 const FILE_MODE: u32 = 0o600;
 
 fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<OwnedFd> {
@@ -45,7 +45,7 @@ fn open_os(path: &Utf8Path, mode: OpenMode, direct: bool) -> rustix::io::Result<
 }
 
 impl VirtualFile {
-    /// Opens `path`, bypassing the page cache as the I/O mode says.
+    /// Opens `path`, bypassing the page cache if the I/O mode says so.
     pub async fn open(path: &Utf8Path, mode: OpenMode) -> Result<Self, StorageError> {
         let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
         if let Some(disk) = simulated::disk_of(path) {
@@ -73,7 +73,7 @@ impl VirtualFile {
         Self { path: parking_lot::RwLock::new(path.to_owned()), handle, align, direct }
     }
 
-    /// Where the file is.
+    /// The file's path.
     pub fn path(&self) -> Utf8PathBuf {
         self.path.read().clone()
     }
@@ -88,7 +88,7 @@ impl VirtualFile {
         self.direct
     }
 
-    /// Starts writing `buf[..len]` at `offset`; the future ends when all of it is written.
+    /// Starts writing `buf[..len]` at `offset`; the future completes when all of it is written.
     pub(crate) fn start_write(&self, offset: u64, buf: Arc<AlignedBuf>, len: usize) -> IoFuture<()> {
         debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
         self.handle.write_at(offset, buf, 0..len)
@@ -99,13 +99,13 @@ impl VirtualFile {
         self.start_read_into(offset, len, AlignedBuf::with_capacity(len))
     }
 
-    /// Like [`VirtualFile::start_read`], into a buffer that is empty and large enough.
+    /// As [`VirtualFile::start_read`], into an empty buffer that is large enough.
     pub fn start_read_into(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
         debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
         self.handle.read_at(offset, len, buf)
     }
 
-    /// Asks the kernel to write back what it caches of a range; `None` where there is no such call.
+    /// Asks the kernel to write back its cached pages of a range; `None` where this is not supported.
     pub(crate) fn start_writeback(&self, offset: u64, len: u64) -> Option<IoFuture<()>> {
         if self.direct { None } else { self.handle.start_writeback(offset, len) }
     }
@@ -116,7 +116,7 @@ impl VirtualFile {
         self.start_write(offset, Arc::new(buf), len).await.map_err(|source| self.error("write", offset, source))
     }
 
-    /// Makes contents and length durable. A failure that may have lost data stops the process.
+    /// Makes contents and length durable. A failure that may have lost data aborts the process.
     pub async fn sync(&self) -> Result<(), StorageError> {
         if !super::sync_enabled() || fault::planted(fault::Bug::SkipFileSync) {
             return Ok(());
@@ -124,7 +124,7 @@ impl VirtualFile {
         self.handle.sync().await.map_err(|source| fatal::sync_error("sync", &self.path.read(), source))
     }
 
-    /// Cuts or extends the file to `len` bytes.
+    /// Truncates or extends the file to `len` bytes.
     pub async fn set_len(&self, len: u64) -> Result<(), StorageError> {
         self.handle.set_len(len).await.map_err(|source| self.error("truncate", len, source))
     }
@@ -134,12 +134,12 @@ impl VirtualFile {
         self.handle.len().map_err(|source| self.error("stat", 0, source))
     }
 
-    /// The ranges in bytes that hold something; between them are holes.
+    /// The byte ranges that contain data; between them are holes.
     pub async fn data_ranges(&self) -> Result<Vec<Range<u64>>, StorageError> {
         self.handle.data_ranges().await.map_err(|source| self.error("map", 0, source))
     }
 
-    /// Renames the file; it stays open.
+    /// Renames the file, which stays open.
     pub async fn rename(&self, to: &Utf8Path) -> Result<(), StorageError> {
         let from = self.path();
         super::fs::rename(&from, to).await?;
@@ -147,7 +147,7 @@ impl VirtualFile {
         Ok(())
     }
 
-    /// What an operation on this file failed with.
+    /// The error of a failed operation on this file.
     pub fn error(&self, operation: &'static str, offset: u64, source: std::io::Error) -> StorageError {
         StorageError::Io { operation, path: self.path(), offset, source }
     }

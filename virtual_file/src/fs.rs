@@ -1,4 +1,4 @@
-//! Operations on names: directories, renames, space.
+//! Operations on names: directories, renames, disk space.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -12,10 +12,10 @@ use super::simulated::{self, SimulatedDisk};
 use super::{fatal, sync_enabled};
 use errors::{ErrorKind, StorageError};
 
-/// Suffix of files that are not complete; recovery removes them.
+/// Suffix of incomplete files; recovery removes them.
 pub const TEMP_SUFFIX: &str = ".___temp";
 
-/// What is stored is nobody's business but the owner's.
+/// Stored data is for its owner only.
 const DIR_MODE: u32 = 0o700;
 
 pub(super) fn error(operation: &'static str, path: &Utf8Path) -> impl Fn(io::Error) -> StorageError {
@@ -44,7 +44,7 @@ pub async fn rename(from: &Utf8Path, to: &Utf8Path) -> Result<(), StorageError> 
         .map_err(error("rename", from))
 }
 
-/// Removes a file. One that is not there is no error.
+/// Removes a file. A missing file is not an error.
 pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
     match run(path, |disk| disk.unlink(path), std::fs::remove_file).await {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(error("remove", path)(source)),
@@ -52,7 +52,7 @@ pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes a file from where no task can be awaited, such as `Drop`.
+/// Removes a file where nothing can be awaited, such as in `Drop`.
 pub fn unlink_now(path: &Utf8Path) -> io::Result<()> {
     match simulated::disk_of(path) {
         Some(disk) => disk.unlink(path),
@@ -60,7 +60,7 @@ pub fn unlink_now(path: &Utf8Path) -> io::Result<()> {
     }
 }
 
-/// Bytes of disk that a file takes; 0 if it is not there.
+/// Bytes of disk space that a file occupies; 0 if it does not exist.
 pub fn allocated_bytes(path: &Utf8Path) -> u64 {
     match simulated::disk_of(path) {
         Some(disk) => disk.open(path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0),
@@ -88,7 +88,7 @@ fn list_real(dir: Utf8PathBuf) -> io::Result<Vec<String>> {
     dir.read_dir_utf8()?.map(|entry| Ok(entry?.file_name().to_owned())).collect()
 }
 
-/// As [`list_dir`]; nothing where there is no such directory.
+/// As [`list_dir`], but empty if the directory does not exist.
 pub async fn list_dir_if_any(dir: &Utf8Path) -> Result<Vec<String>, StorageError> {
     match list_dir(dir).await {
         Err(error) if error.kind() == ErrorKind::Gone => Ok(Vec::new()),
@@ -96,7 +96,7 @@ pub async fn list_dir_if_any(dir: &Utf8Path) -> Result<Vec<String>, StorageError
     }
 }
 
-/// Creates a directory and its parents, durably as far up as `root`.
+/// Creates a directory and its parents; those below `root` are durable.
 pub async fn create_dir_durably(dir: &Utf8Path, root: &Utf8Path) -> Result<(), StorageError> {
     create_dir_all(dir).await?;
     for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
@@ -105,14 +105,15 @@ pub async fn create_dir_durably(dir: &Utf8Path, root: &Utf8Path) -> Result<(), S
     Ok(())
 }
 
-/// Creates a directory and its parents, for their owner alone. Durable only after [`fsync_dir`] of the parents.
+/// Creates a directory and its parents, accessible to their owner only. Durable only after [`fsync_dir`] of the
+/// parents.
 pub async fn create_dir_all(dir: &Utf8Path) -> Result<(), StorageError> {
     let real = |dir| DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir);
     run(dir, |disk| disk.create_dir_all(dir), real).await.map_err(error("create directory", dir))
 }
 
-/// Keeps everybody but its owner out of a directory that is ours: versions before made them for all to enter. One that
-/// is not there is no error.
+/// Makes one of our directories accessible to its owner only: earlier versions created them open to everybody. A
+/// missing directory is not an error.
 pub async fn close_dir(dir: &Utf8Path) -> Result<(), StorageError> {
     let real = |dir: Utf8PathBuf| {
         let found = std::fs::symlink_metadata(&dir)?;
@@ -127,14 +128,14 @@ pub async fn close_dir(dir: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Lets nobody but the owner into a directory.
+/// Makes a directory accessible to its owner only.
 pub async fn make_private(dir: &Utf8Path) -> Result<(), StorageError> {
     let owner_only = |dir| std::fs::set_permissions(dir, PermissionsExt::from_mode(0o700));
     run(dir, |_| Ok(()), owner_only).await.map_err(error("set permissions of", dir))
 }
 
-/// Removes a directory with all that is in it. One that is not there is no error. On a simulated disk it must hold
-/// files only, and stays, empty.
+/// Removes a directory and its contents. A missing directory is not an error. On a simulated disk it must contain
+/// only files, and remains as an empty directory.
 pub async fn remove_tree(dir: &Utf8Path) -> Result<(), StorageError> {
     let simulated =
         |disk: Arc<dyn SimulatedDisk>| disk.list_dir(dir)?.iter().try_for_each(|name| disk.unlink(&dir.join(name)));
@@ -144,16 +145,16 @@ pub async fn remove_tree(dir: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Room on a file system.
+/// The space on a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
     /// Its size in bytes.
     pub total: u64,
-    /// Bytes that may still be written by such as this process.
+    /// Bytes that this process may still write.
     pub free: u64,
 }
 
-/// Room on the file system that `dir` is on; `None` for a simulated disk.
+/// The space on the file system of `dir`; `None` for a simulated disk.
 pub async fn disk_space(dir: &Utf8Path) -> Result<Option<DiskSpace>, StorageError> {
     let real = |dir: Utf8PathBuf| {
         let stat = rustix::fs::statvfs(dir.as_std_path())?;

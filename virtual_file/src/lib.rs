@@ -1,6 +1,7 @@
-//! Files: engines, I/O modes, aligned buffers, the buffered writer and durable directory operations.
+//! Files: I/O engines and modes, aligned buffers, the buffered writer, and durable directory operations.
 //!
-//! All file access of the engine goes through here, so that a test can put a simulated disk below it ([`simulated`]).
+//! All file access of the engine goes through this crate, so that tests can substitute a simulated disk
+//! ([`simulated`]).
 
 mod alignment;
 mod buffer;
@@ -27,7 +28,7 @@ pub use file::VirtualFile;
 pub use open_mode::OpenMode;
 pub use whole_file::{read_file, write_file_durably, write_secret_durably};
 
-/// Whether flushes reach the device.
+/// Whether writes are synced to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
     /// Files and directories are synced.
@@ -41,9 +42,9 @@ static ENGINE: AtomicU8 = AtomicU8::new(UNSET);
 static IO_MODE: AtomicU8 = AtomicU8::new(UNSET);
 static NO_SYNC: AtomicBool = AtomicBool::new(false);
 
-/// Chooses engine and modes for the process.
+/// Selects I/O engine and modes for the process.
 ///
-/// `num_slots` is the number of files that may be open at once; the process's limit is raised to it where allowed.
+/// `num_slots` is the maximum number of open files; the process's limit is raised to it where permitted.
 pub fn init(num_slots: usize, engine: IoEngineKind, mode: IoMode, sync_mode: SyncMode) {
     ENGINE.store(engine as u8, Ordering::Relaxed);
     set_io_mode(mode);
@@ -63,17 +64,17 @@ fn raise_file_limit(wanted: u64) {
     }
 }
 
-/// Changes the I/O mode. Files that are open keep theirs.
+/// Changes the I/O mode. Open files keep theirs.
 pub fn set_io_mode(mode: IoMode) {
     IO_MODE.store(mode as u8, Ordering::Relaxed);
 }
 
-/// The I/O mode that files are opened with.
+/// The I/O mode with which files are opened.
 pub fn io_mode() -> IoMode {
     IoMode::from_number(IO_MODE.load(Ordering::Relaxed)).unwrap_or_default()
 }
 
-/// The engine in use: as chosen by [`init`], else the best one available.
+/// The I/O engine in use: the one set by [`init`], else the best one available.
 pub fn io_engine() -> IoEngineKind {
     match ENGINE.load(Ordering::Relaxed) {
         number if number == IoEngineKind::StdFs as u8 => IoEngineKind::StdFs,
@@ -86,7 +87,7 @@ pub fn io_engine() -> IoEngineKind {
     }
 }
 
-/// The best engine that works on this machine.
+/// The best I/O engine that works on this machine.
 pub fn io_engine_for_bench() -> IoEngineKind {
     match tokio_epoll_uring::is_available() {
         Ok(()) => IoEngineKind::TokioEpollUring,

@@ -1,12 +1,12 @@
-//! What a file is opened for.
+//! The purposes for which files are opened.
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// An existing file, to be read.
+    /// Read an existing file.
     Read,
-    /// A file that must not exist yet, to be written and read back.
+    /// Create a file, which must not exist yet; write it and read it back.
     CreateNew,
-    /// An existing file, to be read and written.
+    /// Read and write an existing file.
     Update,
 }

@@ -1,4 +1,4 @@
-//! The seam below all file access: a disk made up by a test, for paths below a registered prefix.
+//! The seam below all file access: a test can serve paths below a prefix from a simulated disk.
 
 use std::io;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ pub trait SimulatedFile: Send + Sync {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the contents durable.
     fn sync(&self) -> io::Result<()>;
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Whether the file has no bytes.
+    /// Whether the file is empty.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 }
 
-/// A simulated disk: files and directories that vanish with it.
+/// A simulated disk; its files and directories vanish with it.
 pub trait SimulatedDisk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Utf8Path, mode: OpenMode) -> io::Result<Arc<dyn SimulatedFile>>;
@@ -46,13 +46,13 @@ pub trait SimulatedDisk: Send + Sync {
 static ANY: AtomicBool = AtomicBool::new(false);
 static DISKS: RwLock<Vec<(Utf8PathBuf, Arc<dyn SimulatedDisk>)>> = RwLock::new(Vec::new());
 
-/// Keeps a simulated disk in place; dropping it unplugs the disk.
+/// Keeps a simulated disk mounted; dropping it unmounts the disk.
 #[derive(Debug)]
 pub struct Mounted {
     prefix: Utf8PathBuf,
 }
 
-/// Serves all paths below `prefix` from `disk`, until the guard is dropped.
+/// Serves all paths below `prefix` from `disk` until the guard is dropped.
 pub fn mount(prefix: Utf8PathBuf, disk: Arc<dyn SimulatedDisk>) -> Mounted {
     DISKS.write().push((prefix.clone(), disk));
     ANY.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Small files that are read and replaced as a whole.
+//! Reads and replaces small files as a whole.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -10,7 +10,7 @@ use super::fs::{TEMP_SUFFIX, error, fsync_dir, run, unlink};
 use super::open_mode::OpenMode;
 use errors::StorageError;
 
-/// The whole contents of a small file.
+/// Reads a small file.
 pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
     let file = VirtualFile::open(path, OpenMode::Read).await?;
     let len = file.size()?;
@@ -19,13 +19,13 @@ pub async fn read_file(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
     Ok(buf.to_vec())
 }
 
-/// Replaces a small file so that a crash leaves the old or the new contents: written aside, synced, renamed, and the
-/// directory synced.
+/// Replaces a small file such that a crash leaves either the old or the new contents: writes a temporary file, syncs
+/// it, renames it, and syncs the directory.
 pub async fn write_file_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), StorageError> {
     replace_durably(path, contents, false).await
 }
 
-/// Like [`write_file_durably`], for a file that its owner alone may read.
+/// As [`write_file_durably`], for a file that only its owner may read.
 pub async fn write_secret_durably(path: &Utf8Path, contents: &[u8]) -> Result<(), StorageError> {
     replace_durably(path, contents, true).await
 }
@@ -35,7 +35,7 @@ async fn replace_durably(path: &Utf8Path, contents: &[u8], secret: bool) -> Resu
     unlink(&temp).await?;
     let file = VirtualFile::open(&temp, OpenMode::CreateNew).await?;
     if secret {
-        // Before there is anything in it.
+        // Before the file has any contents.
         let owner_only = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600));
         run(&temp, |_| Ok(()), owner_only).await.map_err(error("set permissions of", &temp))?;
     }

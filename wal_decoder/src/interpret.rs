@@ -1,6 +1,6 @@
-//! From one decoded record to what it changes: pages by block reference, and everything that needs more than a page.
+//! Determines what a decoded record changes: pages by block reference, and everything that needs more than one page.
 //!
-//! Pure and total. Whoever applies the result keeps relation sizes and other state; see [`Interpreted`].
+//! Pure and total. The caller that applies the result tracks relation sizes and other state; see [`Interpreted`].
 
 mod metadata;
 #[cfg(test)]
@@ -27,26 +27,26 @@ use crate::tablespaces::{TablespaceError, TablespaceTable};
 
 pub use metadata::MetadataRecord;
 
-/// Why a record that the server wrote is not understood.
+/// Why a record written by the server is not understood.
 #[derive(Debug, thiserror::Error)]
 pub enum InterpretError {
-    /// The main data is not what the record's type says.
+    /// The main data does not match the record's type.
     #[error("record {record}: {source}")]
     MainData {
         /// The record's name.
         record: &'static str,
-        /// What is wrong.
+        /// The parser's error.
         source: MainDataError,
     },
-    /// The record names a tablespace without a number.
+    /// The record names a tablespace that has no number.
     #[error("record {record}: {source}")]
     Tablespace {
         /// The record's name.
         record: &'static str,
-        /// What is wrong.
+        /// Why there is no number.
         source: TablespaceError,
     },
-    /// A block reference to relation 0, to the invalid block number, or to a block that another one names.
+    /// A block reference names relation 0, the invalid block number, or a block that is already named.
     #[error("record {record}: block reference {block_id} names no block, or one that is named twice")]
     NoBlock {
         /// The record's name.
@@ -56,7 +56,7 @@ pub enum InterpretError {
     },
 }
 
-/// Pages that a record changes.
+/// The pages that a record changes.
 pub type BlockChanges = SmallVec<[BlockChange; 4]>;
 
 /// What one record changes.
@@ -64,7 +64,7 @@ pub type BlockChanges = SmallVec<[BlockChange; 4]>;
 pub struct Interpreted<'a> {
     /// Pages that the record changes by block reference. No page is named twice.
     pub changes: BlockChanges,
-    /// What it changes besides, if anything.
+    /// Other changes, if any.
     pub metadata: Option<MetadataRecord<'a>>,
 }
 
@@ -77,11 +77,11 @@ pub struct BlockChange {
     pub blkno: BlockNumber,
     /// Id of the record's block reference.
     pub block_id: u8,
-    /// Whether replay does not look at the page's earlier versions.
+    /// Whether replay ignores earlier versions of the page.
     pub will_init: bool,
 }
 
-/// What `rec` changes. `tablespaces` are those known before the record.
+/// Determines what `rec` changes. `tablespaces` are those known before the record.
 pub fn interpret<'a>(
     rec: &DecodedRecord<'a>,
     tablespaces: &TablespaceTable,
@@ -91,7 +91,7 @@ pub fn interpret<'a>(
     Ok(Interpreted { changes, metadata: metadata(rec)? })
 }
 
-/// The pages that `rec` changes by block reference, appended to `changes`, which must be empty.
+/// Appends the pages that `rec` changes by block reference to `changes`, which must be empty.
 pub fn block_changes(
     rec: &DecodedRecord<'_>,
     tablespaces: &TablespaceTable,
@@ -107,12 +107,12 @@ pub fn block_changes(
     Ok(())
 }
 
-/// What `rec` changes besides, if anything.
+/// Changes by `rec` other than to referenced pages, if any.
 pub fn metadata<'a>(rec: &DecodedRecord<'a>) -> Result<Option<MetadataRecord<'a>>, InterpretError> {
     metadata::parse(rec).map_err(|source| InterpretError::MainData { record: rec.header.name(rec.version), source })
 }
 
-/// Whether `rec` changes nothing but pages, as most do: then there is no [`metadata`]. False also if it is damaged.
+/// Whether `rec` only changes pages, as most do: then there is no [`metadata`]. Also false if it is damaged.
 pub fn changes_only_pages(rec: &DecodedRecord<'_>) -> bool {
     match rec.header.rmgr() {
         RmgrId::HEAP | RmgrId::HEAP2 => matches!(clears_vm(rec), Ok(false)),
@@ -120,13 +120,13 @@ pub fn changes_only_pages(rec: &DecodedRecord<'_>) -> bool {
     }
 }
 
-/// A hint record without image (full-page writes are off) does nothing to the page that it names. It is kept all the
-/// same, for the server's page may have its LSN; but not of free space maps, which nobody compares.
+/// A hint record without an image (full-page writes are off) does not change the page that it names. It is kept
+/// anyway, because the server's page may have its LSN; except for free space maps, which nobody compares.
 fn changes_page(rec: &DecodedRecord<'_>, block: &BlockRef<'_>) -> bool {
     !(is_bare_hint(rec) && block.fork == FSM_FORK)
 }
 
-/// Whether the record only tells that hints were set on a page: it has no image of it.
+/// Whether the record only says that hints were set on a page, without an image of it.
 pub fn is_bare_hint(rec: &DecodedRecord<'_>) -> bool {
     rec.header.is_hint() && rec.blocks.iter().all(|block| block.image.is_none())
 }
@@ -147,8 +147,8 @@ fn block_change(
 }
 
 impl BlockChange {
-    /// Appends the page's new version to `batch`: `rec`, which is `bytes` and ends at `end_lsn`, reduced to this page,
-    /// or the page itself where the record holds it as it is.
+    /// Appends the page's new version to `batch`: the page itself if the record contains it unmodified, otherwise
+    /// `rec`, which is `bytes` and ends at `end_lsn`, reduced to this page.
     pub fn put(
         &self,
         rec: &DecodedRecord<'_>,
@@ -161,7 +161,7 @@ impl BlockChange {
             return batch.put(key, end_lsn, &Value::Image(page)).map(drop);
         }
         batch.put_postgres(key, end_lsn, self.will_init, self.block_id, |out| match rec.blocks.len() {
-            // The only block's record is the record.
+            // With a single block, the reduced record is the record itself.
             1 => out.extend_from_slice(bytes),
             _ => reduce_to_block(rec, self.block_id, out),
         });
@@ -169,7 +169,7 @@ impl BlockChange {
     }
 }
 
-/// The image of a record that consists of images only, if it holds all bytes of the page as they are.
+/// The image from a record that consists only of images, if the record stores the whole page unmodified.
 fn whole_image<'a>(rec: &DecodedRecord<'a>, block_id: u8) -> Option<BlockImage<'a>> {
     let only_images = matches!(rec.header.opcode(), xlog_op::FPI | xlog_op::FPI_FOR_HINT);
     if rec.header.rmgr() != RmgrId::XLOG || !only_images {

@@ -1,4 +1,4 @@
-//! From raw WAL bytes to per-page values: pure and total, no I/O, no clock.
+//! Turns raw WAL bytes into per-page values: pure and total, no I/O, no clock.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]

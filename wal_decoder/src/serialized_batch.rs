@@ -1,4 +1,4 @@
-//! Values on their way into a layer: serialized back to back, with what an index needs to know of each.
+//! Values on their way into a layer: serialized back to back, with the index information of each.
 
 mod meta;
 
@@ -18,10 +18,10 @@ pub struct SerializedValueBatch {
 }
 
 impl SerializedValueBatch {
-    /// A batch of `(key, LSN, serialized size, value)`. For each key, LSNs must not go backwards.
+    /// Builds a batch from `(key, LSN, serialized size, value)`. For each key, LSNs must not decrease.
     ///
     /// # Panics
-    /// If a size is not the value's serialized size.
+    /// If a given size differs from the value's serialized size.
     pub fn from_values(values: Vec<(CompactKey, Lsn, usize, Value)>) -> Self {
         let bytes = values.iter().map(|(_, _, size, _)| size).sum();
         let mut batch = Self::with_capacity(values.len(), bytes);
@@ -32,7 +32,7 @@ impl SerializedValueBatch {
         batch
     }
 
-    /// An empty batch with room for `values` values of `bytes` bytes in all.
+    /// An empty batch with capacity for `values` values of `bytes` bytes in total.
     pub fn with_capacity(values: usize, bytes: usize) -> Self {
         let (mut raw, mut metadata) = recycle::take();
         raw.reserve(bytes);
@@ -40,7 +40,7 @@ impl SerializedValueBatch {
         Self { raw, metadata, max_lsn: Lsn(0) }
     }
 
-    /// Gives the batch's memory back for later batches of this thread.
+    /// Returns the batch's memory for reuse by later batches of this thread.
     pub fn recycle(self) {
         recycle::give(self.raw, self.metadata);
     }
@@ -57,8 +57,9 @@ impl SerializedValueBatch {
         Ok(len)
     }
 
-    /// Appends a WAL record cut down to one block, which `write` appends to the bytes it is given. The same as [`put`]
-    /// of a [`WalRecord::Postgres`](pageserver_api::record::WalRecord::Postgres), without building that first.
+    /// Appends a WAL record reduced to one block, which `write` appends to the buffer it is given. Equivalent to
+    /// [`put`] of a [`WalRecord::Postgres`](pageserver_api::record::WalRecord::Postgres), without building that
+    /// first.
     ///
     /// [`put`]: Self::put
     #[allow(clippy::indexing_slicing, reason = "the place of the length was appended just before")]
@@ -82,13 +83,13 @@ impl SerializedValueBatch {
         len
     }
 
-    /// Appends a value of a full key.
+    /// Appends a value for an uncompacted key.
     pub fn put_key(&mut self, key: &Key, lsn: Lsn, value: &Value) -> Result<usize, SerializeError> {
         debug_assert!(key.is_compactable(), "key {key} has no compact form");
         self.put(key.to_compact(), lsn, value)
     }
 
-    /// Appends all of `other` and empties it.
+    /// Moves all of `other` to the end of this batch.
     pub fn append(&mut self, other: &mut SerializedValueBatch) {
         let base = self.raw.len();
         self.raw.append(&mut other.raw);
@@ -98,7 +99,7 @@ impl SerializedValueBatch {
         other.max_lsn = Lsn(0);
     }
 
-    /// Removes all values, keeping the memory.
+    /// Removes all values but keeps the memory.
     pub fn clear(&mut self) {
         self.raw.clear();
         self.metadata.clear();
@@ -116,12 +117,12 @@ impl SerializedValueBatch {
         &self.raw
     }
 
-    /// The values' places, in order of `raw`.
+    /// The positions of the values, in the order of `raw`.
     pub fn metadata(&self) -> &[ValueMeta] {
         &self.metadata
     }
 
-    /// The largest LSN of the batch, 0/0 if it is empty.
+    /// The largest LSN of the batch; 0/0 if it is empty.
     pub fn max_lsn(&self) -> Lsn {
         self.max_lsn
     }
@@ -142,13 +143,13 @@ impl SerializedValueBatch {
     }
 }
 
-/// Memory of batches that are done, so that a stream of batches allocates once.
+/// Memory of finished batches, so that a stream of batches allocates only once.
 mod recycle {
     use std::cell::RefCell;
 
     use super::meta::ValueMeta;
 
-    /// Larger buffers are freed, so that one huge batch does not keep its memory for ever.
+    /// Larger buffers are freed, so that one huge batch does not keep its memory forever.
     const BYTES_MAX: usize = 4 << 20;
 
     type Memory = (Vec<u8>, Vec<ValueMeta>);

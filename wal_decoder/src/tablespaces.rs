@@ -1,7 +1,7 @@
-//! Tablespaces: the 16-bit number that stands for each in keys.
+//! Tablespaces: the 16-bit number that represents each in keys.
 //!
-//! A compact key has 16 bits for the tablespace. OIDs below [`FIRST_SLOT`] stand for themselves; a larger one gets a
-//! slot, `FIRST_SLOT + n`, when the tablespace is created or imported. The table of them is part of a timeline.
+//! A compact key has 16 bits for the tablespace. OIDs below [`FIRST_SLOT`] are used directly; a larger one gets a
+//! slot, `FIRST_SLOT + n`, when the tablespace is created or imported. The table of slots is part of a timeline.
 
 use pageserver_api::reltag::RelTag;
 use postgres_formats::record::RelFile;
@@ -17,13 +17,13 @@ const LAST_SLOT: u32 = 0xFFFF;
 pub struct Tablespace {
     /// Its OID.
     pub oid: u32,
-    /// What stands for it in keys.
+    /// The number that represents it in keys.
     pub number: u32,
-    /// Its directory as the server has it, empty if it is inside the data directory.
+    /// Its directory on the server; empty if it is inside the data directory.
     pub path: Vec<u8>,
 }
 
-/// The user tablespaces of a timeline at some LSN, by OID.
+/// The user tablespaces of a timeline at some LSN, sorted by OID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TablespaceTable(Vec<Tablespace>);
 
@@ -39,17 +39,17 @@ pub enum TablespaceError {
 }
 
 impl TablespaceTable {
-    /// The table that a stored value holds.
+    /// Decodes a stored table.
     pub fn decode(bytes: &[u8]) -> Result<Self, DeserializeError> {
         Self::des(bytes)
     }
 
-    /// The value to store. Always the same for equal tables.
+    /// Encodes the table for storage. Equal tables have equal encodings.
     pub fn encode(&self) -> Vec<u8> {
         self.to_bytes()
     }
 
-    /// What stands for tablespace `oid` in keys.
+    /// The number that represents tablespace `oid` in keys.
     pub fn number(&self, oid: u32) -> Result<u32, TablespaceError> {
         if oid < FIRST_SLOT {
             return Ok(oid);
@@ -57,7 +57,7 @@ impl TablespaceTable {
         self.get(oid).map(|entry| entry.number).ok_or(TablespaceError::Unknown(oid))
     }
 
-    /// The OID that `number` stands for.
+    /// The OID that `number` represents.
     pub fn oid(&self, number: u32) -> Option<u32> {
         if number < FIRST_SLOT {
             return Some(number);
@@ -65,7 +65,7 @@ impl TablespaceTable {
         self.0.iter().find(|entry| entry.number == number).map(|entry| entry.oid)
     }
 
-    /// The fork of a relation that a record names.
+    /// The tag of the relation fork that a record names.
     pub fn rel_tag(&self, rel: RelFile, forknum: u8) -> Result<RelTag, TablespaceError> {
         Ok(RelTag { spcnode: self.number(rel.spc)?, dbnode: rel.db, relnode: rel.rel, forknum })
     }
@@ -76,12 +76,12 @@ impl TablespaceTable {
         self.0.get(at)
     }
 
-    /// All entries, by OID.
+    /// All entries, sorted by OID.
     pub fn entries(&self) -> &[Tablespace] {
         &self.0
     }
 
-    /// Adds tablespace `oid`, or gives a known one another path. Returns its number.
+    /// Adds tablespace `oid`, or changes the path of a known one. Returns its number.
     pub fn create(&mut self, oid: u32, path: &[u8]) -> Result<u32, TablespaceError> {
         let place = self.0.binary_search_by_key(&oid, |entry| entry.oid);
         let number = match place {
@@ -98,7 +98,7 @@ impl TablespaceTable {
         Ok(number)
     }
 
-    /// Removes tablespace `oid`. Its slot may be given again: all its relations are gone.
+    /// Removes tablespace `oid`. Its slot may be reused, because all its relations are gone.
     pub fn remove(&mut self, oid: u32) {
         self.0.retain(|entry| entry.oid != oid);
     }

@@ -1,5 +1,5 @@
-//! The WAL of a real server: every record must be what `pg_waldump` says, in all compressions, and what is decoded
-//! must agree with the server's files.
+//! The WAL of a real server: every record must match `pg_waldump`, in all compressions, and the decoded data must
+//! agree with the server's files.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -39,7 +39,7 @@ autovacuum = off
 checkpoint_timeout = 1h
 ";
 
-/// All WAL that a cluster has written, as segments in order.
+/// All WAL that a cluster has written, as consecutive segments.
 struct Wal {
     start: Lsn,
     bytes: Bytes,
@@ -90,8 +90,8 @@ fn decode_stream(wal: &Wal, control: &ControlFile, piece: usize) -> Vec<WalRecor
     panic!("WAL has no end");
 }
 
-/// As if the server had crashed while it wrote its last long record: WAL from a page inside of that on is zeroed.
-/// Gives the start of the record.
+/// Simulates a crash during the write of the last long record: zeroes WAL from a page inside that record on. Returns
+/// the record's start.
 fn cut_last_long_record(server: &Server) -> Lsn {
     const LONG: usize = 100_000;
     let control = read_control(server);
@@ -118,7 +118,7 @@ fn read_control(server: &Server) -> ControlFile {
     ControlFile::decode(&std::fs::read(server.data().join("global/pg_control")).unwrap()).unwrap()
 }
 
-/// What `pg_waldump` tells of a record in one line.
+/// A record in one line, in the terms of `pg_waldump`.
 fn describe(record: &WalRecord, decoded: &DecodedRecord<'_>) -> String {
     let header = &decoded.header;
     let name = header.name(decoded.version);
@@ -133,7 +133,7 @@ fn describe(record: &WalRecord, decoded: &DecodedRecord<'_>) -> String {
     line
 }
 
-/// The same from a line of `pg_waldump`.
+/// The same, from a line of `pg_waldump`.
 fn described(line: &str) -> String {
     let field = |from: &str, to: char| {
         let rest = line.split_once(from).unwrap_or_else(|| panic!("{from} in {line}")).1;
@@ -168,14 +168,14 @@ fn compare_with_waldump(server: &Server, wal: &Wal, records: &[WalRecord]) {
     assert_eq!(lines.next(), None);
 }
 
-/// Images by compression, and the pages that they restore to.
+/// Images by compression, and the pages restored from them.
 #[derive(Default)]
 struct Images {
     count: HashMap<String, usize>,
     newest: HashMap<(RelFile, u8, u32), Restored>,
 }
 
-/// A page as of an image.
+/// A page restored from an image.
 struct Restored {
     end: Lsn,
     method: String,
@@ -203,8 +203,8 @@ fn restore_images(version: PgVersion, records: &[WalRecord]) -> Images {
     images
 }
 
-/// Pages of users' indexes that nothing changed after their image: the server's file must have exactly the image, but
-/// for LSN, checksum, and hole. (Heap pages and catalogs' indexes may have got hint bits.)
+/// Compares pages of user indexes that nothing changed after their image: the server's file must match the image
+/// except for LSN, checksum, and hole. (Heap pages and catalog indexes may have got hint bits.)
 fn compare_with_files(data: &Utf8Path, images: &Images) -> HashMap<String, usize> {
     const FIRST_USER_OID: u32 = 16384;
     let mut compared = HashMap::new();
@@ -229,7 +229,8 @@ fn compare_with_files(data: &Utf8Path, images: &Images) -> HashMap<String, usize
 
 type PreparedByXid = HashMap<u32, Vec<u8>>;
 
-/// Parses the main data of everything that has a parser. Gives the prepared transactions' main data by xid.
+/// Parses the main data of all record types that have a parser. Returns the main data of prepared transactions by
+/// xid.
 fn parse_metadata(version: PgVersion, records: &[WalRecord]) -> (PreparedByXid, HashMap<String, usize>) {
     let (mut prepared, mut parsed) = (HashMap::new(), HashMap::new());
     for record in records {
@@ -294,7 +295,7 @@ fn check_reduction(version: PgVersion, records: &[WalRecord]) -> (usize, usize) 
     (before, after)
 }
 
-/// Every page of every relation file has the checksum that we compute.
+/// Verifies that every page of every relation file has the checksum that we compute.
 fn verify_checksums(data: &Utf8Path) -> usize {
     let mut pages = 0;
     let relation = |name: &str| name.starts_with(|c: char| c.is_ascii_digit()) && !name.contains('.');

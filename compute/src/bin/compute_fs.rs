@@ -1,4 +1,4 @@
-//! `compute-fs`: the data directory of a compute as a file system.
+//! `compute-fs`: serves the data directory of a compute as a file system.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use compute::source::directory::{self, DirectorySource};
 use compute::source::origin::{self, Origin};
 use compute::supervisor;
 
-/// The data directory of a compute as a file system.
+/// Serves the data directory of a compute as a file system.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
@@ -26,36 +26,36 @@ struct Cli {
 enum Command {
     /// Mounts the data directory and serves it until SIGTERM.
     Run {
-        /// The compute.
+        /// Directory of the compute.
         #[arg(long)]
         dir: PathBuf,
         #[command(flatten)]
         serving: Serving,
     },
-    /// Makes the directory of a compute from a plain data directory whose server is shut down.
+    /// Creates the directory of a compute from a plain data directory whose server is shut down.
     Boot {
-        /// The compute, to be made. Belongs to the owner of the plain directory.
+        /// Directory of the compute to create. It gets the owner of the plain directory.
         #[arg(long)]
         dir: PathBuf,
         /// The plain data directory.
         #[arg(long)]
         source_directory: PathBuf,
     },
-    /// Unmounts; kills a Postgres that still runs on it.
+    /// Unmounts the file system and kills a Postgres that still runs on it.
     Stop {
-        /// The compute.
+        /// Directory of the compute.
         #[arg(long)]
         dir: PathBuf,
     },
-    /// Serves the connection on standard input: started by `run`.
+    /// Serves the connection on standard input; started by `run`.
     #[command(hide = true)]
     Serve {
-        /// The compute.
+        /// Directory of the compute.
         #[arg(long)]
         dir: PathBuf,
         #[command(flatten)]
         serving: Serving,
-        /// A former daemon has died.
+        /// Take over from a daemon that has died.
         #[arg(long)]
         resume: bool,
     },
@@ -63,19 +63,19 @@ enum Command {
 
 #[derive(Args)]
 struct Serving {
-    /// Plain data directory that relations are read from; the compute's timeline if not given.
+    /// Plain data directory to read relations from; by default the compute's timeline.
     #[arg(long)]
     source_directory: Option<PathBuf>,
-    /// Requests to the source at a time.
+    /// Maximum number of concurrent requests to the source.
     #[arg(long, default_value_t = Policy::default().in_flight)]
     in_flight: usize,
-    /// Seconds after which a request is made again.
+    /// Seconds after which an unanswered request is retried.
     #[arg(long, default_value_t = Policy::default().attempt.as_secs())]
     attempt_seconds: u64,
-    /// Seconds after which a read fails that the source does not answer.
+    /// Seconds after which a read fails if the source does not answer.
     #[arg(long, default_value_t = Policy::default().give_up.as_secs())]
     give_up_seconds: u64,
-    /// Milliseconds that every answer of the source is held back: for experiments.
+    /// Milliseconds by which every answer of the source is delayed: for experiments.
     #[arg(long, default_value_t = 0, hide = true)]
     delay_ms: u64,
 }
@@ -90,7 +90,7 @@ impl Serving {
         }
     }
 
-    /// As arguments of `serve`.
+    /// The same options as arguments of `serve`.
     fn args(&self) -> Vec<String> {
         let mut args = vec![
             format!("--in-flight={}", self.in_flight),
@@ -124,7 +124,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Stop { dir } => supervisor::launch::stop(&layout(&dir)?, Duration::from_secs(60))?,
         Command::Serve { dir, serving, resume } => {
             let outcome = runtime.block_on(serve(&layout(&dir)?, &serving, resume));
-            // What is still under way is for nobody.
+            // Nobody waits for what is still in flight.
             runtime.shutdown_background();
             if let Err(error) = outcome {
                 tracing::error!("{error:#}");
@@ -141,7 +141,7 @@ fn layout(dir: &std::path::Path) -> Result<Layout> {
 }
 
 async fn serve(layout: &Layout, serving: &Serving, resume: bool) -> Result<()> {
-    // What Postgres makes is for its user alone, as is all that we make ourselves.
+    // Files that Postgres creates are private to its user, and so are ours.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let _lock = supervisor::lock_daemon(layout)?;
     let connection = std::io::stdin().as_fd().try_clone_to_owned()?;

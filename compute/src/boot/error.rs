@@ -1,4 +1,4 @@
-//! Why a compute's directory was not filled.
+//! Errors of filling a compute's directory.
 
 use std::io;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 use pageserver_api::boot_image::BootImageError;
 use pageserver_client::ClientError;
 
-/// Why a compute's directory was not made.
+/// Why a compute's directory could not be filled.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The page server did not give the image.
+    /// The pageserver did not send the image.
     #[error("{0}")]
     Client(#[from] ClientError),
-    /// It is damaged.
+    /// The image is damaged.
     #[error("{0}")]
     Image(#[from] BootImageError),
-    /// A file of it is not as its sum says, or is missing.
+    /// A file of the image does not match its checksum, or is missing.
     #[error("boot image: {path}: {problem}")]
     File {
         /// Which file.
@@ -23,12 +23,12 @@ pub enum BootError {
         /// What is wrong.
         problem: &'static str,
     },
-    /// The local disk.
+    /// The local disk failed.
     #[error("{path}: {source}")]
     Io {
         /// Which file.
         path: String,
-        /// What the system says.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -1,5 +1,5 @@
-//! The archive as it comes: memory is bounded, zeros take no room on disk, and every file is checked against the sums
-//! at the end.
+//! Unpacks the archive as it arrives: memory is bounded, zeros take no space on disk, and every file is verified
+//! against the checksums at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,14 +16,14 @@ use tar::{Archive, EntryType};
 use super::error::{BootError, io_error};
 use crate::private;
 
-/// Pieces of the archive that may wait to be written.
+/// Maximum number of pieces of the archive that wait to be written.
 const PIECES: usize = 16;
 const CHUNK: usize = 64 * 1024;
 
-/// By path, size and checksum of what was written.
+/// Size and checksum of what was written, by path.
 type Written = BTreeMap<String, (u64, u32)>;
 
-/// Unpacks into `root`. Returns the bytes of all files.
+/// Unpacks into `root`. Returns the total size of all files in bytes.
 pub(super) async fn unpack(stream: BackupStream, root: &Path) -> Result<u64, BootError> {
     let root = root.to_owned();
     run(stream, move |reader| {
@@ -46,7 +46,7 @@ pub(super) async fn unpack(stream: BackupStream, root: &Path) -> Result<u64, Boo
     .await
 }
 
-/// The content of one file.
+/// Returns the content of one file.
 pub(super) async fn one_file(stream: BackupStream, name: &'static str) -> Result<Vec<u8>, BootError> {
     run(stream, move |reader| {
         let path = Path::new(name);
@@ -65,7 +65,7 @@ pub(super) async fn one_file(stream: BackupStream, name: &'static str) -> Result
     .await
 }
 
-/// Has `work` read the archive in a thread that may wait. The stream must end as it should.
+/// Runs `work` on the archive in a thread that may block. Fails unless the stream ends properly.
 async fn run<T: Send + 'static>(
     mut stream: BackupStream,
     work: impl FnOnce(Incoming) -> Result<T, BootError> + Send + 'static,
@@ -83,7 +83,7 @@ async fn run<T: Send + 'static>(
 
 async fn feed(stream: &mut BackupStream, sender: SyncSender<Bytes>) -> Result<(), BootError> {
     while let Some(bytes) = stream.next().await? {
-        // Waiting here would hold up the runtime's thread.
+        // Blocking here would stall the runtime's thread.
         let sender = sender.clone();
         let sent = env::spawn::blocking(move || sender.send(bytes).is_ok()).await;
         if !sent.unwrap_or(false) {
@@ -112,7 +112,7 @@ impl Read for Incoming {
     }
 }
 
-/// The path of a file of the archive, which must not lead out of `root`.
+/// The path of a file of the archive; an error if it leads out of `root`.
 fn inside(root: &Path, name: &str) -> Result<PathBuf, BootError> {
     let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
     if plain && !name.is_empty() {
@@ -121,7 +121,7 @@ fn inside(root: &Path, name: &str) -> Result<PathBuf, BootError> {
     Err(BootError::File { path: name.to_owned(), problem: "the path leads elsewhere" })
 }
 
-/// Copies; returns size and checksum.
+/// Copies `from` to `path`, leaving holes for zeros; returns size and checksum.
 fn write_sparse(from: &mut impl Read, path: &Path) -> io::Result<(u64, u32)> {
     let mut file = File::options().write(true).create_new(true).mode(private::FILE_MODE).open(path)?;
     let mut chunk = vec![0; CHUNK];

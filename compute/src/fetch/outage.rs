@@ -1,18 +1,18 @@
-//! What the log says of troubles that last: their beginning, that they go on, their end.
+//! Logs lasting trouble: when it begins, that it continues, and when it ends.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time between two lines of the log about one trouble.
+/// Minimum interval between two log lines about the same trouble.
 const PACE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(crate) struct Outage {
     source: Mutex<Option<Trouble>>,
     disk: Mutex<Option<Trouble>>,
-    /// Comes before the disk is full, and must not keep that from being said.
+    /// Separate from `disk`: space runs short before the disk is full, and that report must not suppress the other.
     room: Mutex<Option<Trouble>>,
 }
 
@@ -43,7 +43,7 @@ impl Outage {
         }
     }
 
-    /// What was fetched could not be kept; it will be fetched again.
+    /// Fetched blocks could not be kept; they will be fetched again.
     pub(crate) fn not_kept(&self, error: &io::Error) {
         if due(&self.room).is_some() {
             tracing::warn!("fetched blocks are not kept: {error}");
@@ -51,7 +51,7 @@ impl Outage {
     }
 }
 
-/// How long the trouble has been, if that is to be said now.
+/// How long the trouble has lasted, if it is time to log it.
 fn due(trouble: &Mutex<Option<Trouble>>) -> Option<Duration> {
     let now = env::clock::now();
     let mut trouble = trouble.lock();

@@ -10,7 +10,7 @@ use crate::source::{RelFork, RelationFile};
 const REL: RelFork = RelFork { spc: 1663, db: 5, rel: 10, fork: 0 };
 const BLOCKS: u32 = 1024;
 
-/// Answers when it is let, and says how many waited at once.
+/// Answers only when permitted, and counts how many requests waited at once.
 struct Gate {
     open: Semaphore,
     waiting: AtomicU32,
@@ -95,7 +95,7 @@ async fn a_block_is_fetched_once_however_many_wait() {
 #[tokio::test]
 async fn forty_are_under_way_at_once() {
     let world = world(0);
-    // Far from each other, so that no scan is seen.
+    // Far apart, so that no scan is detected.
     let reads: Vec<_> = (0..60).map(|at| read(&world, (at * 613) % 1000, 1)).collect();
     let release = async {
         until(|| world.gate.waiting.load(Ordering::SeqCst) == 40).await;
@@ -141,7 +141,7 @@ async fn what_is_gone_is_an_error_and_is_asked_again() {
     assert_eq!(read(&world, 5, 1).await.unwrap()[0], 5);
 }
 
-/// A block is written while it is being fetched: what was written stays.
+/// A block is written while it is being fetched: the written data must survive.
 #[tokio::test]
 async fn a_late_fetch_does_not_overwrite() {
     let world = world(0);
@@ -159,7 +159,7 @@ async fn a_late_fetch_does_not_overwrite() {
     assert_eq!((seen[0], seen[BLOCK]), (99, 8));
 }
 
-/// Runs all at once, in this task.
+/// Runs all futures concurrently in this task.
 async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

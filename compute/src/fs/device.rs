@@ -1,6 +1,6 @@
 //! The connection to the kernel: one open file, shared by all threads and by the supervisor.
 //!
-//! It must not be opened twice (a clone of the device): what a clone has not answered dies with it.
+//! It must not be opened twice (a clone of the device): requests that a clone has not answered die with it.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -18,13 +18,13 @@ impl Device {
         Self { file }
     }
 
-    /// Reads a request into `buffer`; gives its length, or 0 when the connection has ended.
+    /// Reads a request into `buffer`; returns its length, or 0 when the connection has ended.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match (&self.file).read(buffer) {
                 Ok(n) => return Ok(n),
                 Err(error) => match Errno::from_io_error(&error) {
-                    // Interrupted before it got here; or nothing yet.
+                    // The request was interrupted before we read it, or there is none yet.
                     Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                     Some(Errno::NODEV) => return Ok(0),
                     _ => return Err(error),
@@ -46,7 +46,7 @@ impl Device {
         }
     }
 
-    /// Has the kernel send again what the former daemon has not answered.
+    /// Makes the kernel resend the requests that the former daemon did not answer.
     pub(crate) fn ask_for_unanswered(&self) -> io::Result<()> {
         self.send(0, NOTIFY_RESEND, &[])
     }

@@ -1,38 +1,38 @@
-//! What is agreed on with the kernel at the beginning.
+//! Negotiation with the kernel at the beginning.
 
 use rustix::io::Errno;
 
 use crate::fs::wire::{Body, Out};
 
-/// Most bytes of a write or read.
+/// Maximum size in bytes of a read or write.
 pub(crate) const TRANSFER_MAX: usize = 1 << 20;
 
 const MAJOR: u32 = 7;
 
-/// The newest that we know of.
+/// The newest version that we know.
 const MINOR: u32 = 40;
 
-/// Linux 4.20: directories need not be opened. Older ones lack what follows.
+/// Linux 4.20: directories need not be opened. Older kernels lack the features required below.
 const MINOR_LEAST: u32 = 29;
 
-/// Requests in the background, read-ahead and write-back among them, that the kernel has under way at a time.
+/// Maximum number of background requests, read-ahead and write-back included, that the kernel has in flight.
 const BACKGROUND: u16 = 64;
 
-/// Flags: the kernel says what it has, and we what we want of that.
+/// Flags: the kernel offers its features, and we select from them.
 mod flag {
     pub(super) const ASYNC_READ: u64 = 1;
     pub(super) const BIG_WRITES: u64 = 1 << 5;
-    /// What Postgres writes stays in the kernel until it is synced: this is what makes writes as fast as on a disk.
+    /// Writes of Postgres stay in the kernel until they are synced: this makes them as fast as on a disk.
     pub(super) const WRITEBACK_CACHE: u64 = 1 << 16;
-    /// Files are opened without asking us, and keep their cache.
+    /// Files are opened without asking us, and keep their page cache.
     pub(super) const NO_OPEN: u64 = 1 << 17;
     pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
     pub(super) const MAX_PAGES: u64 = 1 << 22;
     pub(super) const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// Nobody but the kernel changes contents, so a new time of change does not empty its cache.
+    /// Only the kernel changes contents, so a new modification time does not invalidate its cache.
     pub(super) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(super) const INIT_EXT: u64 = 1 << 30;
-    /// What a daemon did not answer is sent again to the next.
+    /// Requests that a daemon left unanswered are resent to the next one.
     pub(super) const HAS_RESEND: u64 = 1 << 39;
 
     pub(super) const WANTED: u64 = ASYNC_READ
@@ -45,11 +45,11 @@ mod flag {
         | EXPLICIT_INVAL_DATA
         | INIT_EXT
         | HAS_RESEND;
-    /// Without these, results would be wrong or far too slow.
+    /// Without these, results would be wrong or access far too slow.
     pub(super) const REQUIRED: u64 = WRITEBACK_CACHE | MAX_PAGES | EXPLICIT_INVAL_DATA | NO_OPEN;
 }
 
-/// The answer to the kernel's first request.
+/// Answers the kernel's first request.
 pub(crate) fn answer(body: &mut Body<'_>) -> Result<Out, Errno> {
     let (major, minor) = (body.u32()?, body.u32()?);
     let readahead = body.u32()?;
@@ -58,7 +58,7 @@ pub(crate) fn answer(body: &mut Body<'_>) -> Result<Out, Errno> {
         offered |= u64::from(body.u32()?) << 32;
     }
     if major > MAJOR {
-        // It asks again, with ours.
+        // The kernel repeats the request with our version.
         return Ok(Out::default().u32(MAJOR).u32(MINOR).zeros(56));
     }
     if major < MAJOR || minor < MINOR_LEAST || offered & flag::REQUIRED != flag::REQUIRED {
@@ -86,8 +86,9 @@ pub(crate) fn answer(body: &mut Body<'_>) -> Result<Out, Errno> {
         .zeros(28))
 }
 
-/// Pages in a transfer, which are the kernel's: where they have 64 KiB, 256 of them would be 16 MiB. A read of so much
-/// is answered up to [`TRANSFER_MAX`], and a kernel that keeps writes back takes what is missing for a hole: zeros.
+/// Pages per transfer, in units of the kernel's page size: with 64 KiB pages, 256 of them would be 16 MiB. We would
+/// answer such a read only up to [`TRANSFER_MAX`], and a kernel with write-back caching takes the missing part for a
+/// hole: zeros.
 fn pages_max(page_size: usize) -> u16 {
     u16::try_from(TRANSFER_MAX / page_size).unwrap_or(u16::MAX).max(1)
 }

@@ -1,4 +1,4 @@
-//! Which request does what.
+//! Dispatch of requests.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,7 +14,7 @@ use crate::overlay::Make;
 use crate::overlay::attr::Time;
 use crate::source::PageSource;
 
-/// What is done with a request: an answer now, or none now.
+/// The outcome of a request: an answer now, or none yet.
 type Answered = Result<Option<Out>, Errno>;
 
 const S_IFMT: u32 = 0o170_000;
@@ -24,14 +24,14 @@ const RENAME_NOREPLACE: u32 = 1;
 const FALLOCATE_KEEP_SIZE: u32 = 1;
 const KEEP_CACHE: u32 = 1 << 1;
 
-/// Entries read from the tree at once.
+/// Number of entries read from the tree at once.
 const LISTED_MAX: usize = 1024;
 
-/// Cookies of `.` and `..`; that of any other entry is its node, of which the first numbers are not used.
+/// Cookies of `.` and `..`; any other entry's cookie is its node number, and the lowest node numbers are unused.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
-/// Takes requests until the connection ends.
+/// Handles requests until the connection ends.
 pub(crate) fn requests<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>) -> io::Result<()> {
     let mut buffer = vec![0; TRANSFER_MAX + 4096];
     loop {
@@ -108,7 +108,7 @@ fn one<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut request
         opcode::LINK => Err(Errno::PERM),
         opcode::INTERRUPT => Ok(None),
         opcode::DESTROY => Ok(Some(Out::default())),
-        // Among them OPEN, FLUSH and those about extended attributes: the kernel does not ask again.
+        // These include OPEN, FLUSH and extended attributes: after this error the kernel does not ask again.
         _ => Err(Errno::NOSYS),
     }
 }
@@ -173,7 +173,8 @@ fn write<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut reque
     if let Ok(crate::overlay::Change::Done) = volume.overlay.write(&file, offset, data) {
         return Ok(Some(answer()));
     }
-    // Rare: part of a block that is not here, or a full disk. Then it may take long, and takes its bytes with it.
+    // Rare: part of a block that is not here, or a full disk. This may take long, so the task owns a copy of the
+    // bytes.
     let (volume, device, data) = (Arc::clone(volume), Arc::clone(device), data.to_vec());
     env::spawn::vital("write", async move {
         let written = volume.write(&file, offset, &data).await;
@@ -182,7 +183,7 @@ fn write<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut reque
     Ok(None)
 }
 
-/// Fields of a request to change attributes.
+/// Fields of a SETATTR request.
 struct SetAttr {
     valid: u32,
     size: u64,
@@ -213,7 +214,7 @@ impl SetAttr {
     }
 }
 
-/// Owners stay as they are: all files belong to the user that runs Postgres.
+/// Ownership never changes: all files belong to the user that runs Postgres.
 fn set_attr<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>, mut request: Request<'_>) -> Answered {
     let wanted = SetAttr::parse(&mut request.body)?;
     let node = request.node;
@@ -252,7 +253,7 @@ fn allocate<S: PageSource>(volume: &Arc<Volume<S>>, node: u64, body: &mut Body<'
     done(volume.overlay.allocate(&file, mode & FALLOCATE_KEEP_SIZE != 0, offset, length))
 }
 
-/// Lists by node number, so that a position holds whatever is removed meanwhile, and after a restart.
+/// Lists by node number, so that a position stays valid across concurrent removals and restarts.
 fn list<S: PageSource>(volume: &Arc<Volume<S>>, dir: u64, body: &mut Body<'_>) -> Answered {
     body.skip(8)?;
     let (cookie, room) = (body.u64()?, body.u32()? as usize);
@@ -283,7 +284,7 @@ fn done(outcome: io::Result<()>) -> Answered {
     outcome.map(|()| Some(Out::default())).map_err(errno)
 }
 
-/// The error as the kernel gets it: never one that means "try again".
+/// The error as reported to the kernel: never one that means "try again".
 fn errno(error: io::Error) -> Errno {
     match Errno::from_io_error(&error) {
         Some(Errno::INTR | Errno::AGAIN) | None => {

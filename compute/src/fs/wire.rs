@@ -1,4 +1,4 @@
-//! Bytes of the FUSE protocol, as in `linux/fuse.h`. Numbers are in the byte order of the machine.
+//! Encoding of the FUSE protocol, as in `linux/fuse.h`. Integers are in native byte order.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::overlay::attr::{Attr, Time};
 
-/// Requests, by their numbers.
+/// Opcodes of requests.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -39,15 +39,15 @@ pub(crate) mod opcode {
     pub(crate) const RENAME2: u32 = 45;
 }
 
-/// Set in the number of a request that is sent again after a daemon was lost.
+/// Set in the number of a request that is resent after the loss of a daemon.
 const RESENT: u64 = 1 << 63;
 
 const HEADER: usize = 40;
 
-/// A day: nobody but us changes names and attributes.
+/// One day: nobody but us changes names and attributes.
 const VALID_SECONDS: u64 = 24 * 3600;
 
-/// A request of the kernel.
+/// A request from the kernel.
 pub(crate) struct Request<'a> {
     pub(crate) opcode: u32,
     pub(crate) unique: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Request<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// What follows the header, from which fields are taken in their order. Too few bytes are an invalid argument.
+/// The bytes after the header, from which fields are taken in order. Too few bytes yield `EINVAL`.
 pub(crate) struct Body<'a>(&'a [u8]);
 
 impl<'a> Request<'a> {
@@ -97,7 +97,7 @@ impl<'a> Body<'a> {
         Ok(head)
     }
 
-    /// A name, up to its zero byte.
+    /// A zero-terminated name.
     pub(crate) fn name(&mut self) -> Result<&'a OsStr, Errno> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
         let name = OsStr::from_bytes(&self.0[..end]);
@@ -106,7 +106,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// An answer in the making.
+/// An answer under construction.
 #[derive(Default)]
 pub(crate) struct Out(pub(crate) Vec<u8>);
 
@@ -152,18 +152,18 @@ impl Out {
     }
 }
 
-/// Answer to a question for attributes.
+/// Answers a request for attributes.
 pub(crate) fn attr_out(attr: &Attr) -> Out {
     Out::default().u64(VALID_SECONDS).u64(0).attr(attr)
 }
 
-/// Answer to a question for a name; without attributes: there is no such name, and there will be none.
+/// Answers a lookup; without attributes it says that the name does not exist and will not appear by itself.
 pub(crate) fn entry_out(attr: Option<&Attr>) -> Out {
     let head = |id| Out::default().u64(id).u64(0).u64(VALID_SECONDS).u64(VALID_SECONDS).u64(0);
     attr.map_or_else(|| head(0).zeros(88), |attr| head(attr.id).attr(attr))
 }
 
-/// Adds an entry of a directory; `false` if `out` would grow beyond `room`.
+/// Appends a directory entry; returns `false` if `out` would exceed `room`.
 pub(crate) fn push_dirent(out: &mut Vec<u8>, room: usize, id: u64, cookie: u64, kind: u32, name: &OsStr) -> bool {
     let length = name.as_bytes().len();
     let padded = (24 + length).next_multiple_of(8);

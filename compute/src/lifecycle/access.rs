@@ -1,7 +1,8 @@
-//! Who may connect to a compute: whoever may enter the directory of its socket, and by the network who has a password.
+//! Who may connect to a compute: over the socket anybody who may enter its directory, over the network anybody with a
+//! password.
 //!
-//! The directory lets in the user that runs Postgres, and root. If others are let in, it can be entered by all, and
-//! Postgres asks the system who it is that connects.
+//! By default only root and the user that runs Postgres may enter the directory. If others are admitted, everybody
+//! can enter it, and Postgres asks the system who is connecting.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use super::{Result, io_error};
 use crate::layout::Layout;
 use crate::private::Trust;
 
-/// From here on any role may be mapped to, without naming it.
+/// From this version on, a user can be mapped to any role without naming it.
 const ANY_ROLE: u32 = 16;
 
-/// By the network with a password: `--listen` says where.
+/// Access over the network with a password: `--listen` sets the addresses.
 const NETWORK: &str = "host all all all scram-sha-256\nhost replication all all scram-sha-256\n";
 
 /// `pg_hba.conf` of a new compute's data directory.
@@ -27,7 +28,7 @@ pub(super) fn hba() -> String {
     )
 }
 
-/// Files that Postgres is to use where others are let in by the socket: access rules, and who may be whom.
+/// Files that Postgres uses if others are admitted over the socket: access rules, and the mapping of users to roles.
 struct Rules {
     hba: String,
     ident: String,
@@ -52,7 +53,7 @@ fn quoted(name: &str) -> String {
     format!("\"{name}\"")
 }
 
-/// Settings that let in who is to be let in, after the files are written that they name.
+/// Writes the access files that are needed, and returns the settings that refer to them.
 pub(super) fn settings(compute: &ComputeConfig, layout: &Layout) -> Result<Vec<String>> {
     if compute.options.listen_users.is_empty() {
         return Ok(vec!["unix_socket_permissions=0700".to_owned()]);
@@ -89,7 +90,7 @@ fn name_of(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// Closes the directory of the compute, and that of its socket if it is elsewhere.
+/// Closes the compute's directory to others, and that of its socket if it is elsewhere.
 pub(super) fn close(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
     let (root, enter) = (layout.root(), !compute.options.listen_users.is_empty());
     let closed = Trust::of(root).and_then(|trust| crate::private::close(root, trust, enter));

@@ -1,4 +1,4 @@
-//! What a compute is, for as long as it lives: the file `compute.json`.
+//! A compute's persistent configuration: the file `compute.json`.
 
 use std::path::PathBuf;
 
@@ -19,74 +19,73 @@ use crate::source::pagestream::{PagestreamSource, TimelineAt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
-    /// A file system reads them from the timeline when they are needed.
+    /// A file system reads them from the timeline on demand.
     Lazy,
     /// All of them were copied to the local disk.
     Copy,
 }
 
-/// What a compute has to do about subscriptions of logical replication at its next start.
+/// What a compute must do about logical replication subscriptions at its next start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subscriptions {
     /// Nothing: they are its own, or there are none.
     #[default]
     Settled,
-    /// Unless the branch has the mark, disable them, and leave it.
+    /// Disable them and leave the mark, unless the branch has the mark.
     Disable,
-    /// Leave the mark.
+    /// Only leave the mark.
     Keep,
 }
 
-/// A compute.
+/// The configuration of a compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeConfig {
-    /// What tells it from all others that ever were.
+    /// Identifies it among all computes that ever existed.
     pub id: String,
     /// Its name on this host.
     pub name: String,
     /// Its tenant.
     pub tenant: TenantId,
-    /// The timeline that it was made of, and writes if it writes.
+    /// The timeline that it was created from, and to which it writes if it is a writer.
     pub timeline: TimelineId,
     /// The timeline's name.
     pub branch: Option<String>,
-    /// It was made of the timeline as of this LSN.
+    /// The LSN of the timeline at which it was created.
     pub boot_lsn: Lsn,
-    /// Where the WAL of a compute ended that was stopped and released: the branch may have been written by others
-    /// since.
+    /// End of WAL when it was stopped and released: the branch may have had other writers since.
     pub released_lsn: Option<Lsn>,
     /// Major version of Postgres.
     pub pg_version: u32,
     /// Whether pages have checksums.
     pub data_checksums: bool,
-    /// Programs of Postgres.
+    /// Directory with the Postgres programs.
     pub bin_dir: PathBuf,
-    /// Port of Postgres.
+    /// Port on which Postgres listens.
     pub port: u16,
-    /// Page service, as libpq takes it.
+    /// Page service, as a libpq connection string.
     pub page_service: String,
-    /// Token for the page service. The file is readable by its owner only.
+    /// Token for the page service. Only the owner may read the file.
     pub token: Option<String>,
-    /// A standby that never becomes anything else: it writes nothing to its branch.
+    /// It is a standby that is never promoted: it writes nothing to its branch.
     pub read_only: bool,
-    /// The user of Postgres that is asked whether it is ready, and by whose name WAL is fetched: it needs REPLICATION.
+    /// The Postgres user for readiness checks and for fetching WAL: needs REPLICATION.
     pub superuser: String,
-    /// Who runs Postgres, if not the caller.
+    /// The user that runs Postgres, if not the caller.
     pub owner: Option<Owner>,
     /// Where the relations are.
     pub storage: Storage,
-    /// What it was told to do at its starts.
+    /// Options that its starts have set.
     #[serde(default)]
     pub options: Options,
-    /// What is to be done about subscriptions of logical replication before it runs.
+    /// What remains to be done about logical replication subscriptions before it runs.
     #[serde(default)]
     pub subscriptions: Subscriptions,
 }
 
 impl ComputeConfig {
-    /// That of the compute in a directory. What is there is done in the name of the caller, so nobody else may have
-    /// written it.
+    /// Reads the configuration in a directory. The caller acts on its content, so a file that anybody else may have
+    /// written is refused.
     pub fn load(layout: &Layout) -> Result<Self> {
         let path = layout.config();
         let bytes = Trust::me().read(&path).map_err(|error| match error.kind() {
@@ -99,7 +98,7 @@ impl ComputeConfig {
             )),
             _ => io_error(&path)(error),
         })?;
-        // The parser's own words may hold parts of a token.
+        // The parser's message may contain parts of a token.
         let compute: Self = serde_json::from_slice(&bytes).map_err(|error| {
             LifecycleError::Refused(format!("{}, line {}: this is no compute", path.display(), error.line()))
         })?;
@@ -110,7 +109,7 @@ impl ComputeConfig {
         Ok(compute)
     }
 
-    /// Takes the changes in. If one makes no sense, nothing changes.
+    /// Applies the changes. If one is invalid, nothing changes.
     pub(super) fn change(&mut self, mut changes: Changes) -> Result<()> {
         let mut new = self.clone();
         if let Some(at) = changes.page_server.take() {
@@ -123,7 +122,7 @@ impl ComputeConfig {
         Ok(())
     }
 
-    /// Makes this that of the compute in a directory, durably.
+    /// Writes this as the configuration in a directory, durably.
     pub fn store(&self, layout: &Layout) -> Result<()> {
         let path = layout.config();
         let bytes = serde_json::to_vec_pretty(self)
@@ -131,7 +130,7 @@ impl ComputeConfig {
         Trust::me().replace(&path, &bytes, |_| Ok(())).map_err(io_error(&path))
     }
 
-    /// Tells the file system, which runs as the user of Postgres, where blocks come from.
+    /// Tells the file system, which runs as the Postgres user, where blocks come from.
     pub(super) fn store_origin(&self, layout: &Layout) -> Result<()> {
         let path = layout.origin();
         let Self { page_service, token, .. } = self.clone();
@@ -144,19 +143,19 @@ impl ComputeConfig {
         origin.store(&path, give).map_err(io_error(&path))
     }
 
-    /// The page server.
+    /// The pageserver.
     pub(super) fn page_server(&self) -> Result<PageServer> {
         PageServer::new(&self.page_service, self.token.as_deref())
             .map_err(|error| LifecycleError::Refused(format!("page service: {error}")))
     }
 
-    /// Which timeline the relations are of, as of when.
+    /// The timeline and LSN of the relations.
     pub(super) fn at(&self) -> TimelineAt {
         let Self { tenant, timeline, boot_lsn: lsn, data_checksums, .. } = *self;
         TimelineAt { tenant, timeline, lsn, data_checksums }
     }
 
-    /// The relations as they were. Must be called in a runtime.
+    /// The source of the relations as of the boot LSN. Must be called in a runtime.
     pub(super) fn source(&self) -> Result<PagestreamSource> {
         Ok(PagestreamSource::new(self.page_server()?, self.at()))
     }
@@ -169,7 +168,7 @@ impl ComputeConfig {
         }
     }
 
-    /// The replication slot through which the branch gets WAL.
+    /// The replication slot through which the pageserver receives the branch's WAL.
     pub fn slot(&self) -> String {
         format!("pageserver_{}", self.timeline)
     }

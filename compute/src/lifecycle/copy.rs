@@ -1,4 +1,4 @@
-//! All relations on the local disk: what a compute without the file system needs.
+//! Copies all relations to the local disk, for a compute without the file system.
 
 use std::fs::File;
 use std::io;
@@ -11,9 +11,9 @@ use super::{LifecycleError, Result, io_error};
 use crate::source::{PageSource, RelFork, RelationFile};
 use crate::{BLOCK, SEGMENT_BLOCKS};
 
-/// Ranges that are under way at the same time.
+/// Maximum number of concurrent ranges.
 const PARALLEL: usize = 16;
-/// Blocks of a range: 1 MiB.
+/// Blocks per range: 1 MiB.
 const RANGE: u32 = 128;
 
 /// Blocks of one file.
@@ -41,7 +41,7 @@ fn segment_path(file: &RelationFile, data: &Path, segment: u32) -> PathBuf {
     if segment == 0 { data.join(&file.path) } else { data.join(format!("{}.{segment}", file.path)) }
 }
 
-/// Makes the files, sparse and as long as they are to be.
+/// Creates the files, sparse and at their final length.
 fn make_segments(file: &RelationFile, data: &Path) -> Result<()> {
     for segment in 0..=file.blocks.saturating_sub(1) / SEGMENT_BLOCKS {
         let path = segment_path(file, data, segment);
@@ -52,7 +52,7 @@ fn make_segments(file: &RelationFile, data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// No range lies in two segments: a segment is a whole number of them.
+/// No range spans two segments: the length of a segment is a multiple of a range's.
 fn ranges(file: &RelationFile, data: &Path) -> impl Iterator<Item = Range> {
     (0..file.blocks).step_by(RANGE as usize).map(move |first| Range {
         path: segment_path(file, data, first / SEGMENT_BLOCKS),

@@ -1,4 +1,4 @@
-//! Making of a compute: its directory, filled, and `compute.json` last.
+//! Creates a compute: its directory, filled, with `compute.json` written last.
 
 use std::fs::DirBuilder;
 use std::net::TcpListener;
@@ -16,10 +16,10 @@ use crate::boot;
 use crate::layout::Layout;
 use crate::private;
 
-/// The first port that is tried.
+/// The first port to try.
 const FIRST_PORT: u16 = 55_432;
 
-/// A compute to be made.
+/// A compute to be created.
 #[derive(Clone, Debug)]
 pub struct NewCompute<'a> {
     /// Its name.
@@ -30,33 +30,33 @@ pub struct NewCompute<'a> {
     pub timeline: TimelineId,
     /// The timeline's name.
     pub branch: Option<String>,
-    /// As of when; where the timeline ends, if the compute is to write it.
+    /// The LSN to start from; the end of the timeline if the compute is to write it.
     pub lsn: Lsn,
     /// Where the timeline begins, if it is a branch.
     pub branch_point: Option<Lsn>,
-    /// Subscriptions of logical replication go on that the branch has from the timeline that it was made of.
+    /// Keep the logical replication subscriptions that the branch inherited from its ancestor enabled.
     pub keep_subscriptions: bool,
     /// Major version of Postgres.
     pub pg_version: u32,
-    /// Page service, as libpq takes it.
+    /// Page service, as a libpq connection string.
     pub page_service: &'a str,
-    /// Token for it.
+    /// Token for the page service.
     pub token: Option<String>,
-    /// It is to write nothing.
+    /// The compute writes nothing to the branch.
     pub read_only: bool,
-    /// All relations are copied to the local disk before it starts.
+    /// Copy all relations to the local disk before it starts.
     pub copy: bool,
-    /// Port of Postgres; a free one if not given.
+    /// Port for Postgres; by default a free one.
     pub port: Option<u16>,
-    /// The user of the system that runs Postgres, if the caller is root.
+    /// The system user that runs Postgres, if the caller is root.
     pub user: &'a str,
-    /// The user of Postgres that may replicate.
+    /// The Postgres user that may replicate.
     pub superuser: &'a str,
-    /// Programs of Postgres; looked for if not given.
+    /// Directory with the Postgres programs; searched for by default.
     pub pg_bin: Option<&'a Path>,
 }
 
-/// Makes a compute. If it fails, nothing is left.
+/// Creates a compute. On failure nothing is left behind.
 pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig> {
     let layout = computes.layout(new.name)?;
     let (bin_dir, owner) = (install::find(new.pg_version, new.pg_bin)?, Owner::choose(new.user)?);
@@ -94,10 +94,10 @@ pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig
     filled.map(|()| config)
 }
 
-/// Who may enter it may be anybody in this Postgres: the socket is in it.
+/// The socket is in this directory: whoever may enter it can act as any role in this Postgres.
 fn make_root(layout: &Layout) -> Result<()> {
     let root = layout.root();
-    // Whoever runs Postgres has to walk through it.
+    // The user that runs Postgres must be able to traverse the parent.
     let parent = root.parent().map_or(Ok(()), |dir| DirBuilder::new().recursive(true).mode(0o711).create(dir));
     parent.map_err(io_error(root))?;
     match private::make_dir(root) {
@@ -139,7 +139,7 @@ fn fill(layout: &Layout, config: &mut ComputeConfig, new: &NewCompute<'_>) -> Re
     Ok(())
 }
 
-/// The port that is wanted, or one that neither is in use nor belongs to another compute of the directory.
+/// The requested port, or one that is neither in use nor assigned to another compute of the directory.
 fn choose_port(computes: &Computes, wanted: Option<u16>) -> Result<u16> {
     if let Some(port) = wanted {
         return Ok(port);

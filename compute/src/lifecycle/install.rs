@@ -1,11 +1,11 @@
-//! Where the programs of Postgres are, by major version.
+//! Finds the Postgres programs by major version.
 
 use std::path::{Path, PathBuf};
 
 use super::{LifecycleError, Result};
 
-/// The directory with the programs of version `major`: `given`, where packages put them, or one of `PATH`. A server of
-/// that version must be there.
+/// The directory with the programs of version `major`: `given`, the usual package location, or one of `PATH`. It must
+/// contain a server of that version.
 pub fn find(major: u32, given: Option<&Path>) -> Result<PathBuf> {
     let candidates = match given {
         Some(dir) => vec![dir.to_owned()],
@@ -49,7 +49,7 @@ fn version_of(dir: &Path) -> Option<u32> {
     parse(&String::from_utf8_lossy(&said.stdout))
 }
 
-/// From `postgres (PostgreSQL) 15.20 (Debian ...)`.
+/// Parses a string such as `postgres (PostgreSQL) 15.20 (Debian ...)`.
 fn parse(text: &str) -> Option<u32> {
     let number = text.split_once("(PostgreSQL) ")?.1;
     number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! The file system of a compute: a process of its own, which outlives the command that started it.
+//! The file system of a compute: a separate process, which outlives the command that started it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::layout::Layout;
 use crate::supervisor::health::Health;
 use crate::supervisor::launch;
 
-/// The program.
+/// Name of the program.
 const PROGRAM: &str = "compute-fs";
-/// Makes the data directory usable, if it is not already: after a crash of Postgres it still is. Whether it was not.
+/// Mounts the data directory unless it is mounted: after a crash of Postgres it still is. Returns whether it had to.
 pub(super) fn mount(layout: &Layout) -> Result<bool> {
     if let Ok(Some(pid)) = launch::supervisor(layout) {
         if let Health::Trouble(what) = Health::of(layout) {
@@ -38,27 +38,27 @@ pub(super) fn mount(layout: &Layout) -> Result<bool> {
     Ok(true)
 }
 
-/// Ends it, if it runs: in order, or if it has not within `limit`, by force. To be called when Postgres has ended, so
-/// that all is synced.
+/// Stops the file system if it runs: cleanly, or by force if that takes longer than `limit`. Call it only after
+/// Postgres has ended, when everything is synced.
 pub(super) fn unmount(layout: &Layout, limit: Duration) -> Result<()> {
     let failed = |error| LifecycleError::Server(format!("{PROGRAM}: {error}"));
     if let Err(error) = launch::stop(layout, limit) {
         tracing::warn!("{PROGRAM}: {error}: it is ended by force");
         return force(layout);
     }
-    // Its supervisor may have been killed, and left what it owned.
+    // Its supervisor may have been killed and left its mount and daemon behind.
     match (Health::of(layout), launch::is_visible(layout)) {
         (Health::Down, Ok(false)) => Ok(()),
         _ => launch::clear(layout).map_err(failed),
     }
 }
 
-/// Ends it and all that works on it, whatever state they are in.
+/// Kills the file system and all processes that use it, whatever state they are in.
 pub(super) fn force(layout: &Layout) -> Result<()> {
     launch::force(layout).map_err(|error| LifecycleError::Server(format!("{PROGRAM}: {error}")))
 }
 
-/// What is wrong with it, to be said with something that has not worked; nothing if it is well.
+/// What is wrong with the file system, to append to an error message; empty if it is healthy.
 pub(super) fn trouble(layout: &Layout) -> String {
     match Health::of(layout) {
         Health::Trouble(what) => format!(": {what}"),
@@ -66,7 +66,7 @@ pub(super) fn trouble(layout: &Layout) -> String {
     }
 }
 
-/// Beside this program, or where programs are looked for.
+/// The program next to this one, or by name through `PATH`.
 fn program() -> PathBuf {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
     own.filter(|own| own.is_file()).unwrap_or_else(|| PROGRAM.into())

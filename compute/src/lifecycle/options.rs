@@ -1,56 +1,56 @@
-//! What a compute was told to do at its starts. It holds until the compute is told otherwise.
+//! Options that a compute was given at its starts. They persist until they are changed.
 
 use serde::{Deserialize, Serialize};
 
 use super::Result;
 use super::wishes::{self, refused};
 
-/// What a compute does at its starts.
+/// Options of a compute that apply to each start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
     /// Addresses to listen on besides the socket; empty for none.
     pub listen: String,
-    /// Users of the system who are let in by the socket besides the owner and root: `user`, or `user=role`.
+    /// System users admitted over the socket besides the owner and root: `user`, or `user=role`.
     pub listen_users: Vec<String>,
-    /// Commits wait until the page server has what they wrote.
+    /// Commits wait until the pageserver has their WAL.
     pub wait_for_pageserver: bool,
-    /// Settings of Postgres: `name=value`.
+    /// Postgres settings: `name=value`.
     pub settings: Vec<String>,
-    /// How the page server reaches the compute; by its socket if not given.
+    /// How the pageserver reaches the compute; by default over its socket.
     pub connstr: Option<String>,
 }
 
-/// What is to be otherwise from now on.
+/// Changes that apply from now on.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// See [`Options::listen`].
     pub listen: Option<String>,
-    /// All of [`Options::listen_users`].
+    /// Replaces all of [`Options::listen_users`].
     pub listen_users: Option<Vec<String>>,
     /// See [`Options::wait_for_pageserver`].
     pub wait_for_pageserver: Option<bool>,
-    /// These of [`Options::settings`]; the others stay.
+    /// Replaces these of [`Options::settings`]; the others stay.
     pub settings: Vec<String>,
-    /// Names of [`Options::settings`] that are as Postgres has them again.
+    /// Names of [`Options::settings`] to reset to Postgres's default.
     pub unset: Vec<String>,
     /// See [`Options::connstr`]; empty for none.
     pub connstr: Option<String>,
-    /// Another page server.
+    /// Switch to another pageserver.
     pub page_server: Option<PageServerAt>,
 }
 
-/// Where a page server is.
+/// Address of a pageserver.
 #[derive(Clone, Debug)]
 pub struct PageServerAt {
-    /// Its page service, as libpq takes it.
+    /// Its page service, as a libpq connection string.
     pub page_service: String,
-    /// Token for it; that of before if not given.
+    /// Token for it; by default the previous one.
     pub token: Option<String>,
 }
 
 impl Options {
-    /// Takes the changes in. If one makes no sense, nothing changes.
+    /// Applies the changes. If one is invalid, nothing changes.
     pub fn change(&mut self, changes: Changes) -> Result<()> {
         let mut new = self.clone();
         if let Some(listen) = changes.listen {

@@ -1,4 +1,4 @@
-//! Who runs Postgres: it refuses to run as root, so then another user does.
+//! The user that runs Postgres: Postgres refuses to run as root, so root must choose another user.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LifecycleError, Result};
 
-/// A user of the system.
+/// A system user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its name.
@@ -20,7 +20,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Who is to run Postgres: `None` for the caller. `wanted` only means something for root.
+    /// Chooses the user to run Postgres: `None` for the caller. `wanted` matters only for root.
     pub(super) fn choose(wanted: &str) -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -30,7 +30,7 @@ impl Owner {
             Some(owner) if owner.uid == 0 => {
                 Err(LifecycleError::Refused("Postgres refuses to run as root: give another user".to_owned()))
             }
-            // Nobody can become whom this user namespace does not have.
+            // A process cannot switch to a user that its user namespace does not map.
             Some(owner) if !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has(&map, owner.uid)) => {
                 Err(LifecycleError::Refused(format!(
                     "this user namespace has no {wanted}, and Postgres refuses to run as root, as whom you are here: \
@@ -54,7 +54,7 @@ impl Owner {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))
     }
 
-    /// Makes it the owner of all that is in a directory, and of that.
+    /// Makes it the owner of a directory and everything in it.
     pub(super) fn give_all(&self, dir: &Path) -> io::Result<()> {
         self.give(dir)?;
         for entry in std::fs::read_dir(dir)? {
@@ -65,7 +65,7 @@ impl Owner {
     }
 }
 
-/// A command of `owner`, or of the caller. It does not get the tokens that the caller was given.
+/// A command that runs as `owner`, or as the caller. It does not inherit the caller's tokens.
 pub(super) fn command(owner: Option<&Owner>, program: &Path) -> Command {
     let mut command = crate::supervisor::program::command(program, owner.is_some());
     if let Some(owner) = owner {
@@ -74,7 +74,7 @@ pub(super) fn command(owner: Option<&Owner>, program: &Path) -> Command {
     command
 }
 
-/// Whether a map of a user namespace (first id here, first id outside, how many) has `uid`.
+/// Whether a user namespace map (lines of first id inside, first id outside, count) covers `uid`.
 fn has(map: &str, uid: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(0));

@@ -1,26 +1,25 @@
-//! A compute that only reads stays so: were its server promoted, what it then wrote would go nowhere.
+//! Keeps a read-only compute read-only: if its server were promoted, its writes would be lost.
 
 use super::config::ComputeConfig;
 use super::{LifecycleError, Result, io_error};
 use crate::layout::Layout;
 
-/// What Postgres takes for a wish to be promoted.
+/// File whose presence makes Postgres promote.
 const SIGNAL: &str = "promote";
 
-/// Where the link leads that stands in its place: nothing can be written there, and nothing is found.
+/// Target of the link that takes its place: nothing can be created there, and nothing is found.
 const NOWHERE: &str = "this-compute-only-reads/promote";
 
 /// What to do about a reader that was promoted.
 pub(super) const PROMOTED: &str = "it was promoted, and what it writes goes nowhere: destroy it. To write, start a \
                                    compute on a branch of that moment (--branch NAME --at LSN)";
 
-/// Whether the server of a compute that only reads has become one that writes: it has removed the file that makes it a
-/// standby.
+/// Whether the server of a read-only compute has been promoted: promotion removes the file that makes it a standby.
 pub(super) fn is_promoted(compute: &ComputeConfig, layout: &Layout) -> bool {
     compute.read_only && !layout.upper().join("standby.signal").exists()
 }
 
-/// A reader that was promoted is not started again.
+/// Refuses to start a reader that was promoted.
 pub(super) fn check(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
     match is_promoted(compute, layout) {
         true => Err(LifecycleError::Refused(format!("{}: {PROMOTED}", compute.name))),
@@ -28,8 +27,8 @@ pub(super) fn check(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
     }
 }
 
-/// Has promotion fail, whoever asks for it: the file cannot be made that asks the server. A server removes what is
-/// there when it starts, so this is done each time, when it runs.
+/// Makes promotion fail, whoever asks for it: the file that requests it cannot be created. A starting server removes
+/// whatever has that name, so this must be done after each start.
 pub(super) fn guard(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
     if !compute.read_only {
         return Ok(());

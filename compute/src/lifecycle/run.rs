@@ -1,4 +1,4 @@
-//! Stopping and removal of a compute.
+//! Stops and destroys a compute.
 
 use std::time::{Duration, Instant};
 
@@ -13,43 +13,43 @@ use crate::layout::Layout;
 use crate::supervisor::health::Health;
 use crate::supervisor::launch;
 
-/// Between two looks at how far the branch is.
+/// Polling interval for the end of the branch.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// For a server that runs to answer a question.
+/// How long a running server may take to answer a query.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// For a server to end that is told to at once, if its files can be reached, and if not. Then it is killed.
+/// How long a server may take for an immediate shutdown, with its files accessible and without. Then it is killed.
 const QUIT: Duration = Duration::from_secs(3);
 const QUIT_IN_TROUBLE: Duration = Duration::from_millis(500);
 
-/// For the file system of a compute that does not run to end.
+/// How long the file system of a stopped compute may take to end.
 const UNMOUNT: Duration = Duration::from_secs(60);
 
-/// Bytes of the longest header of a WAL page: by so many the end of WAL may be ahead of the end of the last record.
+/// Size of the longest WAL page header: the end of WAL may be this far beyond the end of the last record.
 const PAGE_HEADER: u64 = 40;
 
-/// A compute that was stopped.
+/// Outcome of stopping a compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// All that it wrote is in its branch, which ends at this LSN and may be written by another compute now.
+    /// Its branch has everything that it wrote, ends at this LSN, and may now get another writer.
     Released(Lsn),
-    /// It only read.
+    /// It was read-only.
     ReadOnly,
-    /// It stays the one that writes its branch: for this reason it is not known to have all.
+    /// It stays the writer of its branch: for this reason the branch is not known to have everything.
     Kept(String),
-    /// It did not stop in order, and was ended; here is why. What was committed is in its WAL, here: its next start
-    /// recovers it.
+    /// It did not shut down cleanly and was killed, for this reason. What was committed is in its local WAL: its next
+    /// start recovers it.
     Killed(String),
 }
 
-/// Stops a compute in order, and waits until its branch has all that it wrote; then the branch is free. One that does
-/// not stop, whatever hangs, is ended before `timeout` has passed.
+/// Shuts a compute down and waits until its branch has everything that it wrote; then the branch is free. A compute
+/// that does not stop, whatever hangs, is killed before `timeout` has passed.
 pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Result<Stopped> {
     let mut compute = ComputeConfig::load(layout)?;
     match State::of(&compute, layout) {
         State::Running(_) => {}
-        // It took longer than the last who stopped it has waited.
+        // It took longer than a previous stop waited for.
         State::Stopped if Health::of(layout) != Health::Down => {}
         State::Stopped => return Err(LifecycleError::Refused(format!("{} does not run", compute.name))),
         State::Crashed => {
@@ -80,10 +80,11 @@ pub fn stop(layout: &Layout, timeout: Duration, control: &impl Control) -> Resul
     }
 }
 
-/// A server that stops waits only for those who follow it just then: the page server may be about to come back, also
-/// after a crash in which it had got everything. If it does not, there is a limit.
+/// Waits, up to a limit, until the pageserver follows and has the WAL flushed so far. A server that shuts down waits
+/// only for the followers connected at that moment, and the pageserver may be about to reconnect, even after a crash
+/// in which it had received everything.
 fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Duration, control: &impl Control) {
-    // Clients may go on writing.
+    // Clients may continue to write.
     let mut flushed = None;
     while let Ok(wal) = server::wal(compute, layout, limit.min(ANSWER)) {
         let wanted = *flushed.get_or_insert(wal.flushed);
@@ -95,7 +96,7 @@ fn catch_up(compute: &ComputeConfig, layout: &Layout, begun: Instant, limit: Dur
     }
 }
 
-/// Waits until the branch has the record that a server writes last, and releases the compute.
+/// Waits until the branch has the last record that the server wrote, and releases the compute.
 fn drain(
     compute: &ComputeConfig,
     layout: &Layout,
@@ -125,13 +126,14 @@ fn last_checkpoint(layout: &Layout) -> Result<Lsn> {
     Ok(control.fields.checkpoint)
 }
 
-/// Ends a server that does not stop in order, and all that it waits for.
+/// Kills a server that does not shut down cleanly, and everything that it waits for.
 fn end_at_once(compute: &ComputeConfig, layout: &Layout) -> Result<()> {
     quit(compute, layout);
     mounted::force(layout)
 }
 
-/// A server that ends by itself removes its shared memory, which nobody else does. If it does not, there is a limit.
+/// Requests an immediate shutdown first: only a server that ends by itself removes its shared memory. There is a
+/// limit.
 fn quit(compute: &ComputeConfig, layout: &Layout) {
     let is_well = mounted::trouble(layout).is_empty();
     let limit = if is_well { QUIT } else { QUIT_IN_TROUBLE };
@@ -140,7 +142,7 @@ fn quit(compute: &ComputeConfig, layout: &Layout) {
     }
 }
 
-/// Removes a compute that does not run; with `force` one that does, too, and what its branch has not got is lost.
+/// Removes a stopped compute; with `force` a running one too, losing what its branch does not have.
 pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<()> {
     let compute = ComputeConfig::load(layout)?;
     match State::of(&compute, layout) {
@@ -151,7 +153,8 @@ pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<(
         State::Stopped | State::Crashed => {}
     }
     if force {
-        // Before anybody else is asked who may not answer. All of it works on files that are to be removed.
+        // Before asking the pageserver, which may not answer. Everything this kills works on files that are to be
+        // removed.
         mounted::force(layout)?;
     }
     if !compute.read_only && compute.released_lsn.is_none() {

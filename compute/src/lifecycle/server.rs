@@ -1,4 +1,4 @@
-//! The process of Postgres.
+//! The Postgres server process.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,30 +18,30 @@ use crate::layout::Layout;
 use crate::private::{self, Trust};
 use crate::supervisor::process::{Process, number, works_in};
 
-/// Between two looks at a server that starts or stops.
+/// Polling interval while a server starts or stops.
 const LOOK: Duration = Duration::from_millis(10);
-/// Longest path of a directory for sockets: with their names it must stay below 108 bytes.
+/// Longest path of a socket directory: with the socket's name it must stay below 108 bytes.
 const SOCKETS_MAX: usize = 85;
-/// Lines of the log that are told when a server does not start; besides those that say why.
+/// Number of last log lines shown when a server does not start, besides those that give the reason.
 const LAST_LINES: usize = 5;
-/// Lines of the log in which the reason is looked for.
+/// Number of log lines searched for the reason.
 const REASON_LINES: usize = 100;
-/// A line of the log between one start and the next.
+/// Log line that separates one start from the next.
 const BEGIN: &str = "==== start of this compute";
 
-/// What a compute's server is doing.
+/// State of a compute's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It runs, as this process.
     Running(u32),
-    /// It was stopped in order, or never started.
+    /// It was shut down cleanly, or never started.
     Stopped,
-    /// It is gone, and has not said good bye: its next start recovers it.
+    /// It is gone without a clean shutdown: its next start recovers.
     Crashed,
 }
 
 impl State {
-    /// That of a compute.
+    /// The state of a compute's server.
     pub fn of(compute: &ComputeConfig, layout: &Layout) -> Self {
         let Ok(text) = std::fs::read_to_string(layout.upper().join("postmaster.pid")) else { return Self::Stopped };
         match number(&text).and_then(|pid| find(compute, layout, pid)) {
@@ -51,13 +51,13 @@ impl State {
     }
 }
 
-/// The server with number `pid`, if that is the compute's.
+/// The process `pid`, if it is the compute's server.
 fn find(compute: &ComputeConfig, layout: &Layout, pid: Pid) -> Option<Process> {
     let trust = Trust::of(layout.root()).ok()?;
     Process::find_server(pid, &compute.data_dir(layout), trust).ok().flatten()
 }
 
-/// Where the server's socket is.
+/// The directory of the server's socket.
 pub(super) fn sockets(compute: &ComputeConfig, layout: &Layout) -> PathBuf {
     let root = layout.root();
     if root.as_os_str().len() <= SOCKETS_MAX {
@@ -66,7 +66,7 @@ pub(super) fn sockets(compute: &ComputeConfig, layout: &Layout) -> PathBuf {
     std::env::temp_dir().join(format!("compute-{}", compute.id.get(..12).unwrap_or(&compute.id)))
 }
 
-/// How to reach the server on this machine.
+/// Connection string for this machine.
 pub fn connstr(compute: &ComputeConfig, layout: &Layout) -> String {
     let sockets = sockets(compute, layout).display().to_string().replace('\\', "\\\\").replace('\'', "\\'");
     format!("host='{sockets}' port={} user={}", compute.port, compute.superuser)
@@ -77,7 +77,7 @@ fn log_path(layout: &Layout) -> PathBuf {
     layout.root().join("postgres.log")
 }
 
-/// What the server has logged.
+/// The content of the server's log.
 pub fn log(layout: &Layout) -> Result<String> {
     let path = log_path(layout);
     let read = Trust::of(layout.root()).and_then(|trust| trust.read(&path));
@@ -98,7 +98,7 @@ pub(super) fn launch(compute: &ComputeConfig, layout: &Layout, settings: &[Strin
     command.stdin(Stdio::null()).spawn().map_err(io_error(&compute.bin_dir.join("postgres")))
 }
 
-/// Postgres on the data directory, in a mode if one is given; what it says goes to the log.
+/// Postgres on the data directory, in the given mode if any; its output goes to the log.
 pub(super) fn postgres(
     compute: &ComputeConfig,
     layout: &Layout,
@@ -118,7 +118,7 @@ pub(super) fn postgres(
     Ok(command)
 }
 
-/// Makes the directory of the socket, if that is not the compute's own. Where it is, anybody may have made one.
+/// Creates the socket directory if it is not the compute's own. It is in a place where anybody may have created one.
 fn make_sockets(compute: &ComputeConfig, layout: &Layout, dir: &Path) -> std::io::Result<()> {
     if dir == layout.root() {
         return Ok(());
@@ -136,8 +136,8 @@ fn make_sockets(compute: &ComputeConfig, layout: &Layout, dir: &Path) -> std::io
     private::close(dir, trust, !compute.options.listen_users.is_empty())
 }
 
-/// After a crash: waits until the last of its processes is gone, and removes its locks. Postgres would do so itself,
-/// but takes a process for alive that is dead and that nobody has waited for, as happens in containers.
+/// After a crash: waits until the last of the server's processes is gone, and removes its locks. Postgres would do
+/// this itself, but takes a zombie that nobody reaps for alive, as happens in containers.
 pub(super) fn forget_crashed(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> Result<()> {
     if State::of(compute, layout) != State::Crashed {
         return Ok(());
@@ -195,15 +195,15 @@ pub(super) async fn ready(
     }
 }
 
-/// What of its WAL a server has on disk.
+/// The WAL that a server has on disk.
 pub(super) struct Wal {
     /// Where it ends.
     pub(super) flushed: Lsn,
-    /// Whether the page server follows just now.
+    /// Whether the pageserver is following right now.
     pub(super) is_followed: bool,
 }
 
-/// The server's WAL, or why that is not known: it may not answer within `limit`.
+/// The state of the server's WAL, or an error; the server may fail to answer within `limit`.
 pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> std::result::Result<Wal, String> {
     let asked = async {
         let mut client = connect(compute, layout).await?;
@@ -216,13 +216,13 @@ pub(super) fn wal(compute: &ComputeConfig, layout: &Layout, limit: Duration) -> 
     runtime.block_on(async { env::clock::timeout(limit, asked).await.unwrap_or_else(|_| late()) })
 }
 
-/// A connection; if there is none, why.
+/// Connects; the error says why that failed.
 pub(super) async fn connect(compute: &ComputeConfig, layout: &Layout) -> std::result::Result<Client, String> {
     let config = config_of(compute, layout).map_err(|error| error.to_string())?;
     Client::connect(&config, &[]).await.map_err(|error| error.to_string())
 }
 
-/// The same, on a connection.
+/// As [`wal`], on an existing connection.
 pub(super) async fn wal_of(compute: &ComputeConfig, client: &mut Client) -> std::result::Result<Wal, String> {
     let sql = format!(
         "SELECT pg_current_wal_flush_lsn(), EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{}' AND \
@@ -244,7 +244,7 @@ fn config_of(compute: &ComputeConfig, layout: &Layout) -> Result<Config> {
     text.parse().map_err(|error| LifecycleError::Refused(format!("superuser {:?}: {error}", compute.superuser)))
 }
 
-/// The server is up, and says no.
+/// Whether the server is up and refused, so that retrying is useless.
 fn is_final(error: &ClientError) -> bool {
     use pq_proto::sqlstate::SqlState;
     match error {
@@ -254,7 +254,7 @@ fn is_final(error: &ClientError) -> bool {
     }
 }
 
-/// What to do about an error, if that is known.
+/// How to fix an error, if known.
 fn hint(compute: &ComputeConfig, error: &ClientError) -> String {
     use pq_proto::sqlstate::SqlState;
     if error.sqlstate() != Some(SqlState::INVALID_AUTHORIZATION) {
@@ -271,14 +271,14 @@ fn passed(since: Instant) -> Duration {
     env::clock::now().saturating_duration_since(since)
 }
 
-/// With what the server's log says of it.
+/// An error message that includes the end of the server's log.
 pub(super) fn failed(layout: &Layout, what: &str) -> LifecycleError {
     let (path, text) = (log_path(layout), log(layout).unwrap_or_default());
     let told = telling(&text).join("\n  ");
     LifecycleError::Server(format!("{what}. The end of {}:\n  {told}", path.display()))
 }
 
-/// The last lines of a log, and before them those that say why a server has ended: what it says at its end may be more.
+/// The last lines of a log, preceded by those that say why the server ended: more may follow them at shutdown.
 fn telling(log: &str) -> Vec<&str> {
     let this_start = log.rsplit_once(BEGIN).map_or(log, |(_, rest)| rest);
     let lines: Vec<&str> = this_start.lines().filter(|line| !line.is_empty()).collect();
@@ -288,7 +288,7 @@ fn telling(log: &str) -> Vec<&str> {
     before.iter().filter(is_reason).chain(last).copied().collect()
 }
 
-/// Ends the server by a signal, and waits until it is gone.
+/// Sends a signal to the server and waits until it is gone.
 pub(super) fn end(compute: &ComputeConfig, layout: &Layout, signal: Signal, limit: Duration) -> Result<()> {
     let started = env::clock::now();
     let State::Running(pid) = State::of(compute, layout) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Telling a compute something else, whether it runs or not.
+//! Changes the options of a compute, whether it runs or not.
 
 use super::config::ComputeConfig;
 use super::options::Changes;
@@ -6,14 +6,15 @@ use super::server::State;
 use super::{Control, LifecycleError, Result, start};
 use crate::layout::Layout;
 
-/// What became of changes.
+/// Outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// It runs, and some of them take effect at its next start only.
+    /// It runs, and some changes take effect only at its next start.
     pub needs_restart: bool,
 }
 
-/// Makes changes that hold from now on. Another page server, and how that reaches the compute, are effective at once.
+/// Makes persistent changes. A new pageserver address, and how the pageserver reaches the compute, take effect at
+/// once.
 pub fn set(layout: &Layout, changes: Changes, control: &impl Control) -> Result<Changed> {
     let before = ComputeConfig::load(layout)?;
     let mut compute = before.clone();

@@ -1,4 +1,4 @@
-//! Settings of Postgres that a compute needs, and those that somebody wants, as arguments of the server: the files of
+//! Postgres settings that a compute needs, and those that the user requests, as arguments of the server: the files of
 //! the data directory stay as the branch has them.
 
 use std::path::Path;
@@ -7,10 +7,10 @@ use super::Result;
 use super::config::ComputeConfig;
 use super::wishes;
 
-/// The version from which on no file of any name promotes a server.
+/// The first version in which no trigger file promotes a server.
 const NO_TRIGGER_FILE: u32 = 16;
 
-/// All of them, as `name=value`. The last one of a name counts.
+/// All settings, as `name=value`. The last one of a name wins.
 pub(super) fn all(compute: &ComputeConfig, upper: &Path, sockets: &Path) -> Result<Vec<String>> {
     let options = &compute.options;
     let mut all = vec![
@@ -21,7 +21,7 @@ pub(super) fn all(compute: &ComputeConfig, upper: &Path, sockets: &Path) -> Resu
         "recovery_init_sync_method=fsync".to_owned(),
     ];
     if compute.read_only && compute.pg_version < NO_TRIGGER_FILE {
-        // Another way to be promoted.
+        // Disables the other way to promote.
         all.push("promote_trigger_file=".to_owned());
     }
     if has_tablespaces(upper) {

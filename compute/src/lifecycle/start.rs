@@ -1,4 +1,4 @@
-//! Starting of a compute.
+//! Starts a compute.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use crate::supervisor::launch;
 /// How a compute is started.
 #[derive(Clone, Debug)]
 pub struct StartOptions {
-    /// What is to be otherwise than at its last start, from now on.
+    /// Changes since its last start, which persist.
     pub changes: Changes,
-    /// Take the place of a compute whose host is lost.
+    /// Take over from a compute whose host is lost.
     pub replace: bool,
-    /// For Postgres to answer.
+    /// How long Postgres may take to answer.
     pub timeout: Duration,
 }
 
-/// A compute that answers.
+/// A compute that answers queries.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// How to reach it on this machine.
+    /// Connection string for this machine.
     pub connstr: String,
-    /// From the start of the process until the first answer, in milliseconds.
+    /// Time from the start of the process to the first answer, in milliseconds.
     pub ready_ms: u64,
-    /// Subscriptions of logical replication that were disabled, as `database.subscription`.
+    /// Logical replication subscriptions that were disabled, as `database.subscription`.
     pub disabled_subscriptions: Vec<String>,
-    /// Whether a page server takes its WAL, if it writes any.
+    /// Whether a pageserver receives its WAL, if it writes any.
     pub is_followed: bool,
 }
 
-/// For the page server to come for WAL: it was just told where.
+/// How long the pageserver may take to connect for WAL after it was told where.
 const FOLLOWED: Duration = Duration::from_secs(10);
-/// Between two looks whether it has.
+/// Polling interval for that.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Starts a compute, and waits until it answers.
+/// Starts a compute and waits until it answers.
 pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) -> Result<Started> {
     let before = ComputeConfig::load(layout)?;
     if let State::Running(pid) = State::of(&before, layout) {
@@ -66,14 +66,14 @@ pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) ->
         mounted::unmount(layout, options.timeout)?;
     }
     let started = started?;
-    // What it cannot start with is not kept.
+    // Options with which it cannot start are not kept.
     if compute != before {
         compute.store(layout)?;
     }
     Ok(started)
 }
 
-/// Makes it the one that writes its branch.
+/// Registers it as the writer of its branch.
 fn register(
     compute: &mut ComputeConfig,
     layout: &Layout,
@@ -89,12 +89,12 @@ fn register(
     Ok(())
 }
 
-/// How the page server reaches it.
+/// How the pageserver reaches it.
 pub(super) fn reached_by(compute: &ComputeConfig, layout: &Layout) -> String {
     compute.options.connstr.clone().unwrap_or_else(|| server::connstr(compute, layout))
 }
 
-/// Runs the server, on files that are there.
+/// Runs the server on files that are in place.
 fn run(
     compute: &mut ComputeConfig,
     layout: &Layout,
@@ -123,8 +123,8 @@ fn run(
     Ok(Started { connstr: server::connstr(compute, layout), ready_ms, disabled_subscriptions, is_followed })
 }
 
-/// Waits until the page server takes its WAL; whether it does. It has tried in vain while Postgres started, and would
-/// try again after a pause that grows: said anew where the compute is, it comes at once.
+/// Waits until the pageserver receives its WAL; returns whether it does. The pageserver has tried in vain while
+/// Postgres started, and would retry after a growing pause; registering the address again makes it connect at once.
 fn await_follower(compute: &ComputeConfig, layout: &Layout, limit: Duration, control: &impl Control) -> bool {
     if let Err(error) = control.register(compute, compute.boot_lsn, &reached_by(compute, layout), false) {
         tracing::warn!("{}: {error}", compute.name);
@@ -142,7 +142,7 @@ fn await_follower(compute: &ComputeConfig, layout: &Layout, limit: Duration, con
     runtime.block_on(async { matches!(env::clock::timeout(limit, asked).await, Ok(Ok(()))) })
 }
 
-/// Whatever the page server is doing: from now on all WAL is kept that it has not taken.
+/// From now on WAL that the pageserver has not received is kept, whatever the pageserver is doing.
 async fn keep_wal(compute: &ComputeConfig, layout: &Layout, client: &mut Client, limit: Duration) -> Result<()> {
     let slot = compute.slot();
     let sql = format!(
@@ -152,7 +152,7 @@ async fn keep_wal(compute: &ComputeConfig, layout: &Layout, client: &mut Client,
     let made = env::clock::timeout(limit, client.simple_query(&sql)).await;
     let late = |_| LifecycleError::Server(format!("{} does not answer{}", compute.name, mounted::trouble(layout)));
     match made.map_err(late)? {
-        // The page server may have been faster.
+        // The pageserver may have created it first.
         Err(error) if error.sqlstate() != Some(SqlState::DUPLICATE_OBJECT) => {
             Err(LifecycleError::Server(format!("cannot make the replication slot {slot}: {error}")))
         }

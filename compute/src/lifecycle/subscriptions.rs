@@ -1,14 +1,13 @@
-//! Subscriptions of logical replication that a branch has from the timeline that it was made of.
+//! Logical replication subscriptions that a branch inherits from its ancestor.
 //!
-//! They would go on where that one's server is: take the rows that are meant for it from the same slot at the
-//! publisher. So before a branch is written for the first time they are disabled, and the slot's name is taken from
-//! them: whoever enables or drops one here must not touch that slot either. This is done by a server of a single user,
-//! which runs nothing in the background, in one transaction for all databases. It leaves a mark in the same
-//! transaction, so that whoever writes the branch later, and begins where it ends, finds it with what was done: what a
-//! user has enabled on the branch stays as it is.
+//! They would resume where the ancestor's server is: consume its rows from the same slot at the publisher. So before
+//! a branch is written for the first time they are disabled and their slot names are removed: enabling or dropping
+//! one here must not touch that slot either. A single-user server does this, since it runs no background processes,
+//! in one transaction for all databases. The same transaction leaves a mark, so that any later writer, which begins
+//! where the branch ends, sees both the mark and the change: what a user has enabled on the branch stays as it is.
 //!
-//! The mark is a replication origin named after the timeline: a row that WAL brings to the branch, that no dump has,
-//! and that nothing else looks at.
+//! The mark is a replication origin named after the timeline: a row that WAL brings to the branch, that dumps do not
+//! contain, and that nothing else looks at.
 
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
@@ -27,11 +26,11 @@ use crate::supervisor::launch;
 /// `pg_subscription`, unless it was rewritten since `initdb`.
 const CATALOG: RelTag = RelTag { spcnode: GLOBAL_TABLESPACE, dbnode: 0, relnode: 6100, forknum: 0 };
 
-/// Between two looks at a server of a single user.
+/// Polling interval for a single-user server.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a new compute that writes has to do. `point`: where the branch begins; a timeline that is no branch was
-/// somebody else's before in any case.
+/// What a new compute that writes must do. `point` is where the branch begins; a timeline that is not a branch always
+/// had another owner before.
 pub(super) async fn of_new(
     compute: &ComputeConfig,
     manifest: &Manifest,
@@ -40,7 +39,7 @@ pub(super) async fn of_new(
 ) -> Subscriptions {
     let is_empty = manifest.relations.iter().any(|entry| entry.rel == CATALOG && entry.blocks == 0);
     let has_none = match point {
-        // Those that it has may be its own: then the branch had none at its beginning.
+        // If the branch had none at its beginning, those that it has now are its own.
         Some(point) => is_empty || blocks_at(compute, point).await == Some(0),
         None => false,
     };
@@ -51,7 +50,7 @@ pub(super) async fn of_new(
     }
 }
 
-/// Blocks of the catalog at an LSN; `None` if that cannot be known.
+/// Number of blocks of the catalog at an LSN; `None` if unknown.
 async fn blocks_at(compute: &ComputeConfig, lsn: Lsn) -> Option<u32> {
     let server = compute.page_server().ok()?;
     let mut stream = server.pagestream(ProtocolVersion::V3, compute.tenant, compute.timeline).await.ok()?;
@@ -63,7 +62,7 @@ async fn blocks_at(compute: &ComputeConfig, lsn: Lsn) -> Option<u32> {
     }
 }
 
-/// Does what is to be done before the server starts. Gives the subscriptions that were enabled and are not any more, as
+/// Does what is pending before the server starts. Returns the subscriptions that it disabled, as
 /// `database.subscription`.
 pub(super) fn settle(
     compute: &ComputeConfig,
@@ -78,7 +77,7 @@ pub(super) fn settle(
     };
     let mut settings = settings.to_vec();
     settings.extend([
-        // The page server has not come for any of it, and there is no slot as yet.
+        // The pageserver has not received any of this WAL, and there is no slot yet.
         "wal_keep_size=1GB".to_owned(),
         "synchronous_standby_names=".to_owned(),
         "exit_on_error=on".to_owned(),
@@ -90,7 +89,7 @@ pub(super) fn settle(
     })
 }
 
-/// A statement a line.
+/// One statement per line.
 fn script(compute: &ComputeConfig, disable: bool) -> String {
     let mark = format!("'pageserver_{}'", compute.timeline);
     let unmarked = format!("NOT EXISTS (SELECT FROM pg_replication_origin WHERE roname = {mark})");
@@ -114,7 +113,7 @@ fn script(compute: &ComputeConfig, disable: bool) -> String {
     lines.iter().map(|line| format!("{line};\n")).collect()
 }
 
-/// Runs a server of a single user; gives what it says.
+/// Runs a single-user server; returns its output.
 fn run(compute: &ComputeConfig, layout: &Layout, settings: &[String], script: &str, limit: Duration) -> Result<String> {
     let program = compute.bin_dir.join("postgres");
     let failed = |what: String| server::failed(layout, &format!("{}: its subscriptions: {what}", compute.name));
@@ -131,7 +130,7 @@ fn run(compute: &ComputeConfig, layout: &Layout, settings: &[String], script: &s
     });
     let said = said.transpose().map_err(io_error(&program))?;
     let Some(status) = wait(&mut process, limit) else {
-        // One that waits for its files ends with them.
+        // A server that waits for its files ends when they do.
         let _ = process.kill();
         launch::reap(process);
         return Err(failed(format!("not done within {limit:?}{}", mounted::trouble(layout))));
@@ -143,7 +142,7 @@ fn run(compute: &ComputeConfig, layout: &Layout, settings: &[String], script: &s
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Waits for its end.
+/// Waits until it exits.
 fn wait(process: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let since = env::clock::now();
     loop {
@@ -157,7 +156,7 @@ fn wait(process: &mut Child, limit: Duration) -> Option<std::process::ExitStatus
     }
 }
 
-/// From what it says of a row: a line for each column, such as ` 1: disabled = "5b5d"  (typeid = 25, ...)`.
+/// Parses the output for a row: one line per column, such as ` 1: disabled = "5b5d"  (typeid = 25, ...)`.
 fn disabled(said: &str) -> Option<Vec<String>> {
     let (_, row) = said.split_once("disabled = \"")?;
     let (digits, _) = row.split_once('"')?;

@@ -1,4 +1,4 @@
-//! What is wrong with a compute that runs, for whoever lists computes.
+//! Detects what is wrong with a running compute, for listings.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use super::server::{self, State};
 use crate::layout::Layout;
 use crate::supervisor::health::Health;
 
-/// For a server to say whether its WAL is taken.
+/// How long a server may take to say whether its WAL is received.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is wrong.
+/// A problem of a compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// With its files, or its server.
+    /// A problem of its files or its server.
     Here(String),
-    /// No page server takes its WAL just now, which is kept here meanwhile.
+    /// No pageserver is receiving its WAL; the WAL is kept here meanwhile.
     NotFollowed,
 }
 
 impl Trouble {
-    /// That of a compute, if there is any. Waits some seconds for a server that does not answer.
+    /// The problem of a compute, if any. Waits up to a few seconds for a server that does not answer.
     pub fn of(compute: &ComputeConfig, layout: &Layout) -> Option<Self> {
         if let Health::Trouble(what) = Health::of(layout) {
             return Some(Self::Here(what));

@@ -1,12 +1,12 @@
-//! What may be wanted of a compute, as somebody has written it: settings of Postgres, and who is let in.
+//! Parses what users request of a compute: Postgres settings, and who is admitted.
 
 use super::{LifecycleError, Result};
 
-/// Without these as they are, the compute could not be found, or by others than were let in.
+/// If these were changed, the compute could not be found, or users could connect who were not admitted.
 const OURS: [&str; 5] =
     ["port", "listen_addresses", "unix_socket_directories", "unix_socket_permissions", "unix_socket_group"];
 
-/// Name and value of a setting that may be wanted.
+/// Name and value of a setting that may be changed.
 pub(super) fn setting(setting: &str) -> Result<(&str, &str)> {
     let parts = setting.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
     let valid =
@@ -20,12 +20,12 @@ pub(super) fn setting(setting: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// Whether a setting is that of the name, whose letters may be of either case.
+/// Whether a setting has this name, ignoring case.
 pub(super) fn is_of(setting: &str, name: &str) -> bool {
     setting.split_once('=').is_some_and(|(own, _)| own.trim().eq_ignore_ascii_case(name))
 }
 
-/// The user of the system, and the role that it may take: that of its own name if none is given.
+/// The system user, and the role that it may take: by default that of its own name.
 pub(super) fn user(user: &str) -> Result<(&str, &str)> {
     let (name, role) = user.split_once('=').unwrap_or((user, user));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-$".contains(&byte);
@@ -37,7 +37,7 @@ pub(super) fn user(user: &str) -> Result<(&str, &str)> {
     Err(refused(format!("{user:?} is nobody to let in: expected USER, or USER=ROLE")))
 }
 
-/// What is refused, in words.
+/// A refusal with this message.
 pub(super) fn refused(text: String) -> LifecycleError {
     LifecycleError::Refused(text)
 }

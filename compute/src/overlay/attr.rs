@@ -1,4 +1,4 @@
-//! Attributes of files as Postgres sees them.
+//! File attributes as Postgres sees them.
 
 use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,7 +11,7 @@ pub(crate) type Time = (i64, u32);
 
 const REGULAR: u32 = 0o100_000;
 
-/// Postgres makes relation files so.
+/// The mode with which Postgres creates relation files.
 const PRIVATE: u32 = 0o600;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct Attr {
     pub(crate) rdev: u32,
 }
 
-/// What files of the manifest have in common.
+/// Attributes shared by all files of the manifest.
 pub(crate) struct Owner {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -74,7 +74,7 @@ impl Attr {
     }
 }
 
-/// How a file is made that stands for one of the manifest.
+/// Options for creating a file that stands for one of the manifest.
 pub(crate) fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(PRIVATE);

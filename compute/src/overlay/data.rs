@@ -1,4 +1,4 @@
-//! Contents of files.
+//! File contents.
 
 use std::fs::File;
 use std::io;
@@ -17,18 +17,19 @@ use crate::overlay::mark::{self, Mark};
 use crate::overlay::tree::NodeId;
 use crate::overlay::{Change, Overlay};
 
-/// Blocks that a fetch has brought, from the first on.
+/// Blocks that a fetch has returned, starting at this number.
 pub(crate) type Fetched = (u32, Bytes);
 
 impl Overlay {
-    /// Reads what is here; `None` if something of it is not.
+    /// Reads local data; `None` if any of the range is remote.
     pub(crate) fn read_here(&self, file: &FileNode, offset: u64, size: usize) -> io::Result<Option<Vec<u8>>> {
         let handle = self.with_state(file, false, |state| {
             let blocks = blocks(offset, size)?;
             if state.any_remote(blocks) {
                 return Ok(None);
             }
-            // All of a file that is not here is remote; what is not remote of it lies beyond its end.
+            // Without a real file, all blocks below the limit are remote, so a range that is not remote lies beyond
+            // the end.
             Ok(Some(state.handle.clone()))
         })?;
         match handle {
@@ -36,7 +37,7 @@ impl Overlay {
             Some(None) => Ok(Some(Vec::new())),
             Some(Some(handle)) => {
                 let data = read(&handle, offset, size)?;
-                // The kernel has it now. Once is enough.
+                // The kernel has cached it now; one copy is enough.
                 let length = std::num::NonZeroU64::new(size as u64);
                 let _ = rustix::fs::fadvise(&*handle, offset, length, Advice::DontNeed);
                 Ok(Some(data))
@@ -44,7 +45,7 @@ impl Overlay {
         }
     }
 
-    /// Reads what is here, and the rest from `fetched`, which has all that was not here.
+    /// Reads local blocks, and the rest from `fetched`, which must contain everything that was remote.
     pub(crate) fn assemble(
         &self,
         file: &FileNode,
@@ -58,7 +59,7 @@ impl Overlay {
             let blocks = blocks(offset, size)?;
             let mut out = match &state.handle {
                 Some(handle) if !blocks.clone().all(|block| state.is_remote(block)) => read(handle, offset, size)?,
-                // Nothing of it is here: reading holes would cost as much as the rest.
+                // None of it is local: reading holes would cost as much as the rest.
                 _ => Vec::new(),
             };
             out.resize(size, 0);
@@ -70,7 +71,7 @@ impl Overlay {
         })
     }
 
-    /// Writes, unless blocks of which only a part is written have to be fetched first.
+    /// Writes, unless partially overwritten blocks must be fetched first.
     pub(crate) fn write(&self, file: &FileNode, offset: u64, data: &[u8]) -> io::Result<Change> {
         self.with_state(file, true, |state| {
             let needed = partial(state, offset, offset + data.len() as u64);
@@ -87,7 +88,7 @@ impl Overlay {
         })
     }
 
-    /// Takes in blocks that a fetch has brought, but for those that were written meanwhile; ends the fetch.
+    /// Stores fetched blocks, except those that were written meanwhile; ends the fetch.
     pub(crate) fn take_in(&self, file: &FileNode, first: u32, data: &Bytes) -> io::Result<()> {
         let taken = self.with_state(file, true, |state| {
             let handle = state.handle.clone().ok_or(Errno::IO)?;
@@ -109,12 +110,12 @@ impl Overlay {
         taken
     }
 
-    /// Ends a fetch without taking in what it has brought.
+    /// Ends a fetch without storing its blocks.
     pub(crate) fn let_go(&self, file: &FileNode, first: u32) {
         file.state.lock().flights.remove(&first);
     }
 
-    /// Cuts or extends the file to `size` bytes.
+    /// Truncates or extends the file to `size` bytes.
     pub(crate) fn truncate(&self, file: &FileNode, size: u64) -> io::Result<Change> {
         self.with_state(file, true, |state| {
             if !size.is_multiple_of(BLOCK as u64) && state.is_remote(block(size)?) {
@@ -125,7 +126,8 @@ impl Overlay {
             state.unsynced = true;
             let limit = block(size).unwrap_or(u32::MAX);
             if limit < state.limit {
-                // Blocks below it may be remote; it never grows again, or what was cut off would come back.
+                // Blocks below it may be remote; the limit must never grow again, or the truncated data would come
+                // back.
                 state.limit = limit;
                 mark::write(&handle, Mark { id: file.id, limit })?;
             }
@@ -133,7 +135,7 @@ impl Overlay {
         })
     }
 
-    /// Reserves room. Below the limit there is nothing to reserve: a reserved block would still be a hole.
+    /// Reserves space. Below the limit there is nothing to reserve: a reserved block would still be a hole.
     pub(crate) fn allocate(&self, file: &FileNode, keep_size: bool, offset: u64, length: u64) -> io::Result<()> {
         self.with_state(file, true, |state| {
             let handle = state.handle.clone().ok_or(Errno::IO)?;
@@ -148,7 +150,7 @@ impl Overlay {
         })
     }
 
-    /// Makes durable what was written to the file, its name, and what was removed before.
+    /// Makes the file's writes, its name, and earlier removals durable.
     pub(crate) fn sync(&self, file: &FileNode) -> io::Result<()> {
         let (handle, name) = self.with_state(file, false, |state| {
             let dirty = std::mem::take(&mut state.unsynced);
@@ -189,7 +191,7 @@ impl Overlay {
         std::fs::set_permissions(self.location(&tree, id)?, std::fs::Permissions::from_mode(mode & 0o7777))
     }
 
-    /// Changes times. Those of a file that was never written are nobody's business.
+    /// Changes times. A file that was never written keeps its own.
     pub(crate) fn set_times(&self, id: NodeId, atime: Option<Time>, mtime: Option<Time>) -> io::Result<()> {
         let tree = self.tree.read();
         if tree.file(id).is_some_and(|file| !file.state.lock().exists) {
@@ -209,7 +211,7 @@ fn block(offset: u64) -> io::Result<u32> {
     u32::try_from(offset / BLOCK as u64).map_err(|_| Errno::FBIG.into())
 }
 
-/// The blocks that `size` bytes from `offset` on touch.
+/// The blocks touched by `size` bytes at `offset`.
 pub(crate) fn blocks(offset: u64, size: usize) -> io::Result<Range<u32>> {
     let end = offset.checked_add(size as u64).ok_or(Errno::FBIG)?.div_ceil(BLOCK as u64);
     Ok(block(offset)?..u32::try_from(end).map_err(|_| Errno::FBIG)?)
@@ -222,7 +224,7 @@ fn length(state: &State) -> io::Result<u64> {
     }
 }
 
-/// Remote blocks at the ends of the bytes `from..to` of which only a part lies in there.
+/// Remote blocks that the byte range `from..to` covers only in part.
 fn partial(state: &State, from: u64, to: u64) -> Vec<u32> {
     let cut = [from, to].into_iter().filter(|at| !at.is_multiple_of(BLOCK as u64));
     let mut needed: Vec<u32> = cut.filter_map(|at| block(at).ok()).filter(|at| state.is_remote(*at)).collect();
@@ -237,7 +239,7 @@ fn find(fetched: &[Fetched], block: u32) -> Option<&[u8]> {
     })
 }
 
-/// Copies the part of `image` that lies within `out`, whose first byte is that at `offset` of the file.
+/// Copies the part of `image` that lies within `out`, whose first byte is at `offset` of the file.
 fn copy_block(out: &mut [u8], offset: u64, block: u32, image: &[u8]) {
     let begin = u64::from(block) * BLOCK as u64;
     let from = begin.max(offset);
@@ -248,7 +250,7 @@ fn copy_block(out: &mut [u8], offset: u64, block: u32, image: &[u8]) {
     }
 }
 
-/// Up to `size` bytes: fewer at the end of the file.
+/// Reads up to `size` bytes, fewer at the end of the file.
 fn read(handle: &Arc<File>, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut out = vec![0; size];
     let mut filled = 0;
@@ -264,7 +266,7 @@ fn read(handle: &Arc<File>, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Writes `data`; gives how much of it was written, also where not all was.
+/// Writes `data`; returns how much was written, even on failure.
 fn write(handle: &File, offset: u64, data: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     while written < data.len() {

@@ -1,4 +1,4 @@
-//! A regular file: of which blocks are here, of which are under way, and of which the source has to be asked.
+//! A regular file: which of its blocks are local, in flight, or only at the source.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,45 +14,45 @@ use crate::overlay::node_id::NodeId;
 use crate::readahead::Scan;
 use crate::source::RelFork;
 
-/// What the source calls a segment.
+/// The position of a segment at the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) rel: RelFork,
-    /// Block of the fork with which the segment begins.
+    /// Block of the fork at which the segment begins.
     pub(crate) first: u32,
 }
 
 pub(crate) struct FileNode {
     pub(crate) id: NodeId,
-    /// `None`: Postgres made it; all of it is in the overlay.
+    /// `None`: Postgres created it; all of it is in the overlay.
     pub(crate) origin: Option<Origin>,
     pub(crate) state: Mutex<State>,
 }
 
-/// Under one lock, so that a block that is fetched never replaces one that was written.
+/// One lock protects all of it, so that a fetched block never replaces a written one.
 #[derive(Default)]
 pub(crate) struct State {
     /// Whether a real file stands for this one.
     pub(crate) exists: bool,
     /// That file, while it is open.
     pub(crate) handle: Option<Arc<File>>,
-    /// Blocks from here on are in the overlay, holes being zeros. A block below is, if `present` has it.
+    /// Blocks at or above it are in the overlay, holes being zeros. A block below it is if `present` contains it.
     pub(crate) limit: u32,
     /// `None`: not known yet.
     pub(crate) present: Option<Bitmap>,
-    /// Blocks being fetched, or fetched and not in the overlay yet, by their first.
+    /// Blocks being fetched, or fetched and not in the overlay yet, by first block.
     pub(crate) flights: BTreeMap<u32, Flight>,
     pub(crate) scan: Scan,
-    /// Written to since the last sync.
+    /// Written since the last sync.
     pub(crate) unsynced: bool,
-    /// Its name came into being since the last sync.
+    /// Its name was created since the last sync.
     pub(crate) unsynced_name: bool,
 }
 
-/// What became of a fetch; `None` while it is under way.
+/// The result of a fetch; `None` while it is in flight.
 pub(crate) type Outcome = Option<Result<Bytes, FetchFailed>>;
 
-/// The source has said no, and the log says why.
+/// The source has refused; the log says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FetchFailed;
 
@@ -62,13 +62,13 @@ pub(crate) struct Flight {
 }
 
 impl FileNode {
-    /// A file that Postgres made.
+    /// A file created by Postgres.
     pub(crate) fn local(id: NodeId, handle: Option<Arc<File>>) -> Arc<Self> {
         let state = State { exists: true, handle, unsynced: true, unsynced_name: true, ..State::default() };
         Arc::new(Self { id, origin: None, state: Mutex::new(state) })
     }
 
-    /// A file of the manifest, of which `limit` blocks may be remote.
+    /// A file of the manifest, of which the first `limit` blocks may be remote.
     pub(crate) fn lazy(id: NodeId, origin: Origin, limit: u32, exists: bool) -> Arc<Self> {
         let state = State {
             exists,
@@ -83,7 +83,7 @@ impl FileNode {
 }
 
 impl State {
-    /// Whether block `block` has to come from the source. The set of blocks present must be known.
+    /// Whether block `block` must come from the source. The set of present blocks must be known.
     pub(crate) fn is_remote(&self, block: u32) -> bool {
         block < self.limit && !self.present.as_ref().is_some_and(|present| present.contains(block))
     }
@@ -92,7 +92,7 @@ impl State {
         (blocks.start..blocks.end.min(self.limit)).any(|block| self.is_remote(block))
     }
 
-    /// Notes that `blocks` are in the overlay now.
+    /// Records that `blocks` are in the overlay now.
     pub(crate) fn arrived(&mut self, blocks: Range<u32>) {
         let limit = self.limit;
         assert!(self.exists && self.handle.is_some(), "blocks arrive for which there is no file");
@@ -101,7 +101,7 @@ impl State {
         debug_assert!(!self.any_remote(blocks), "what has arrived is still asked of the source");
     }
 
-    /// The flight that brings `block`.
+    /// The flight that covers `block`.
     pub(crate) fn flight(&self, block: u32) -> Option<&Flight> {
         let (_, flight) = self.flights.range(..=block).next_back()?;
         (block < flight.until).then_some(flight)

@@ -1,4 +1,4 @@
-//! How the tree is made: from the real files, and the manifest for what has no real file.
+//! Builds the tree: from the real files, and from the manifest for segments without a real file.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ struct Segment {
     blocks: u32,
 }
 
-/// What a walk of the real files needs and finds.
+/// State of a walk over the real files.
 struct Loader<'a> {
     tree: Tree,
     segments: &'a [Segment],
@@ -42,7 +42,7 @@ struct Loader<'a> {
 
 impl Overlay {
     /// Opens the overlay at `layout`. With `resume`, the kernel still knows files by the numbers that a former daemon
-    /// gave out; otherwise files without a name are thrown away.
+    /// gave out; otherwise files without a name are deleted.
     pub(crate) fn open_at(layout: &Layout, resume: bool) -> io::Result<Self> {
         let metadata = std::fs::metadata(layout.manifest())?;
         let segments = segments(&manifest::read(&layout.manifest())?);
@@ -74,7 +74,7 @@ impl Overlay {
     }
 }
 
-/// Half of the files that may be open, after asking for as many as may be asked for.
+/// Half of the limit on open files, after raising it to the maximum.
 fn handles_max() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -104,7 +104,7 @@ fn empty_directory(dir: &Path) -> io::Result<()> {
 }
 
 impl Loader<'_> {
-    /// Adds what is in `dir`, as children of `parent`; without one, as files without a name.
+    /// Adds the entries of `dir` as children of `parent`, or as files without a name if there is no parent.
     fn walk(&mut self, dir: &Path, parent: Option<NodeId>) -> io::Result<()> {
         self.believe(dir, &std::fs::symlink_metadata(dir)?)?;
         for entry in std::fs::read_dir(dir)? {
@@ -114,7 +114,7 @@ impl Loader<'_> {
             if kind.is_file() {
                 let (id, node) = self.file(&entry)?;
                 if self.tree.kind(id).is_some() {
-                    // The second name of a file that was about to be replaced, and was not.
+                    // The second name of a file whose replacement was interrupted.
                     std::fs::remove_file(entry.path())?;
                     continue;
                 }
@@ -137,7 +137,7 @@ impl Loader<'_> {
         let id = inode_id(entry.ino());
         let handle = match File::open(entry.path()) {
             Ok(handle) => handle,
-            // Postgres makes its files readable; what it made unreadable is not of the manifest.
+            // Postgres makes its own files readable; an unreadable file is not from the manifest.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 self.believe(&entry.path(), &entry.metadata()?)?;
                 return Ok((id, FileNode::local(id, None)));
@@ -157,8 +157,7 @@ impl Loader<'_> {
         Ok((mark.id, FileNode::lazy(mark.id, segment.origin, limit, true)))
     }
 
-    /// What somebody else has put here is not taken for a file of Postgres. Its permissions are the business of
-    /// Postgres.
+    /// Refuses files that another user put here. Their permissions are Postgres's business.
     fn believe(&self, path: &Path, metadata: &Metadata) -> io::Result<()> {
         if self.trust.has(metadata.uid()) {
             return Ok(());
@@ -167,7 +166,7 @@ impl Loader<'_> {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
-    /// Adds the segments that have no real file. When resuming, those removed too: somebody may have one open.
+    /// Adds the segments that have no real file. When resuming, removed ones too: they may still be open.
     fn add_unwritten(&mut self, removed: &Removed, resume: bool) {
         for segment in self.segments {
             if self.seen.contains(&segment.id) {
@@ -197,8 +196,8 @@ impl Loader<'_> {
     }
 }
 
-/// The limit of a marked file. A truncation cuts the file first and lowers the mark second; where only the first came
-/// to pass the second is made up for now, since the file may grow again.
+/// The limit of a marked file. A truncation cuts the file first and lowers the mark second; if only the first
+/// happened, the second is applied here, since the file may grow again.
 fn clamp(handle: &File, mark: Mark) -> io::Result<u32> {
     let blocks = handle.metadata()?.len() / BLOCK as u64;
     match u32::try_from(blocks) {

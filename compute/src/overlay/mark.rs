@@ -1,5 +1,5 @@
-//! What a real file says of the manifest's file that it stands for: an extended attribute with the node number and the
-//! limit, below which a block that is a hole has never been written.
+//! The extended attribute that links a real file to the manifest's file that it stands for: node number and limit. A
+//! block below the limit that is a hole has never been written.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) fn write(file: &File, mark: Mark) -> io::Result<()> {
     Ok(rustix::fs::fsetxattr(file, NAME, &value, XattrFlags::empty())?)
 }
 
-/// `None`: a file that Postgres made.
+/// `None`: a file created by Postgres.
 pub(crate) fn read(file: &File) -> io::Result<Option<Mark>> {
     let mut value = [0_u8; 12];
     match rustix::fs::fgetxattr(file, NAME, &mut value) {
@@ -39,10 +39,10 @@ pub(crate) fn read(file: &File) -> io::Result<Option<Mark>> {
     Ok(Some(Mark { id: u64::from_le_bytes(id), limit: u32::from_le_bytes([l0, l1, l2, l3]) }))
 }
 
-/// The blocks below `limit` that are in the file: those that have no hole.
+/// The blocks below `limit` that are in the file, that is, contain no hole.
 ///
-/// Half a block can be there after a power failure, of a write that nobody was told to be durable; such a block counts
-/// as never written, and recovery writes it again from its full page image.
+/// After a power failure half a block may be there, from a write that was never acknowledged as durable; such a block
+/// counts as never written, and recovery writes it again from its full-page image.
 pub(crate) fn present(file: &File, limit: u32) -> io::Result<Bitmap> {
     let mut present = Bitmap::default();
     let end = u64::from(limit) * BLOCK as u64;

@@ -1,7 +1,7 @@
-//! Changes of names.
+//! Changes to names.
 //!
-//! After a restart of the daemon the kernel sends again what was not answered, and that may have been done already:
-//! such requests are `resent`, and what they find done is done.
+//! After a restart of the daemon the kernel resends unanswered requests, which may already have been carried out:
+//! such requests are `resent`, and finding their effect in place counts as success.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,16 +16,16 @@ use crate::overlay::attr::Attr;
 use crate::overlay::file::FileNode;
 use crate::overlay::tree::{Children, Kind, NodeId, Tree, inode_id};
 
-/// What is to be made.
+/// What to create.
 pub(crate) enum Make<'a> {
     File,
     Dir,
     Symlink(&'a OsStr),
-    /// Sockets and pipes, with the type as in modes.
+    /// Sockets and pipes, with the type bits of the mode.
     Special(u32),
 }
 
-/// Entry of a listing.
+/// An entry of a listing.
 pub(crate) struct Listed {
     pub(crate) id: NodeId,
     pub(crate) kind: u32,
@@ -33,14 +33,14 @@ pub(crate) struct Listed {
 }
 
 impl Overlay {
-    /// `None`: no such name.
+    /// `None` if there is no such name.
     pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Option<Attr>> {
         let tree = self.tree.read();
         tree.children(parent).ok_or(Errno::NOTDIR)?;
         tree.child(parent, name).map(|id| self.attr_of(&tree, id)).transpose()
     }
 
-    /// Up to `count` entries of directory `dir`, from the one after node `after` on.
+    /// Up to `count` entries of directory `dir`, starting after node `after`.
     pub(crate) fn list(&self, dir: NodeId, after: NodeId, count: usize) -> io::Result<Vec<Listed>> {
         let tree = self.tree.read();
         let children = tree.children(dir).ok_or(Errno::NOTDIR)?;
@@ -57,7 +57,7 @@ impl Overlay {
         self.tree.read().parent(dir)
     }
 
-    /// Makes `name` in `parent`. If it is there already, an error, unless that was asked for or may be our own doing.
+    /// Creates `name` in `parent`. If it exists, this is an error unless `may_exist`: on request, or after a resend.
     pub(crate) fn make(
         &self,
         parent: NodeId,
@@ -105,7 +105,7 @@ impl Overlay {
         Ok(std::fs::read_link(self.location(&tree, id)?)?.into_os_string())
     }
 
-    /// Removes a name that is not a directory's. The file lives on until the kernel forgets it.
+    /// Removes a name that is not a directory's. The file lives until the kernel forgets it.
     pub(crate) fn unlink(&self, parent: NodeId, name: &OsStr, resent: bool) -> io::Result<()> {
         let mut tree = self.tree.write();
         let Some(id) = tree.child(parent, name) else { return gone(resent) };
@@ -142,7 +142,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Renames, atomically as to crashes.
+    /// Renames, atomically with respect to crashes.
     pub(crate) fn rename(
         &self,
         from: (NodeId, &OsStr),
@@ -177,7 +177,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// A file of the manifest is found under another name by the mark of its real file only.
+    /// Under a new name a manifest file is recognized only by the mark of its real file, so create the real files.
     fn make_real_below(&self, tree: &Tree, id: NodeId) -> io::Result<()> {
         if let Some(file) = tree.file(id) {
             let mut state = file.state.lock();
@@ -188,7 +188,7 @@ impl Overlay {
         tree.children(id).into_iter().flat_map(Children::ids).try_for_each(|child| self.make_real_below(tree, child))
     }
 
-    /// Keeps the file that is about to lose its name, under a second one: the kernel may still know it by its inode.
+    /// Gives the file that is about to lose its name a second one: the kernel may still know it by its inode.
     fn before_replacing(&self, tree: &Tree, target: NodeId) -> io::Result<()> {
         match tree.kind(target) {
             Some(Kind::Dir(children)) if !children.is_empty() => Err(Errno::NOTEMPTY.into()),
@@ -209,7 +209,7 @@ impl Overlay {
         }
     }
 
-    /// The kernel does not know node `id` any more.
+    /// Handles the kernel's notice that it no longer knows node `id`.
     pub(crate) fn forget(&self, id: NodeId) {
         let mut tree = self.tree.write();
         if !tree.is_orphan(id) {
@@ -217,7 +217,7 @@ impl Overlay {
         }
         tree.remove(id);
         drop(tree);
-        // There is none if nothing was ever written to it.
+        // A file that was never written has none.
         let _ = std::fs::remove_file(self.orphan(id));
     }
 }

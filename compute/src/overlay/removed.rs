@@ -1,7 +1,7 @@
-//! The file `removed`: node numbers of the manifest's files that were removed, in the order of their removal.
+//! The file `removed`: node numbers of the manifest's removed files, in the order of removal.
 //!
-//! Records of number (u64) and its CRC-32C (u32), little endian. A record that does not check out ends the log: it was
-//! being written when power failed, and nobody was told of it.
+//! Each record is a number (u64) and its CRC-32C (u32), little-endian. A record with a wrong checksum ends the log:
+//! it was being written when power failed, and was never acknowledged.
 
 use std::collections::HashSet;
 use std::fs::File;

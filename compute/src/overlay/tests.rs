@@ -17,7 +17,7 @@ use crate::{BLOCK, manifest};
 const FILES: u32 = 3;
 const BLOCKS: u32 = 6;
 
-/// Each byte of a block says which relation and block it is of.
+/// Each byte of a block identifies its relation and block.
 struct Pattern;
 
 fn pattern(rel: u32, block: u32) -> u8 {
@@ -76,7 +76,7 @@ enum Op {
     },
 }
 
-/// Three names of the manifest, three others.
+/// Three names from the manifest, three others.
 const NAMES: [&str; 6] = ["10", "11", "12", "a", "b", "c"];
 
 fn offset() -> impl Strategy<Value = u64> {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Waits for what is under way: two volumes must not write to one overlay.
+    /// Waits for operations in flight: two volumes must not write to one overlay.
     async fn settle(&self) {
         while Arc::strong_count(&self.volume) > 1 || self.volume.is_busy() {
             tokio::task::yield_now().await;
@@ -221,7 +221,7 @@ impl World {
     }
 }
 
-/// Lengths of runs of equal bytes: short where two differ.
+/// Lengths of runs of equal bytes: a compact diff.
 fn digest(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
@@ -285,7 +285,7 @@ async fn a_torn_truncation_leaves_zeros_where_the_file_grows_again() {
     world.check_all().await;
 }
 
-/// What the kernel knows by number, it still knows after a restart: also files that have no name any more.
+/// Numbers known to the kernel stay valid after a restart, even for files that no longer have a name.
 #[tokio::test]
 async fn numbers_outlive_the_daemon() {
     let dir = camino_tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
-//! The names: a tree of nodes, all of it in memory.
+//! The names: a tree of nodes, entirely in memory.
 //!
-//! Node numbers are what the kernel knows files by, across restarts of the daemon. A file of the manifest has the
-//! number of its place there ([`lazy_id`]), before and after a real file stands for it; everything else has that of its
-//! inode.
+//! The kernel knows files by node number, across restarts of the daemon. A file of the manifest has the number of its
+//! position there ([`lazy_id`]), before and after it gets a real file; everything else has the number of its inode.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -83,7 +82,7 @@ impl Tree {
         self.children(dir)?.by_name.get(name).copied()
     }
 
-    /// Whether the node has no name any more.
+    /// Whether the node has lost its name.
     pub(crate) fn is_orphan(&self, id: NodeId) -> bool {
         id != ROOT && self.entries.get(&id).is_some_and(|entry| entry.parent.is_none())
     }
@@ -104,7 +103,7 @@ impl Tree {
         self.entries.get(&id)?.parent
     }
 
-    /// Adds a node to directory `parent`; without one, it is an orphan.
+    /// Adds a node to directory `parent`; without one it is an orphan.
     pub(crate) fn insert(&mut self, parent: Option<NodeId>, name: &OsStr, id: NodeId, kind: Kind) {
         self.entries.insert(id, Entry { parent: None, name: OsString::new(), kind });
         if let Some(parent) = parent {
@@ -112,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// Takes the node's name from it.
+    /// Removes the node's name.
     pub(crate) fn detach(&mut self, id: NodeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let (Some(parent), name) = (entry.parent.take(), std::mem::take(&mut entry.name)) else { return };
@@ -145,7 +144,7 @@ impl Tree {
         debug_assert!(self.is_sound(id), "node {id} is not where its directory has it");
     }
 
-    /// Whether a node and the directory that it is in say the same of each other, and neither knows it twice.
+    /// Whether a node and its directory agree on each other, and neither lists the other twice.
     fn is_sound(&self, id: NodeId) -> bool {
         let Some(entry) = self.entries.get(&id) else { return true };
         let Some(parent) = entry.parent else { return entry.name.is_empty() };

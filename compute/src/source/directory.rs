@@ -1,4 +1,4 @@
-//! A plain data directory as source: for tests, and for a compute on a copy of a cluster.
+//! A plain data directory as a source: for tests, and for a compute on a copy of a cluster.
 
 mod boot;
 
@@ -16,7 +16,7 @@ use crate::{BLOCK, SEGMENT_BLOCKS};
 const DEFAULT_TABLESPACE: u32 = 1663;
 const GLOBAL_TABLESPACE: u32 = 1664;
 
-/// A data directory of a Postgres that is shut down.
+/// The data directory of a Postgres that is shut down.
 pub struct DirectorySource {
     root: PathBuf,
     files: Vec<RelationFile>,
@@ -24,14 +24,14 @@ pub struct DirectorySource {
 }
 
 impl DirectorySource {
-    /// The data directory `root`.
+    /// Opens the data directory `root`.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         let files = relation_files(&root)?;
         Ok(Self { root, files, delay: Duration::ZERO })
     }
 
-    /// Holds every answer back for `delay`, as a network would.
+    /// Delays every answer by `delay`, as a network would.
     pub fn with_delay(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
@@ -73,7 +73,7 @@ pub fn segment_path(path: &str, segment: u32) -> String {
     if segment == 0 { path.to_owned() } else { format!("{path}.{segment}") }
 }
 
-/// All relation files below the data directory `root`, by path.
+/// All relation files below the data directory `root`, sorted by path.
 pub fn relation_files(root: &Path) -> io::Result<Vec<RelationFile>> {
     let mut files = Vec::new();
     in_database(root, "global", (GLOBAL_TABLESPACE, 0), &mut files)?;
@@ -107,7 +107,7 @@ fn in_database(root: &Path, dir: &str, (spc, db): (u32, u32), files: &mut Vec<Re
     Ok(())
 }
 
-/// Blocks of the relation file whose segment 0 is `first`.
+/// Number of blocks of the relation file whose segment 0 is `first`.
 fn length(first: &Path) -> io::Result<u32> {
     let mut blocks = 0;
     for segment in 0.. {
@@ -129,7 +129,7 @@ fn numbered(dir: &Path) -> io::Result<Vec<(String, u32)>> {
     Ok(found)
 }
 
-/// Relation and fork of a file name, if it is that of a segment 0.
+/// Relation and fork of a file name, if it names a segment 0.
 fn parse_name(name: &str) -> Option<(u32, u8)> {
     let (rel, fork) = match name.split_once('_') {
         None => (name, 0),
@@ -141,7 +141,7 @@ fn parse_name(name: &str) -> Option<(u32, u8)> {
     Some((rel.parse().ok()?, fork))
 }
 
-/// Whether a name in a database's directory is that of a segment of a relation.
+/// Whether a name in a database's directory is that of a relation segment.
 fn is_segment(name: &str) -> bool {
     let (first, segment) = name.split_once('.').unwrap_or((name, "1"));
     parse_name(first).is_some() && segment.parse::<u32>().is_ok()

@@ -1,7 +1,7 @@
 //! The file `origin.json`: where the blocks of a compute come from.
 //!
-//! It belongs to the user of Postgres, who needs no more of `compute.json` than this, and could gain by changing more.
-//! A file system that runs looks whether it changes: so a compute moves from one page server to another.
+//! It belongs to the Postgres user, who needs no more of `compute.json` than this and must not be able to change the
+//! rest. A running file system watches it for changes: this is how a compute moves from one pageserver to another.
 
 use std::fs::File;
 use std::io;
@@ -16,41 +16,41 @@ use super::pagestream::{PagestreamSource, TimelineAt};
 use crate::layout::Layout;
 use crate::private::Trust;
 
-/// How often the file is looked at.
+/// Polling interval for the file.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Where blocks come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Page service, as libpq takes it.
+    /// Page service, as a libpq connection string.
     pub page_service: String,
-    /// Token for it.
+    /// Token for the page service.
     pub token: Option<String>,
-    /// Which timeline, as of when.
+    /// The timeline and LSN.
     pub at: TimelineAt,
 }
 
 impl Origin {
-    /// That of the compute at `layout`.
+    /// Reads that of the compute at `layout`.
     pub fn of(layout: &Layout) -> io::Result<Self> {
         Self::load(&layout.origin(), Trust::me())
     }
 
     pub(crate) fn load(path: &Path, trust: Trust) -> io::Result<Self> {
-        // The parser's own words may hold parts of a token.
+        // The parser's message may contain parts of a token.
         serde_json::from_slice(&trust.read(path)?).map_err(|error| {
             let text = format!("{}, line {}: this is no origin of a compute", path.display(), error.line());
             io::Error::new(io::ErrorKind::InvalidData, text)
         })
     }
 
-    /// Makes this that in the file `path`, durably.
+    /// Writes this to the file `path`, durably.
     pub(crate) fn store(&self, path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
         let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         Trust::me().replace(path, &bytes, give)
     }
 
-    /// The blocks. Must be called in a runtime.
+    /// The source of the blocks. Must be called in a runtime.
     pub fn source(self) -> io::Result<PagestreamSource> {
         Ok(PagestreamSource::new(self.server()?, self.at))
     }
@@ -61,10 +61,10 @@ impl Origin {
     }
 }
 
-/// Has `source`, that of the compute at `layout`, ask where its file says, whenever that changes. Runs for ever.
+/// Redirects `source`, that of the compute at `layout`, whenever its file changes. Never returns.
 pub async fn keep_up(layout: Layout, source: PagestreamSource) {
     let path = layout.origin();
-    // It is replaced as a whole.
+    // The file is always replaced as a whole, so its inode identifies the version.
     let which = || std::fs::symlink_metadata(&path).map(|found| (found.ino(), found.mtime(), found.mtime_nsec())).ok();
     let (mut seen, mut known) = (which(), Origin::of(&layout).ok());
     loop {
@@ -86,7 +86,7 @@ pub async fn keep_up(layout: Layout, source: PagestreamSource) {
     }
 }
 
-/// What the file says, if that is another page server than is `known`.
+/// The file's content, if it names another pageserver than `known`.
 fn changed(layout: &Layout, known: Option<&Origin>) -> io::Result<Option<(Origin, PageServer)>> {
     let origin = Origin::of(layout)?;
     if known == Some(&origin) {

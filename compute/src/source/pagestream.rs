@@ -1,9 +1,9 @@
-//! A timeline as a source: its page service is asked, as of one LSN.
+//! A timeline as a source: reads from its page service as of one LSN.
 //!
-//! A range is asked for at once on one connection; ranges that are wanted at the same time have connections of their
-//! own, which are kept. A connection that fails is given up, and the range is asked for again on a new one until that
-//! has taken too long; so it is when the timeline moves to another page server. As long as the source lives it keeps
-//! its LSN leased.
+//! All blocks of a range are requested at once on one connection; concurrent ranges have their own connections, which
+//! are kept. When a connection fails it is dropped, and the range is requested again on a new one until that has
+//! taken too long; the same happens when the timeline moves to another pageserver. As long as the source lives it
+//! keeps its LSN leased.
 
 mod lease;
 
@@ -24,13 +24,13 @@ pub use super::timeline_at::TimelineAt;
 use super::{PageSource, RelFork, RelationFile, SourceError};
 use crate::{BLOCK, boot};
 
-/// Ranges that are asked for at the same time.
+/// Maximum number of concurrent ranges.
 const CONNECTIONS: usize = 32;
-/// Blocks that are asked for at once: 1 MiB.
+/// Blocks per range: 1 MiB.
 const BLOCKS_AT_ONCE: u32 = 128;
-/// For one range on one connection.
+/// Time limit for one range on one connection.
 const EXCHANGE: Duration = Duration::from_secs(20);
-/// After so long without an answer the caller is told.
+/// After this time without an answer the caller gets an error.
 const GIVE_UP: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -53,14 +53,14 @@ type Stream = (PageSender, PageReceiver);
 
 /// Why a range was not read.
 enum Fault {
-    /// The connection is of no more use.
+    /// The connection is unusable.
     Lost { reason: String, was_new: bool },
-    /// The page service says no.
+    /// The page service refused.
     Refused(SourceError),
 }
 
 impl PagestreamSource {
-    /// Reads from `server`. Must be called in a runtime: the lease is renewed by a task of it.
+    /// Reads from `server`. Must be called in a runtime, where a task renews the lease.
     pub fn new(server: PageServer, at: TimelineAt) -> Self {
         let inner = Arc::new(Inner {
             server: watch::Sender::new(server),
@@ -73,7 +73,7 @@ impl PagestreamSource {
         Self { inner }
     }
 
-    /// From now on `server` is asked, also for what another one has not answered yet.
+    /// Directs all requests to `server` from now on, including those that another server has not answered yet.
     pub fn move_to(&self, server: PageServer) {
         self.inner.server.send_replace(server);
         self.inner.idle.lock().clear();
@@ -105,7 +105,7 @@ impl Inner {
         self.server.borrow().clone()
     }
 
-    /// Reads blocks, again and again if need be.
+    /// Reads blocks, retrying if necessary.
     async fn range(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), SourceError> {
         let (started, mut pause) = (env::clock::now(), PAUSE_MIN);
         let _permit = self.permits.acquire().await.map_err(|error| SourceError::Failed(error.to_string()))?;
@@ -119,7 +119,7 @@ impl Inner {
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(Fault::Refused(error)) => return Err(error),
-                // One that was kept may have been closed meanwhile, and the others with it.
+                // An idle connection may have been closed meanwhile, and the others with it.
                 Err(Fault::Lost { was_new: false, .. }) => self.idle.lock().clear(),
                 Err(Fault::Lost { reason, was_new: true }) => {
                     if env::clock::now().saturating_duration_since(started) >= GIVE_UP {
@@ -133,7 +133,7 @@ impl Inner {
         }
     }
 
-    /// Whoever drops this in the middle drops the connection.
+    /// Cancelling this drops the connection.
     async fn attempt(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), Fault> {
         let kept = self.idle.lock().pop();
         let was_new = kept.is_none();
@@ -162,7 +162,7 @@ impl Inner {
         Ok(stream.map_err(|error| self.fault(error))?.split())
     }
 
-    /// Sends all requests, then takes all answers.
+    /// Sends all requests, then receives all answers.
     async fn exchange(
         &self,
         (sender, receiver): &mut Stream,
@@ -216,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// What an error of the page service means for a compute.
+    /// Maps an error of the page service to its meaning for a compute.
     fn meaning(&self, text: &str) -> SourceError {
         let TimelineAt { timeline, lsn, .. } = &self.at;
         if text.contains("not readable") || text.contains("garbage collected") {

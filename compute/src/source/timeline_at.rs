@@ -1,10 +1,10 @@
-//! What a compute reads.
+//! What a compute reads: a timeline at an LSN.
 
 use serde::{Deserialize, Serialize};
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
-/// Which timeline, as of when.
+/// A timeline as of an LSN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineAt {
     /// The tenant.
@@ -13,6 +13,6 @@ pub struct TimelineAt {
     pub timeline: TimelineId,
     /// The LSN.
     pub lsn: Lsn,
-    /// Whether the cluster has data checksums: the page service's pages do not.
+    /// Whether the cluster has data checksums: pages from the page service do not carry them.
     pub data_checksums: bool,
 }

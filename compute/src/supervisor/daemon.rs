@@ -15,7 +15,7 @@ use super::program::command;
 use crate::layout::Layout;
 use crate::private::Trust;
 
-/// Exit status of a daemon that cannot take a connection over.
+/// Exit status of a daemon that cannot take over a connection.
 pub const CANNOT_RESUME: i32 = 4;
 
 pub(crate) struct Daemon {
@@ -28,8 +28,8 @@ pub(crate) struct Daemon {
 pub(crate) struct Ended(ExitStatus);
 
 impl Daemon {
-    /// Starts a daemon on the connection of `mount`, which is its standard input. It runs as the user that the files
-    /// belong to.
+    /// Starts a daemon on the connection of `mount`, which becomes its standard input. It runs as the owner of the
+    /// files.
     pub(crate) fn start(layout: &Layout, mount: &Mount, args: &[String], resume: bool) -> io::Result<Self> {
         let trust = Trust::of(layout.root())?;
         let log = trust.append(&layout.log())?;
@@ -45,7 +45,7 @@ impl Daemon {
             command.uid(owner.uid()).gid(owner.gid());
         }
         command.stdin(Stdio::from(mount.connection()?)).stdout(log.try_clone()?).stderr(log);
-        // A signal to the supervisor's group, as from a terminal, is for the supervisor alone.
+        // A signal to the supervisor's process group, as from a terminal, must reach only the supervisor.
         let mut child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let exit = env::spawn::blocking(move || child.wait());
@@ -60,7 +60,7 @@ impl Daemon {
         env::clock::now() - self.since
     }
 
-    /// It may have ended.
+    /// Kills it unless it has already ended.
     pub(crate) fn kill(self) {
         if let Some(pid) = self.pid.filter(|_| !self.exit.is_finished()) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);

@@ -1,5 +1,5 @@
-//! Whether a file system answers: asked by its supervisor, told to whoever lists computes. Those ask nothing of the
-//! file system themselves, for who asks one that is silent may wait for ever.
+//! Whether a file system answers. Its supervisor probes it and publishes the result for listings, which never probe
+//! the file system themselves, because a request to a hung one may block forever.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use super::lock::holder;
 use super::process::Role;
 use crate::layout::Layout;
 
-/// Between an answer and the next question.
+/// Interval between an answer and the next probe.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// It is told that a question was not answered for so long.
+/// A probe that is unanswered for this long is reported.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// With fewer bytes left a disk is full.
+/// With fewer free bytes than this a disk counts as full.
 const FULL: u64 = 1 << 20;
 
-/// How the file system of a compute is.
+/// State of a compute's file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// It is not mounted.
     Down,
-    /// It answers.
+    /// It works.
     Well,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do about it.
     Trouble(String),
 }
 
 impl Health {
-    /// That of a compute.
+    /// The state of a compute's file system.
     pub fn of(layout: &Layout) -> Self {
         let (supervisor, daemon) = match (holder(layout, Role::Supervisor), holder(layout, Role::Daemon)) {
             (Ok(supervisor), Ok(daemon)) => (supervisor, daemon),
@@ -62,10 +62,10 @@ impl Health {
     }
 }
 
-/// Whether somebody has sent SIGSTOP, or debugs it.
+/// Whether the process is stopped by SIGSTOP or a debugger.
 fn is_suspended(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // Behind the name, which may have any characters.
+    // The state follows the name, which may contain any characters.
     stat.rsplit_once(')').is_some_and(|(_, rest)| matches!(rest.trim_start().chars().next(), Some('T' | 't')))
 }
 
@@ -73,7 +73,7 @@ fn is_full(layout: &Layout) -> bool {
     rustix::fs::statvfs(layout.root()).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < FULL)
 }
 
-/// Asks the file system for its sizes, which the kernel does not know by itself, one question at a time.
+/// Probes the file system with `statvfs`, which the kernel cannot answer by itself, one probe at a time.
 pub(crate) struct Watch {
     data: PathBuf,
     asked: Option<JoinHandle<()>>,
@@ -86,7 +86,7 @@ impl Watch {
         Self { data, asked: None, since: env::clock::now(), is_silent: false }
     }
 
-    /// Looks whether there is an answer, and asks again. Gives what is to be noted, if that is something new.
+    /// Collects the answer or sends the next probe. Returns a new note for the lock file if the state changed.
     pub(crate) fn look(&mut self) -> Option<String> {
         let now = env::clock::now();
         let passed = now - self.since;

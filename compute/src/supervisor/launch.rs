@@ -1,4 +1,4 @@
-//! Starting and stopping a file system from another process.
+//! Starts and stops a file system from another process.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -16,15 +16,15 @@ use crate::private::Trust;
 
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Printed when the file system can be used.
+/// Printed when the file system is usable.
 pub const READY: &str = "ready";
 
-/// For a process to end that was killed.
+/// How long a killed process may take to end.
 const KILLED: Duration = Duration::from_secs(10);
 
-/// Starts the supervisor of the compute at `layout`, which outlives us, with program `compute_fs`; returns when the
-/// data directory can be used. `args` say where blocks come from. Log and errors are in [`Layout::log`]. The child is
-/// given back for a caller that lives long: somebody has to wait for its end, and nobody else can.
+/// Starts the supervisor of the compute at `layout`, which outlives us, from the program `compute_fs`; returns when
+/// the data directory is usable. `args` say where blocks come from. Log and errors are in [`Layout::log`]. A
+/// long-lived caller must reap the returned child, because nobody else can.
 pub fn start(compute_fs: &Path, layout: &Layout, args: &[String]) -> io::Result<Child> {
     let trust = Trust::of(layout.root())?;
     let log = trust.append(&layout.log())?;
@@ -45,7 +45,7 @@ pub fn start(compute_fs: &Path, layout: &Layout, args: &[String]) -> io::Result<
     Err(io::Error::other(format!("the file system did not start ({status}): {reason}")))
 }
 
-/// The process id of the supervisor, if one runs.
+/// The process id of the supervisor, if it runs.
 pub fn supervisor(layout: &Layout) -> io::Result<Option<i32>> {
     Ok(supervising(layout)?.map(|process| process.pid().as_raw_nonzero().get()))
 }
@@ -54,12 +54,12 @@ fn supervising(layout: &Layout) -> io::Result<Option<Process>> {
     Ok(lock::holder(layout, Role::Supervisor)?.and_then(|holder| holder.process))
 }
 
-/// Whether the data directory is mounted as this process sees it. Another mount namespace has mounts of its own.
+/// Whether the data directory is mounted in this process's mount namespace.
 pub fn is_visible(layout: &Layout) -> io::Result<bool> {
     super::mount::is_mounted(&layout.data())
 }
 
-/// Unmounts: has the supervisor end, and waits for that. A server that still runs on it is killed.
+/// Unmounts: tells the supervisor to stop and waits for its end. A server that still runs on the mount is killed.
 pub fn stop(layout: &Layout, patience: Duration) -> io::Result<()> {
     let Some(process) = supervising(layout)? else { return Ok(()) };
     process.signal(Signal::TERM)?;
@@ -73,21 +73,21 @@ pub fn stop(layout: &Layout, patience: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes down what a supervisor has left that was killed. A server that still runs on it is killed.
+/// Cleans up after a supervisor that was killed. A server that still runs on the mount is killed.
 pub fn clear(layout: &Layout) -> io::Result<()> {
     recovery::clear(layout)
 }
 
-/// Ends the server and all that serves it, whatever state they are in: suspended, waiting for each other or for room on
-/// the disk. What was not synced is lost.
+/// Kills the server and everything that serves it, whatever state they are in: suspended, waiting for each other or
+/// for space on the disk. What was not synced is lost.
 pub fn force(layout: &Layout) -> io::Result<()> {
-    // First, for it would start another daemon.
+    // The supervisor first, because it would start another daemon.
     lock::kill_holder(layout, Role::Supervisor, KILLED)?;
     recovery::force(layout)
 }
 
-/// Has somebody wait for the end of a process that outlives us, if we live that long.
+/// Reaps a process that may outlive us, if we live long enough.
 pub(crate) fn reap(mut process: Child) {
-    // Without a thread nobody waits for it before we end.
+    // If the thread cannot start, nobody reaps the process before we end.
     let _ = env::spawn::thread("wait", move || drop(process.wait()));
 }

@@ -1,6 +1,6 @@
-//! Who works on a compute: a lock file each for supervisor and daemon, with the process id of the holder in its first
-//! line. The lock says whether that one lives; the number alone could be somebody else's by now, or be written there
-//! by somebody else: nobody is signalled who is not what the file says.
+//! Who works on a compute: one lock file each for supervisor and daemon, with the holder's process id in its first
+//! line. The lock says whether the holder lives; the id alone could have been reused or forged, so no process is
+//! signaled unless it is verified to be the one that the file names.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,17 +17,17 @@ use crate::private::Trust;
 
 const LOOK: Duration = Duration::from_millis(10);
 
-/// For who has taken a lock to write its number there.
+/// How long a process that has taken a lock may take to write its id there.
 const SIGNED: Duration = Duration::from_secs(2);
 
 /// The lock of the supervisor.
 pub(crate) struct Lock(File);
 
 impl Lock {
-    /// Takes it for this process.
+    /// Takes the lock for this process.
     pub(crate) fn take(layout: &Layout) -> io::Result<Self> {
         let file = open(layout, Role::Supervisor)?;
-        // Who only looks has it for a moment.
+        // A process that only looks holds it for a moment.
         for _ in 0..20 {
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 sign(&file, "")?;
@@ -39,13 +39,13 @@ impl Lock {
         Err(io::Error::new(io::ErrorKind::AddrInUse, text))
     }
 
-    /// Leaves a line for whoever asks how it is; none if all is well.
+    /// Leaves a line for status queries; empty if all is well.
     pub(crate) fn note(&self, note: &str) -> io::Result<()> {
         sign(&self.0, note)
     }
 }
 
-/// Takes the lock of the daemon: a former one may still be writing what the kernel had kept back.
+/// Takes the daemon's lock: a former daemon may still be writing back data from the kernel.
 pub fn lock_daemon(layout: &Layout) -> io::Result<File> {
     let file = open(layout, Role::Daemon)?;
     for _ in 0..100 {
@@ -70,7 +70,7 @@ fn open(layout: &Layout, role: Role) -> io::Result<File> {
     Trust::of(layout.root())?.open(&path(layout, role), options.read(true).write(true).create(true))
 }
 
-/// Writes our process id. It is never away while it is written again.
+/// Writes our process id. The id is present at every moment, also while it is rewritten.
 fn sign(lock: &File, note: &str) -> io::Result<()> {
     let text = format!("{}\n{note}", std::process::id());
     lock.write_all_at(text.as_bytes(), 0)?;
@@ -80,15 +80,15 @@ fn sign(lock: &File, note: &str) -> io::Result<()> {
 
 /// The process that holds a lock.
 pub(crate) struct Holder {
-    /// `None`: it is not the one that should. Either it has only just taken the lock, or something is wrong.
+    /// `None`: not the expected process. Either it has only just taken the lock, or something is wrong.
     pub(crate) process: Option<Process>,
-    /// Its number, as it stands there.
+    /// The process id in the file.
     pub(crate) pid: Pid,
-    /// What it noted there.
+    /// The note in the file.
     pub(crate) note: String,
 }
 
-/// Whoever holds a lock of the compute.
+/// The holder of a lock of the compute, if any.
 pub(crate) fn holder(layout: &Layout, role: Role) -> io::Result<Option<Holder>> {
     let trust = match Trust::of(layout.root()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -98,7 +98,7 @@ pub(crate) fn holder(layout: &Layout, role: Role) -> io::Result<Option<Holder>> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    // Shared: two that look do not take each other for the holder.
+    // Shared, so that two observers do not take each other for the holder.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return Ok(None);
     }
@@ -109,7 +109,7 @@ pub(crate) fn holder(layout: &Layout, role: Role) -> io::Result<Option<Holder>> 
     Ok(Some(Holder { process, pid, note: note.to_owned() }))
 }
 
-/// Sends SIGKILL to whoever holds a lock of the compute, and waits until it is free. Gives who it was.
+/// Kills the holder of a lock of the compute with SIGKILL, and waits until the lock is free. Returns who it was.
 pub(crate) fn kill_holder(layout: &Layout, role: Role, limit: Duration) -> io::Result<Option<Pid>> {
     let since = env::clock::now();
     let mut killed = None;
@@ -119,7 +119,7 @@ pub(crate) fn kill_holder(layout: &Layout, role: Role, limit: Duration) -> io::R
             process.signal(Signal::KILL)?;
             killed = Some(pid);
         }
-        // It may just be about to write its number.
+        // It may be about to write its id.
         if env::clock::now() - since > if killed == Some(pid) { limit } else { limit.min(SIGNED) } {
             let (number, path) = (pid.as_raw_nonzero(), path(layout, role));
             let text = match killed == Some(pid) {

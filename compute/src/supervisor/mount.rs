@@ -1,6 +1,6 @@
 //! Mounting.
 //!
-//! Who may mount, mounts; anybody else has `fusermount3` do it, which hands the connection over.
+//! A process that may mount does; any other uses `fusermount3`, which hands the connection over.
 
 use std::ffi::CString;
 use std::fs::{File, Metadata};
@@ -23,12 +23,12 @@ use crate::private::Trust;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// Where it may be, besides where programs are looked for.
+/// Directories searched besides `PATH`.
 const HELPER_DIRS: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_TRIES: u32 = 100;
 
-/// A mount, by its connection. That ends when all who hold it are gone: the supervisor by this, and the daemon.
+/// A mount, represented by its connection. The connection ends when all its holders, this and the daemon, are gone.
 pub(crate) struct Mount {
     connection: OwnedFd,
 }
@@ -48,12 +48,12 @@ impl Mount {
         Ok(Self { connection })
     }
 
-    /// The connection, for a daemon.
+    /// The connection, to give to a daemon.
     pub(crate) fn connection(&self) -> io::Result<OwnedFd> {
         self.connection.try_clone()
     }
 
-    /// Whether the kernel still serves the mount by this connection.
+    /// Whether the connection is still alive.
     pub(crate) fn is_connected(&self) -> bool {
         let mut poll = [PollFd::new(&self.connection, PollFlags::empty())];
         let polled = rustix::event::poll(&mut poll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -61,7 +61,7 @@ impl Mount {
     }
 }
 
-/// The directory that is to be mounted on, and not what a link in its place leads to: root may mount anywhere.
+/// Opens the mount point itself, and not the target of a link in its place: root may mount anywhere.
 fn open_place(data: &Path, trust: Trust) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let place = File::from(rustix::fs::open(data, flags, Mode::empty())?);
@@ -69,11 +69,11 @@ fn open_place(data: &Path, trust: Trust) -> io::Result<File> {
     Ok(place)
 }
 
-/// Mounts ourselves; tells what it is that we may not.
+/// Mounts without the helper; the error says which step was not permitted.
 fn mount_directly(place: &File, owner: &Metadata) -> Result<OwnedFd, (&'static str, Errno)> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let device = device.map_err(|error| ("open /dev/fuse", error))?;
-    // Only root may let others in than the one who mounts; and only root has to.
+    // Only root may admit users other than the one who mounts; and only root needs to.
     let others = if rustix::process::geteuid().is_root() { ",allow_other" } else { "" };
     let options = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions{others}",
@@ -89,7 +89,8 @@ fn mount_directly(place: &File, owner: &Metadata) -> Result<OwnedFd, (&'static s
     Ok(device)
 }
 
-/// Has the helper mount, which sends the connection over a socket. `what` we may not do ourselves.
+/// Mounts through the helper, which sends the connection over a socket. `what` is the step that we may not do
+/// ourselves.
 fn mount_with_helper(data: &Path, what: &str) -> io::Result<OwnedFd> {
     let refused = |helper: &str| refused(what, helper);
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -110,7 +111,7 @@ fn mount_with_helper(data: &Path, what: &str) -> io::Result<OwnedFd> {
     receive(&ours)
 }
 
-/// The helper, also where no directory of programs is named.
+/// The helper, found even if `PATH` does not contain its directory.
 fn helper() -> Command {
     let named = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&named).chain(HELPER_DIRS.map(PathBuf::from));
@@ -130,7 +131,7 @@ fn receive(socket: &impl AsFd) -> io::Result<OwnedFd> {
     received.ok_or_else(|| io::Error::other(format!("{HELPER} sent no connection")))
 }
 
-/// What is missing.
+/// An error message that says what is missing.
 fn explained(error: Errno) -> io::Error {
     let text = match error {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => format!(
@@ -141,9 +142,9 @@ fn explained(error: Errno) -> io::Error {
     io::Error::new(io::Error::from(error).kind(), text)
 }
 
-/// What is missing where we may not do `what`, nor the helper can.
+/// An error message for the case that neither we may do `what` nor the helper can.
 fn refused(what: &str, helper: &str) -> io::Error {
-    // Then the helper stays as unprivileged as we are, whoever it belongs to.
+    // With no_new_privs the helper stays as unprivileged as we are, whoever owns it.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bound = if status.contains("NoNewPrivs:\t1") { " (no_new_privs keeps it from being set-uid)" } else { "" };
     let text = format!(
@@ -154,31 +155,31 @@ fn refused(what: &str, helper: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Ends the connection of what is mounted at `data`, where we may: whatever waits for an answer gets an error. Root
-/// may, and whoever mounted it where the kernel's control files are. In any case it ends when its last holder is gone.
+/// Aborts the connection of the mount at `data`, if permitted: pending requests get an error. Root may, and so may
+/// whoever mounted it if the kernel's control files are accessible. In any case it ends when its last holder is gone.
 pub(crate) fn abort(data: &Path) {
     let Ok(Some(connection)) = mounted(data) else { return };
-    // The kernel says that it is busy when it has done it.
+    // The kernel reports EBUSY even though the abort succeeded.
     let refused = rustix::mount::unmount(data, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
     if let Err(Errno::PERM | Errno::ACCESS) = refused {
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
     }
 }
 
-/// Unmounts `data`, as often as something is mounted there. What the kernel keeps back is written first, if there is a
-/// daemon that takes it: while that is silent, this waits.
+/// Unmounts `data`, repeatedly if mounts are stacked. The kernel first writes back its cached data if a daemon is
+/// there to receive it: while the daemon hangs, this blocks.
 pub(crate) fn unmount(data: &Path) -> io::Result<()> {
     let mut tries = 0;
     while is_mounted(data)? {
         tries += 1;
-        // In the end it is detached, and goes when the last who uses it is gone.
+        // As a last resort it is detached, and disappears with its last user.
         let lazily = tries > BUSY_TRIES;
         let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(data, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) => unmount_with_helper(data, lazily)?,
             Err(Errno::BUSY) => env::clock::pause(BUSY_PAUSE),
-            // Somebody else has just done it.
+            // Somebody else has just unmounted it.
             Err(Errno::INVAL) if !is_mounted(data)? => {}
             Err(error) => return Err(error.into()),
         }
@@ -186,7 +187,7 @@ pub(crate) fn unmount(data: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Only who mounted it may, through the helper.
+/// Only the user who mounted it may do this, through the helper.
 fn unmount_with_helper(data: &Path, lazily: bool) -> io::Result<()> {
     let done = helper().args(if lazily { &["-u", "-z"][..] } else { &["-u"] }).arg("--").arg(data).output()?;
     if done.status.success() || !is_mounted(data)? {
@@ -200,14 +201,14 @@ fn unmount_with_helper(data: &Path, lazily: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether something is mounted at `data`, as this process sees it: others may have other mounts.
+/// Whether something is mounted at `data` in this process's mount namespace.
 pub(crate) fn is_mounted(data: &Path) -> io::Result<bool> {
     mounted(data).map(|device| device.is_some())
 }
 
-/// The minor number of the device that is mounted at `data`: the number of the connection.
+/// The minor number of the device that is mounted at `data`, which is the number of the connection.
 fn mounted(data: &Path) -> io::Result<Option<String>> {
-    // The directory's own name is not looked at: a dead mount answers nothing.
+    // The directory itself is not accessed: a dead mount does not answer.
     let (Some(parent), Some(name)) = (data.parent(), data.file_name()) else { return Ok(None) };
     let path = parent.canonicalize()?.join(name);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;

@@ -1,7 +1,7 @@
-//! The processes of a server whose data directory is a mount.
+//! Processes of a server whose data directory is a mount.
 //!
-//! Postgres works in its data directory, so the directory a process works in says whether it belongs to the server:
-//! this also finds those that outlived their postmaster, and needs nothing of the mount itself, which may be dead.
+//! Postgres processes work in their data directory, so a process's working directory says whether it belongs to the
+//! server: this also finds those that outlived their postmaster, and does not access the mount, which may be dead.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::private::Trust;
 
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Sends SIGKILL to all processes of the server on `data`, the postmaster first; gives their ids.
+/// Sends SIGKILL to all processes of the server on `data`, the postmaster first; returns their ids.
 pub(crate) fn kill(data: &Path) -> io::Result<Vec<i32>> {
     let mut found = processes(data)?;
-    // Children are made later than their parent, and mostly have the larger number.
+    // Children are created after their parent, and mostly have the larger id.
     let postmaster = postmaster(data);
     found.sort_by_key(|pid| (Some(*pid) != postmaster, *pid));
     for pid in &found {
@@ -31,7 +31,7 @@ pub(crate) fn kill(data: &Path) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Returns when no process of the server on `data` is left. Kills those that were being born meanwhile.
+/// Returns when no process of the server on `data` is left. Kills processes forked meanwhile.
 pub(crate) fn await_end(data: &Path, limit: Duration) -> io::Result<()> {
     let since = env::clock::now();
     loop {
@@ -47,7 +47,7 @@ pub(crate) fn await_end(data: &Path, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// The id in `postmaster.pid`, read past the mount.
+/// The id in `postmaster.pid`, read from `upper` instead of the mount.
 fn postmaster(data: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(data.parent()?.join("upper/postmaster.pid")).ok()?;
     Some(number(&text)?.as_raw_nonzero().get())
@@ -58,13 +58,13 @@ fn processes(data: &Path) -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Both are unreadable where a process has just ended.
+        // Both are unreadable if a process has just ended.
         let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
         let (Ok(directory), Ok(program)) = (link("cwd"), link("exe")) else { continue };
         let program = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let is_postgres = program == "postgres" || program == "postgres (deleted)";
         let is_known = || Pid::from_raw(pid).and_then(owner).is_some_and(|uid| trust.has(uid));
-        // Of a mount that was detached, the directory is shown as the root.
+        // In a detached mount, the directory is shown as the root.
         let detached = postmaster == Some(pid) && directory == Path::new("/");
         if is_postgres && (directory.starts_with(data) || detached) && is_known() {
             found.push(pid);

@@ -1,5 +1,4 @@
-//! A process of ours, told from another one that has its number by now, or whose number somebody has written where ours
-//! is looked for.
+//! Identifies our processes: a process id may have been reused, or forged where we look for ours.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::private::Trust;
 
-/// What it is.
+/// What a process does for a compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `compute-fs run`.
@@ -22,21 +21,21 @@ pub(crate) enum Role {
     Daemon,
 }
 
-/// A process of ours. Its number cannot become another's while it is held.
+/// One of our processes. Its id cannot be reused while this is held.
 pub(crate) struct Process {
     pid: Pid,
     handle: Option<OwnedFd>,
 }
 
 impl Process {
-    /// The process `pid`, if that is the one which is `role` to the compute in the directory `root`.
+    /// The process `pid`, if it has the role `role` for the compute in the directory `root`.
     pub(crate) fn find(pid: Pid, role: Role, root: &Path, trust: Trust) -> io::Result<Option<Self>> {
-        // First held, then looked at.
+        // First hold it, then check it.
         let Some(process) = Self::hold(pid)? else { return Ok(None) };
         Ok(is(pid, role, root, trust).then_some(process))
     }
 
-    /// The server with number `pid` that works in the directory `data`, a compute's.
+    /// The process `pid`, if it is a server that works in `data`, the data directory of a compute.
     pub(crate) fn find_server(pid: Pid, data: &Path, trust: Trust) -> io::Result<Option<Self>> {
         let Some(process) = Self::hold(pid)? else { return Ok(None) };
         let ours = owner(pid).is_some_and(|uid| trust.has(uid)) && works_in(pid, data) != Some(false);
@@ -47,7 +46,7 @@ impl Process {
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(handle) => Ok(Some(Self { pid, handle: Some(handle) })),
             Err(Errno::SRCH) => Ok(None),
-            // Before Linux 5.3.
+            // Linux before 5.3.
             Err(Errno::NOSYS) => Ok(Some(Self { pid, handle: None })),
             Err(error) => Err(error.into()),
         }
@@ -57,7 +56,7 @@ impl Process {
         self.pid
     }
 
-    /// Sends a signal. That it has ended is no error.
+    /// Sends a signal. It is not an error if the process has ended.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         let sent = match &self.handle {
             Some(handle) => rustix::process::pidfd_send_signal(handle, signal),
@@ -73,13 +72,13 @@ impl Process {
     }
 }
 
-/// The number of a process as it stands in the first line of a file: never one that stands for several.
+/// The process id in the first line of a file: never one that addresses several processes.
 pub(crate) fn number(text: &str) -> Option<Pid> {
     let number = text.lines().next()?.trim().parse::<u32>().ok()?;
     i32::try_from(number).ok().and_then(Pid::from_raw)
 }
 
-/// Who runs it; `None` if it is gone.
+/// The user that runs the process; `None` if it is gone.
 pub(crate) fn owner(pid: Pid) -> Option<u32> {
     Some(std::fs::metadata(place(pid, "")).ok()?.uid())
 }
@@ -93,7 +92,7 @@ fn is(pid: Pid, role: Role, root: &Path, trust: Trust) -> bool {
     let mut arguments = arguments.split(|byte| *byte == 0);
     let named = PathBuf::from(OsStr::from_bytes(arguments.next().unwrap_or_default()));
     let program = match std::fs::read_link(place(pid, "exe")) {
-        // In another user namespace, where only its own name for itself can be seen.
+        // In another user namespace, only the name that the process gives itself is visible.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => named,
         program => program.unwrap_or_default(),
     };
@@ -102,7 +101,7 @@ fn is(pid: Pid, role: Role, root: &Path, trust: Trust) -> bool {
     trust.has(uid) && is_ours && is_told(pid, arguments, role, root)
 }
 
-/// Whether its arguments make it what is looked for.
+/// Whether its arguments match the role and the directory.
 fn is_told<'a>(pid: Pid, mut arguments: impl Iterator<Item = &'a [u8]>, role: Role, root: &Path) -> bool {
     let command = match role {
         Role::Supervisor => "run",
@@ -116,11 +115,12 @@ fn is_told<'a>(pid: Pid, mut arguments: impl Iterator<Item = &'a [u8]>, role: Ro
     matches!((dir.canonicalize(), root.canonicalize()), (Ok(told), Ok(root)) if told == root)
 }
 
-/// Whether the process is there, and works in the data directory of a compute: numbers are used again. `None` if it is
-/// of somebody else, and there.
+/// Whether the process exists and works in a compute's data directory: ids are reused. `None` if it exists but
+/// belongs to somebody else.
 pub(crate) fn works_in(pid: Pid, data: &Path) -> Option<bool> {
     match std::fs::read_link(place(pid, "cwd")) {
-        // The directory's own path may lead through links; it may be of a file system that does not answer.
+        // The directory's own path may contain links; the directory itself may be on a file system that does not
+        // answer.
         Ok(cwd) => match (data.parent().map(std::fs::canonicalize), data.file_name()) {
             (Some(Ok(parent)), Some(name)) => Some(parent.join(name) == cwd),
             _ => Some(false),

@@ -1,17 +1,17 @@
-//! Programs that outlive us, and what of our environment they get.
+//! Programs that outlive us, and the part of our environment that they inherit.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Names of variables begin so that tell our programs what to do.
+/// Prefixes of variables that configure our programs.
 const OURS: [&str; 2] = ["PAGECTL_", "PAGESERVER_"];
 
-/// And so those that are the same for everybody.
+/// Prefixes of variables that any user may inherit.
 const FOR_ALL: [&str; 6] = ["PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "RUST_"];
 
-/// A program that goes on when the caller has ended, as the same user or another one. Who is superuser of a Postgres
-/// can read its environment: it has nothing there that the caller was told, tokens among it; another user's has nothing
-/// of the caller's but what programs need to work alike.
+/// A program that continues after the caller has ended, as the same user or another one. A superuser of a Postgres
+/// can read its environment: so it contains none of the caller's configuration, tokens included, and for another user
+/// only what programs need to behave alike.
 pub(crate) fn command(program: &Path, as_another: bool) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

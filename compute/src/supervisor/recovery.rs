@@ -11,11 +11,11 @@ use super::{lock, postgres};
 use crate::layout::Layout;
 use crate::private::Trust;
 
-/// What a recovery from the loss of the connection does, step by step.
+/// The steps of recovering from a lost connection.
 pub(crate) trait Steps {
     /// Sends SIGKILL to the server and all its processes.
     fn kill_postgres(&mut self) -> io::Result<()>;
-    /// Ends the connection, so that nothing waits for an answer any more.
+    /// Ends the connection, so that nothing waits for an answer anymore.
     fn disconnect(&mut self);
     /// Returns when no process of the server is left.
     fn await_end_of_postgres(&mut self) -> io::Result<()>;
@@ -24,7 +24,7 @@ pub(crate) trait Steps {
     fn mount(&mut self) -> io::Result<()>;
 }
 
-/// Nothing is mounted while a process of the former server is left: it would go on with pages that the new mount does
+/// Nothing is mounted while a process of the old server is left: it would continue with pages that the new mount does
 /// not have, and its next checkpoint would make the loss permanent.
 pub(crate) fn recover(steps: &mut impl Steps) -> io::Result<()> {
     steps.kill_postgres()?;
@@ -34,7 +34,7 @@ pub(crate) fn recover(steps: &mut impl Steps) -> io::Result<()> {
     steps.mount()
 }
 
-/// Kernel's read-ahead, where we may set it; the daemon's own is there in any case.
+/// The kernel's read-ahead, where we may set it; the daemon prefetches in any case.
 const READ_AHEAD_KIB: &str = "1024";
 
 /// A mount and its daemon.
@@ -49,13 +49,13 @@ pub(crate) struct Running {
 
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What was killed ends when the connection has, which does not take long.
+/// How long killed processes may take to end; they do so soon after the connection has.
 const END: Duration = Duration::from_secs(30);
 
-/// For the daemon to take what the kernel has kept back, before it does without.
+/// How long the daemon may take to receive what the kernel has cached, before it is abandoned.
 const WRITE_BACK: Duration = Duration::from_secs(20);
 
-/// The same for that of a former supervisor: Postgres has been killed, and does not need it.
+/// The same for the daemon of a former supervisor: Postgres has been killed and does not need the data.
 const CLEAR: Duration = Duration::from_secs(5);
 
 impl Running {
@@ -70,7 +70,7 @@ impl Running {
         self.layout.data()
     }
 
-    /// Whether the connection is lost, or nobody can serve it any more.
+    /// Whether the connection is lost, or no daemon can serve it anymore.
     pub(crate) fn is_lost(&self) -> bool {
         self.cannot_resume || !self.mount.as_ref().is_some_and(Mount::is_connected)
     }
@@ -83,7 +83,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns when the file system answers. If it cannot, nothing stays mounted.
+    /// Returns when the file system answers. On failure nothing stays mounted.
     pub(crate) async fn until_ready(&mut self) -> io::Result<()> {
         let data = self.data();
         let answers = env::spawn::blocking(move || std::fs::metadata(data));
@@ -133,10 +133,10 @@ impl Running {
         Ok(())
     }
 
-    /// Takes everything down. A server that still runs is killed: it would lose its files.
+    /// Takes everything down. A server that still runs is killed, because it would lose its files.
     pub(crate) async fn stop(mut self) -> io::Result<()> {
         self.kill_postgres()?;
-        // From now on the end of the daemon is that of the connection.
+        // From now on the connection ends with the daemon.
         self.mount = None;
         let take_down = |data: PathBuf| {
             env::spawn::blocking(move || {
@@ -167,7 +167,7 @@ impl Steps for Running {
         Ok(())
     }
 
-    /// The kernel ends a connection whose last holder is gone. So this works for every user.
+    /// The kernel ends a connection whose last holder is gone, so this works for every user.
     fn disconnect(&mut self) {
         mount::abort(&self.data());
         if let Some(daemon) = self.daemon.take() {
@@ -190,7 +190,7 @@ impl Steps for Running {
     }
 }
 
-/// Takes down what a former supervisor of the compute at `layout` has left, after killing the server that works on it.
+/// Cleans up after a former supervisor of the compute at `layout`, after killing the server that works on it.
 pub(crate) fn clear(layout: &Layout) -> io::Result<()> {
     let data = layout.data();
     let killed = postgres::kill(&data)?;
@@ -199,7 +199,7 @@ pub(crate) fn clear(layout: &Layout) -> io::Result<()> {
     }
     if mount::is_mounted(&data)? {
         tracing::warn!("{} is still mounted", data.display());
-        // Its daemon may be alive and well, and write what the kernel has kept back.
+        // Its daemon may be alive and write what the kernel has cached.
         let (done, outcome) = std::sync::mpsc::channel();
         let place = data.clone();
         env::spawn::thread("unmount", move || {
@@ -213,15 +213,15 @@ pub(crate) fn clear(layout: &Layout) -> io::Result<()> {
     force(layout)
 }
 
-/// Ends all that works on the compute at `layout`, but for a supervisor, whatever state it is in.
+/// Kills everything that works on the compute at `layout`, except a supervisor, whatever state it is in.
 pub(crate) fn force(layout: &Layout) -> io::Result<()> {
-    // A compute whose relations were copied works on the plain files.
+    // A compute with copied relations works on the plain files.
     let places = [layout.data(), layout.upper()];
     for place in &places {
         postgres::kill(place)?;
     }
     mount::abort(&layout.data());
-    // It may serve a mount that is not seen from here.
+    // It may serve a mount that is not visible from here.
     if let Some(daemon) = lock::kill_holder(layout, Role::Daemon, END)? {
         tracing::info!("ended the daemon, process {}", daemon.as_raw_nonzero());
     }

@@ -12,7 +12,7 @@ use test_needs::Missing;
 use test_postgres::process::{kill, wait_until};
 use test_postgres::{Postgres, Server, run};
 
-/// What a compute needs of the machine.
+/// What these tests need of the machine.
 pub fn machine() -> Result<Postgres, Missing> {
     test_needs::root()?;
     test_needs::file("/dev/fuse")?;
@@ -27,7 +27,7 @@ fn can_mount() -> bool {
         && Command::new("umount").arg(dir.path()).status().is_ok_and(|status| status.success())
 }
 
-/// Settings of a cluster that computes are made of. It is durable: that reaches the file system, too.
+/// Settings of a cluster that computes are created from. Durability is on, so that it exercises the file system too.
 const SETTINGS: &str = "
 fsync = on
 max_wal_size = 256MB
@@ -71,7 +71,7 @@ impl Compute {
     }
 
     pub fn unmount(&self) {
-        // A stop that takes longer kills Postgres, whose files are no clean shutdown's then.
+        // A stop that takes longer kills Postgres, and the files are then not those of a clean shutdown.
         launch::stop(&self.layout, Duration::from_secs(300)).unwrap();
     }
 
@@ -91,12 +91,12 @@ impl Compute {
         wait_until("another daemon", || ![0, old].contains(&self.daemon()));
     }
 
-    /// Ends the connection under everybody's feet.
+    /// Severs the connection while it is in use.
     pub fn lose_connection(&self) {
         let _ = rustix::mount::unmount(self.layout.data(), rustix::mount::UnmountFlags::FORCE);
     }
 
-    /// Device of the mount at the data directory. The kernel uses numbers again, of those that are not [`Pin`]ned.
+    /// Device of the mount at the data directory. The kernel reuses numbers of devices that are not [`Pin`]ned.
     pub fn device(&self) -> Option<String> {
         let data = self.layout.data();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -104,7 +104,7 @@ impl Compute {
         line.split(' ').nth(2).map(str::to_owned)
     }
 
-    /// Keeps the device of the present mount, without making that busy.
+    /// Keeps the device of the present mount alive without making the mount busy.
     pub fn pin(&self) -> Pin {
         let path = self.layout.root().with_extension("pin");
         let _ = std::fs::create_dir(&path);
@@ -136,7 +136,7 @@ impl Drop for Pin {
     }
 }
 
-/// Number after `label` in the output of pgbench.
+/// The number after `label` in the output of pgbench.
 pub fn figure(text: &str, label: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(label)).unwrap_or_else(|| panic!("no {label} in {text}"));
     let number: String = line.trim().chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();

@@ -12,7 +12,7 @@ fn header(address: Lsn) -> Vec<u8> {
     WalPageHeader { magic: 0xD110, info: 0, timeline: 1, address, remaining_len: 0, long }.encode()
 }
 
-/// A segment file whose pages up to `pages` have headers for the segment `claimed`.
+/// A segment file in which the first `pages` pages have headers for the segment `claimed`.
 fn segment(dir: &Utf8TempDir, number: u64, claimed: u64, pages: u64) {
     let mut bytes = vec![0; SIZE as usize];
     for page in 0..pages {
@@ -72,7 +72,7 @@ fn gaps_and_short_files_are_named() {
 fn the_end_of_the_wal_is_told_from_a_hole_in_it() {
     let dir = tempdir().unwrap();
     segment(&dir, 3, 3, 20);
-    // Recycled: its pages are from an earlier segment.
+    // A recycled file: its pages are from an earlier segment.
     segment(&dir, 4, 1, 128);
     let files = WalFiles::open(dir.path(), SIZE).unwrap();
     let after = |lsn| files.continues_after(lsn, PgVersion::V15).unwrap();

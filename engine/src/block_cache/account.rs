@@ -1,7 +1,8 @@
-//! Memory of blocks on their way from the bucket: whoever has some holds a [`Lease`], and who finds none waits his
-//! turn.
+//! Memory for blocks in transit from the bucket: it is handed out as [`Lease`]s, and whoever finds none free waits in
+//! FIFO order.
 //!
-//! Waiting is safe as long as nobody who waits for a lease holds another of the same account that others wait for.
+//! Waiting cannot deadlock as long as nobody waits for a lease while holding another of the same account that others
+//! wait for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,40 +12,40 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-/// What leases are counted in.
+/// The granularity of leases, in bytes.
 const UNIT: u64 = 1024;
 
-/// A number of bytes that leases are taken from.
+/// A pool of bytes from which leases are taken.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// Units that nobody has.
+    /// Units not leased.
     free: Semaphore,
     size: AtomicU64,
-    /// Units that come back and are not given out again: the account was made smaller while they were lent.
+    /// Units to be retired when they are returned: the account shrank while they were leased.
     excess: Mutex<u64>,
 }
 
-/// A part of an account, which goes back when it is dropped.
+/// Part of an account, returned when dropped.
 pub(crate) struct Lease {
     account: Arc<Account>,
     units: u64,
 }
 
-/// Bytes and the memory that they are in.
+/// Bytes together with the lease on the memory that holds them.
 struct Leased {
     bytes: Bytes,
     _lease: Lease,
 }
 
 impl Account {
-    /// One of so many bytes.
+    /// An account of `bytes` bytes.
     pub(super) fn new(bytes: u64) -> Arc<Self> {
         let units = bytes / UNIT;
         let free = Semaphore::new(units as usize);
         Arc::new(Self { free, size: AtomicU64::new(units), excess: Mutex::new(0) })
     }
 
-    /// From now on it has so many bytes.
+    /// Changes the size to `bytes`.
     pub(super) fn resize(&self, bytes: u64) {
         let mut excess = self.excess.lock();
         let (old, new) = (self.size.load(Ordering::Relaxed), bytes / UNIT);
@@ -58,33 +59,33 @@ impl Account {
         }
     }
 
-    /// Bytes in all.
+    /// Total size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed) * UNIT
     }
 
-    /// Bytes that are lent.
+    /// Bytes leased.
     pub(crate) fn used(&self) -> u64 {
         let free = self.free.available_permits() as u64;
         (self.size.load(Ordering::Relaxed) + *self.excess.lock()).saturating_sub(free) * UNIT
     }
 
-    /// Memory for `bytes`, in turn. Who wants more than there is gets all of it.
+    /// Takes memory for `bytes`, waiting in turn. A request for more than the whole account gets the whole account.
     pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> Lease {
         let units = self.units(bytes);
-        // It is never closed.
+        // The semaphore is never closed.
         let granted = self.free.acquire_many(units as u32).await.map(|permit| permit.forget());
         Lease { account: Arc::clone(self), units: granted.map_or(0, |()| units) }
     }
 
-    /// Memory for `bytes`, if it is there now.
+    /// Takes memory for `bytes` if it is free now.
     pub(crate) fn try_take(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
         let units = bytes.div_ceil(UNIT);
         self.free.try_acquire_many(u32::try_from(units).ok()?).ok()?.forget();
         Some(Lease { account: Arc::clone(self), units })
     }
 
-    /// Memory for as many of `bytes` as there is now.
+    /// Takes as much of `bytes` as is free now.
     pub(crate) fn try_take_some(self: &Arc<Self>, bytes: u64) -> Lease {
         loop {
             let bytes = bytes.min(self.free.available_permits() as u64 * UNIT);
@@ -100,19 +101,19 @@ impl Account {
 }
 
 impl Lease {
-    /// Bytes that it is for.
+    /// Bytes leased.
     pub(crate) fn bytes(&self) -> u64 {
         self.units * UNIT
     }
 
-    /// A lease of `bytes` of these, or of all if there are fewer.
+    /// Splits off a lease of `bytes`, or of everything if there is less.
     pub(crate) fn split(&mut self, bytes: u64) -> Lease {
         let units = bytes.div_ceil(UNIT).min(self.units);
         self.units -= units;
         Lease { account: Arc::clone(&self.account), units }
     }
 
-    /// `bytes`, which are in this memory: the lease ends with the last of them.
+    /// Ties this lease to `bytes`, which live in its memory: the lease ends when their last reference is dropped.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Leased { bytes, _lease: self })
     }

@@ -1,5 +1,5 @@
-//! What is fetched ahead of sequential reads, of all files: one account of memory, in which what nobody reads towards
-//! any more gives way to others.
+//! Read-ahead of all files: one memory account, in which blocks that nobody reads towards any more give way to
+//! others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 
 use super::account::{Account, Lease};
 
-/// Something that was fetched ahead, as whoever fetched it knows it.
+/// A read-ahead, as seen by whoever fetched it.
 pub(crate) trait FetchedAhead: Send + Sync + 'static {
-    /// Whether it is gone, and has no memory any more.
+    /// Whether it is gone and no longer holds memory.
     fn is_gone(&self) -> bool;
-    /// Whether it is here, and nobody reads towards it any more.
+    /// Whether it has arrived and nobody reads towards it any more.
     fn is_idle(&self, now: Instant) -> bool;
-    /// Lets go of it.
+    /// Releases it.
     fn give_up(&self);
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// With so many bytes for all.
+    /// A pool of `bytes` for all read-ahead.
     pub(super) fn new(bytes: u64) -> Self {
         Self { account: Account::new(bytes), fetched: Mutex::default() }
     }
 
-    /// Memory for `wanted` bytes; if not for all, for at least `worth` of them, or none.
+    /// Takes memory for `wanted` bytes; if that much is not available, at least `worth`, otherwise `None`.
     pub(super) fn take(&self, wanted: u64, worth: u64) -> Option<Lease> {
         let now = env::clock::now();
         let mut fetched = self.fetched.lock();

@@ -1,4 +1,4 @@
-//! Files that no timeline has yet, such as those of an import: they take room, but no measurement finds them.
+//! Disk space of files that belong to no timeline yet, such as those of an import: measurements do not find them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{DiskBudget, Inner, signed};
 use errors::StorageError;
 
-/// What somebody has on the local disk beside all timelines. It counts until it is dropped.
+/// Disk space held outside all timelines. It counts until it is dropped.
 #[derive(Debug)]
 pub struct Hold {
     budget: DiskBudget,
@@ -14,22 +14,22 @@ pub struct Hold {
 }
 
 impl DiskBudget {
-    /// For whoever writes files that belong to no timeline yet.
+    /// Starts a hold, for whoever writes files that belong to no timeline yet.
     pub fn hold(&self) -> Hold {
         Hold { budget: self.clone(), bytes: AtomicU64::new(0) }
     }
 
-    /// Bytes that are held so.
+    /// Bytes in all holds.
     pub fn held(&self) -> u64 {
         self.inner.held.load(Ordering::Relaxed)
     }
 }
 
 impl Hold {
-    /// Waits until `bytes` more may be written, as [`DiskBudget::admit`] does, and counts them.
+    /// Waits until `bytes` more may be written, as [`DiskBudget::admit`] does, and adds them to the hold.
     ///
     /// # Errors
-    /// [`StorageError::NoRoom`], after a while.
+    /// [`StorageError::NoRoom`] after a timeout.
     pub async fn take(&self, bytes: u64) -> Result<(), StorageError> {
         self.budget.admit(bytes).await?;
         self.inner().held.fetch_add(bytes, Ordering::Relaxed);
@@ -37,7 +37,8 @@ impl Hold {
         Ok(())
     }
 
-    /// So much of it is gone, or was not written after all. The keeper is told, for somebody may wait.
+    /// Releases bytes that were removed, or not written after all. Wakes the keeper, since somebody may be waiting
+    /// for room.
     pub fn release(&self, bytes: u64) {
         let mut released = 0;
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {

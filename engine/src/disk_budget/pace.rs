@@ -1,15 +1,15 @@
-//! How fast intake may be while room is running out.
+//! The pace of intake while room is running out.
 
 use std::time::Duration;
 
-/// Bytes a second when half of the room in which intake is slowed is left.
+/// Bytes per second when half of the slow zone (the room below `slow_below`) is left.
 const RATE_AT_HALF: f64 = (64 << 20) as f64;
-/// Shorter waits are added up first: a timer is not that precise.
+/// Shorter delays are accumulated first: timers are not that precise.
 pub(super) const SHORTEST: Duration = Duration::from_millis(2);
-/// No wait for one batch is longer.
+/// Maximum delay of one batch.
 pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
-/// The room there is, and the room below which intake is slowed.
+/// The current room, and the room below which intake is slowed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) room: i64,
@@ -17,7 +17,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// How long taking in `bytes` should take: nothing at the upper end, ever longer towards no room at all.
+    /// How long taking in `bytes` should take: zero at the upper end of the slow zone, growing without bound as room
+    /// vanishes, but at most [`LONGEST`].
     pub(super) fn delay(self, bytes: u64) -> Duration {
         let left = self.room.max(0) as f64 / self.slow_below.max(1) as f64;
         if left >= 1.0 {

@@ -1,9 +1,9 @@
-//! The local disk as a cache of the bucket: measures what is on it, evicts what the bucket has, and says how much may
-//! still be taken in.
+//! The local disk as a cache of the bucket: measures usage, evicts layers that the bucket has, and publishes how much
+//! room is left for intake.
 //!
-//! When room is short, layers that the bucket has leave by recency ([`policy`]). What only this disk has cannot go, and
-//! if that is too much, intake slows down and is refused in the end ([`DiskBudget`]). All of it passes by itself when
-//! there is room again: layers reach the bucket, or somebody frees disk.
+//! When room is short, layers that the bucket has are evicted by recency ([`policy`]). Layers that only this disk has
+//! cannot be evicted; if they take too much, intake slows down and is eventually refused ([`DiskBudget`]). This ends
+//! by itself once there is room again: layers reach the bucket, or somebody frees disk space.
 
 mod limits;
 pub mod policy;
@@ -25,24 +25,25 @@ use crate::tenant::timeline::Timeline;
 use metrics::METRICS;
 use virtual_file::fs::{self, DiskSpace};
 
-/// How often the disk is looked at when room is short: what reads cache is not subtracted meanwhile.
+/// How often the disk is measured when room is short: reads fill the cache between measurements.
 const TICK: Duration = Duration::from_millis(100);
-/// So many ticks pass if there is room,
+/// Ticks between measurements when there is room,
 const TICKS: u32 = 10;
-/// and so many if nothing seems to have changed.
+/// and when nothing seems to have changed.
 const IDLE_TICKS: u32 = 600;
-/// At least so long between two rounds, if the last one has freed something, and if it has not.
+/// Minimum pause between two rounds: if the last one freed something, and if it did not.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
-/// The keeper rests as long as it works, for layers may be many; but not longer than this, for somebody may wait.
+/// The keeper rests as long as it worked, because there may be many layers; but no longer than this, because somebody
+/// may be waiting.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// Looks after the local disk until `cancel`. `timelines` gives those that are open.
+/// Looks after the local disk until `cancel`. `timelines` returns the open ones.
 pub(crate) async fn keep(
     conf: &'static PageServerConf,
     timelines: impl Fn() -> Vec<Timeline>,
     cancel: CancellationToken,
 ) {
-    // What reads keep here takes room at once, and not when it is measured next.
+    // Blocks cached by reads take room at once, not only from the next measurement on.
     conf.resources.blocks.set_budget(conf.disk_budget.clone());
     let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: 0 };
     let mut ticks = env::clock::interval(TICK);
@@ -68,13 +69,13 @@ pub(crate) async fn keep(
 
 struct Keeper {
     conf: &'static PageServerConf,
-    /// A timeline's in-memory layers on their way out.
+    /// The task that flushes a timeline to make its memory evictable.
     rolling: Option<JoinHandle<()>>,
-    /// As was last logged.
+    /// The level that was last logged.
     level: Level,
     /// Room and free disk after the last round.
     seen: Option<(i64, Option<u64>)>,
-    /// Something may have to be evicted soon.
+    /// Layers may have to be evicted soon.
     short: bool,
     /// Ticks since the last round.
     waited: u32,
@@ -89,25 +90,25 @@ impl Keeper {
         fs::disk_space(&self.conf.workdir).await.ok().flatten()
     }
 
-    /// Whether it is time to look.
+    /// Whether a measurement is due.
     fn is_due(&mut self) -> bool {
         self.waited += 1;
         self.short || self.waited.is_multiple_of(TICKS)
     }
 
-    /// Whether nothing has been written or freed since the last round, and there is room.
+    /// Whether there is room and nothing has been written or freed since the last round.
     fn is_idle(&self, space: Option<DiskSpace>) -> bool {
         let now = (self.budget().room(), space.map(|space| space.free));
         self.level == Level::Open && self.seen == Some(now) && self.waited < IDLE_TICKS
     }
 
-    /// Measures, evicts, and says how much room there is. Returns the bytes freed.
+    /// Measures, evicts, and publishes the remaining room. Returns the bytes freed.
     async fn round(&mut self, timelines: Vec<Timeline>, space: Option<DiskSpace>) -> u64 {
         let begun = self.budget().begin();
         let limits = Limits::of(self.conf, space);
         let mut survey = Survey::of(&timelines, self.budget()).await;
         let short = limits.measure(&survey.usage()).shortage();
-        // Of full caches the oldest parts go before there is no room for new ones.
+        // Evict the oldest parts before the block cache is full, so that there is room for new blocks.
         let partial_max = self.conf.block_cache_disk / 10 * 9;
         let freed = survey.evict(Want { bytes: short, partial_max }).await;
         let space = if freed > 0 { self.space().await } else { space };
@@ -126,7 +127,7 @@ impl Keeper {
         freed
     }
 
-    /// Starts to write out the timeline that has most in memory: a layer can be uploaded, and evicted then.
+    /// Starts flushing the timeline with the most bytes in memory: its layers can then be uploaded and evicted.
     fn roll(&mut self, timelines: Vec<Timeline>) {
         if self.rolling.as_ref().is_some_and(|task| !task.is_finished()) {
             return;

@@ -1,4 +1,4 @@
-//! Which layer file answers a key range below an LSN.
+//! Finds the layer file to read for a key range below an LSN.
 //!
 //! A [`LayerMap`] is an immutable snapshot: an update builds a new one that shares what did not change. A flush only
 //! adds an L0 layer and costs one copy of the list of L0 layers; anything else rebuilds the index over the keys.
@@ -24,7 +24,7 @@ use select::{Candidates, Choice};
 /// A set of layer files, indexed for search.
 #[derive(Clone, Debug, Default)]
 pub struct LayerMap {
-    /// Delta layers over all keys, by LSN.
+    /// Delta layers over all keys, in LSN order.
     l0: Vec<Arc<Layer>>,
     /// All other layers.
     keyed: Arc<Coverage>,
@@ -37,8 +37,8 @@ pub struct SearchResult {
     pub keys: Range<Key>,
     /// The layer to read next.
     pub layer: Arc<Layer>,
-    /// Versions from here (inclusive) up to the LSN searched are to be taken from `layer`; older ones are found by a
-    /// search below this LSN. Below an image layer there is nothing to search.
+    /// Take versions from here (inclusive) up to the LSN searched from `layer`; to find older ones, search below this
+    /// LSN. Below an image layer there is nothing to search.
     pub lsn_floor: Lsn,
 }
 
@@ -65,15 +65,15 @@ impl LayerMap {
         Ok(next)
     }
 
-    /// The map without the layers named in `remove`, and with `add`.
+    /// The map without the layers named in `remove`, and with those in `add`.
     pub fn update(&self, remove: &HashSet<LayerName>, add: Vec<Arc<Layer>>) -> Result<Self, Violation> {
         let kept: Vec<_> = self.iter().filter(|layer| !remove.contains(&layer.desc().layer_name())).cloned().collect();
         assert_eq!(self.len() - kept.len(), remove.len(), "layers are to go that are not there: {remove:?}");
         Self::new(kept.into_iter().chain(add).collect())
     }
 
-    /// For each part of `keys` that any layer covers below `end_lsn` (exclusive), the layer to read next. Parts are
-    /// disjoint and ascending; neighbours differ in layer or floor.
+    /// The layer to read next for each part of `keys` that any layer covers below `end_lsn` (exclusive). Parts are
+    /// disjoint and ascending; neighbors differ in layer or floor.
     pub fn search(&self, keys: &Range<Key>, end_lsn: Lsn) -> Vec<SearchResult> {
         let mut results: Vec<SearchResult> = Vec::new();
         let above = Candidates { delta: select::newest_below(&self.l0, end_lsn), image: None };
@@ -87,7 +87,7 @@ impl LayerMap {
         results
     }
 
-    /// All layers: L0 by LSN, then the others in no particular order.
+    /// All layers: L0 layers in LSN order, then the others in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Layer>> {
         self.l0.iter().chain(self.keyed.layers())
     }
@@ -107,7 +107,7 @@ impl LayerMap {
         self.len() == 0
     }
 
-    /// Where the delta layers end: the largest exclusive end LSN of any.
+    /// Where the delta layers end: their largest exclusive end LSN.
     pub fn delta_end(&self) -> Option<Lsn> {
         self.iter().filter(|layer| layer.desc().is_delta).map(|layer| layer.desc().lsn_range.end).max()
     }

@@ -1,4 +1,4 @@
-//! Which timelines a working directory has.
+//! Finds the timelines in a working directory.
 
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -8,7 +8,7 @@ use crate::config::PageServerConf;
 use errors::StorageError;
 use virtual_file::fs;
 
-/// All timelines of the working directory. What is left of an import that did not end is none.
+/// All timelines of the working directory. The remains of an unfinished import do not count.
 pub async fn list_timelines(conf: &PageServerConf) -> Result<Vec<(TenantShardId, TimelineId)>, StorageError> {
     let mut found = Vec::new();
     for tenant in fs::list_dir_if_any(&conf.tenants_path()).await? {

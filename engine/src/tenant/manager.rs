@@ -1,7 +1,8 @@
-//! All tenants and timelines of a working directory: opened at start, made, branched, deleted, closed.
+//! Manages all tenants and timelines of a working directory: opens them at startup, creates, branches, deletes and
+//! closes them.
 //!
-//! Reads go through a map that is locked for moments only. What changes the timelines of a tenant comes one after the
-//! other; a change that waits for the bucket keeps no other tenant waiting.
+//! Reads go through a map that is locked only briefly. Changes to a tenant's set of timelines are serialized per
+//! tenant; a change that waits for the bucket does not hold up other tenants.
 
 mod attach;
 mod delete;
@@ -33,55 +34,55 @@ use crate::context::{DownloadBehavior, RequestContext};
 use crate::task_mgr::TaskKind;
 use errors::{ErrorKind, StorageError};
 
-/// How often timelines are looked after.
+/// How often timelines get their periodic maintenance.
 const TEND_PERIOD: Duration = Duration::from_secs(1);
-/// How long the end waits for what is not uploaded yet. The next start goes on with it.
+/// How long shutdown waits for pending uploads. The next start continues them.
 const SHUTDOWN_UPLOAD: Duration = Duration::from_secs(8);
 
-/// Why tenants and timelines could not be managed as asked.
+/// Why an operation on tenants or timelines failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManageError {
     /// There is no such tenant or timeline.
     #[error("{0}")]
     NotFound(String),
-    /// It exists, and is another one.
+    /// It exists already, and is not the same.
     #[error("{0}")]
     Conflict(String),
-    /// Not now.
+    /// Not possible right now.
     #[error("{0}")]
     Busy(String),
     /// Something else must be done first.
     #[error("{0}")]
     Precondition(String),
-    /// The LSN is not one that can be served.
+    /// The LSN cannot be served.
     #[error("{0}")]
     NotAcceptable(String),
-    /// The store failed.
+    /// The storage engine failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
 
-/// A branch to be made.
+/// A branch to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBranch {
     /// The new timeline.
     pub timeline_id: TimelineId,
     /// The timeline that it continues.
     pub ancestor_id: TimelineId,
-    /// The last LSN that both have in common; the ancestor's last record if not given.
+    /// The last LSN that both have in common; defaults to the ancestor's last record.
     pub lsn: Option<Lsn>,
 }
 
-/// Whether something was made.
+/// Whether a timeline was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// Yes.
+    /// It was created.
     New,
-    /// No: the same was there.
+    /// An identical one existed already.
     Existed,
 }
 
-/// Manages what a working directory holds. Cheap to clone.
+/// Manages the contents of a working directory. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TenantManager {
     inner: Arc<Inner>,
@@ -90,29 +91,29 @@ pub struct TenantManager {
 #[derive(Debug)]
 struct Inner {
     conf: &'static PageServerConf,
-    /// Nothing happens by itself.
+    /// No background work is done.
     idle: bool,
     tenants: RwLock<BTreeMap<TenantShardId, Tenant>>,
     /// Timelines that could not be opened, and why.
     broken: RwLock<Broken>,
-    /// Held while a tenant or its set of timelines is changed.
+    /// Locked per tenant while the tenant or its set of timelines is changed.
     changes: KeyedLock<TenantShardId>,
-    /// Shared by all changes; the end has it alone.
+    /// Shared by all changes; taken exclusively by shutdown.
     running: Arc<tokio::sync::RwLock<()>>,
     cancel: CancellationToken,
-    /// Notes what is hot; ends some time after `cancel`.
+    /// The task that records hot layers; it ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
-/// A tenant that is being changed.
+/// Guards of a tenant that is being changed.
 struct Changing<'a> {
     _tenant: OwnedMutexGuard<()>,
     _running: RwLockReadGuard<'a, ()>,
 }
 
 impl TenantManager {
-    /// Opens everything that the working directory of `conf` holds. A timeline that cannot be opened does not keep the
-    /// others from serving: see [`TenantManager::broken`].
+    /// Opens everything in the working directory of `conf`. A timeline that cannot be opened does not prevent others
+    /// from serving: see [`TenantManager::broken`].
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
         let manager = Self::load_all(conf, false).await?;
         env::spawn::vital("tend timelines", manager.clone().tend());
@@ -125,7 +126,7 @@ impl TenantManager {
         Ok(manager)
     }
 
-    /// As [`TenantManager::load`], but nothing happens by itself.
+    /// As [`TenantManager::load`], but without background tasks.
     pub async fn load_idle(conf: &'static PageServerConf) -> Result<Self, StorageError> {
         Self::load_all(conf, true).await
     }
@@ -178,7 +179,7 @@ impl TenantManager {
         self.inner.broken.read().iter().map(|((tenant, id), reason)| (*tenant, *id, reason.clone())).collect()
     }
 
-    /// Makes a tenant without timelines, as [`TenantManager::attach_tenant`] does. One that exists stays as it is.
+    /// Creates a tenant without timelines, as [`TenantManager::attach_tenant`] does. An existing one stays as it is.
     pub async fn create_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         self.attach_tenant(id).await
     }
@@ -205,7 +206,7 @@ impl TenantManager {
         })
     }
 
-    /// Takes over a timeline that was made of an import.
+    /// Adopts a timeline that was created by an import.
     pub async fn add(&self, timeline: Timeline) -> Result<(), ManageError> {
         let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
         let _changing = self.change(tenant).await?;
@@ -223,16 +224,16 @@ impl TenantManager {
         }
     }
 
-    /// Makes a branch. Costs the same whatever is stored.
+    /// Creates a branch. The cost does not depend on how much is stored.
     ///
     /// # Errors
-    /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists and
+    /// [`ManageError::NotAcceptable`] if the LSN cannot be read; [`ManageError::Conflict`] if the timeline exists but
     /// is not this branch.
     pub async fn branch(&self, id: TenantShardId, new: NewBranch) -> Result<(Timeline, Created), ManageError> {
         self.branch_with(id, new, None).await
     }
 
-    /// As [`TenantManager::branch`], with what is told about it from outside.
+    /// As [`TenantManager::branch`], but stores `told` (the branch's name and WAL source) with it.
     pub async fn branch_with(
         &self,
         id: TenantShardId,
@@ -253,25 +254,25 @@ impl TenantManager {
         })?;
         self.inner.tenants.write().entry(id).or_default().timelines.insert(new.timeline_id, branch.clone());
         if ancestor.disk_consistent_lsn() < lsn {
-            // Until then a crash would leave the branch waiting for its ancestor's WAL to come again.
+            // Without this flush a crash would leave the branch waiting for its ancestor's WAL to arrive again.
             env::spawn::task("flush of an ancestor", async move { flush_or_warn(&ancestor).await });
         }
         Ok((branch, Created::New))
     }
 
-    /// The timelines that branch off this one.
+    /// The direct branches of a timeline.
     pub fn children(&self, id: TenantShardId, timeline_id: TimelineId) -> Vec<TimelineId> {
         let tenants = self.inner.tenants.read();
         let timelines = tenants.get(&id).into_iter().flat_map(|tenant| tenant.timelines.values());
         timelines.filter(|timeline| timeline.is_child_of(timeline_id)).map(Timeline::timeline_id).collect()
     }
 
-    /// Makes durable what has arrived, as far as the disk permits, and closes everything.
+    /// Flushes what has arrived, as far as the disk permits, and closes everything.
     pub async fn shutdown(&self) {
         self.inner.cancel.cancel();
         let warming = self.inner.warming.lock().take();
         if let Some(warming) = warming {
-            // What was hot is noted before it is closed; a panic there loses but a hint.
+            // Hot layers are recorded before the timelines close; a panic in that task loses no more than a hint.
             let _ = warming.await;
         }
         let _alone = self.inner.running.write().await;
@@ -303,7 +304,7 @@ impl TenantManager {
         if self.inner.cancel.is_cancelled() { Err(StorageError::Shutdown.into()) } else { Ok(changing) }
     }
 
-    /// Looks after all timelines until shutdown.
+    /// Maintains all timelines until shutdown.
     async fn tend(self) {
         let mut ticks = env::clock::interval(TEND_PERIOD);
         let mut seen = HashMap::new();
@@ -314,7 +315,7 @@ impl TenantManager {
             }
             self.check_generations(&mut seen);
             for timeline in self.all_timelines().into_iter().filter(|timeline| timeline.broken().is_none()) {
-                // What fails is tried again, and was logged where it failed.
+                // Failures were logged where they occurred, and are retried.
                 let _ = timeline.tend().await;
             }
         }

@@ -1,10 +1,10 @@
-//! The bucket as the truth about a tenant: who may write it, what is in it, how it gets there.
+//! The bucket as the source of truth about a tenant: who may write to it, what it contains, and how data gets there.
 //!
-//! Every server that takes a tenant takes a new generation of it first ([`generation`]): an object that only one can
-//! make. Whatever a server writes has its generation in the name, so that no one overwrites what another one wrote. A
-//! server calls something safe only after it has seen, *later* than it wrote it, that no newer generation exists; and a
-//! new owner reads only after its generation exists. So what was called safe is seen by all later owners. What a server
-//! removes, it removes after the same look.
+//! A server that takes a tenant first takes a new generation of it ([`generation`]): an object that only one server
+//! can create. Everything a server writes carries its generation in the name, so that no server overwrites another's
+//! objects. A server reports data as safe only after it has checked, *after* writing it, that no newer generation
+//! exists; and a new owner reads only after its own generation exists. All later owners therefore see whatever was
+//! reported safe. A server makes the same check before it removes anything.
 
 mod decision;
 mod deletion;
@@ -36,28 +36,28 @@ pub use plan::layer_names;
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 pub use uploader::{Uploader, Wanted};
 
-/// A tenant as this server holds it: its bucket and the generation that was taken.
+/// A tenant as held by this server: its bucket and the generation that was taken.
 #[derive(Debug)]
 pub struct TenantRemote {
     storage: RemoteStorage,
     tenant: TenantShardId,
     generation: u32,
-    /// Index parts up to this generation are of a tenant of the same name that was deleted.
+    /// Index parts up to this generation belong to a deleted tenant of the same name.
     void_through: u32,
-    /// Who we are.
+    /// This server's identity.
     server: ServerIdentity,
-    /// The newer generation, once one was seen.
+    /// The newer generation, once one has been seen.
     fenced: watch::Sender<Option<u32>>,
     checked: Mutex<Instant>,
-    /// Held while somebody looks.
+    /// Locked while a check is under way.
     looking: tokio::sync::Mutex<()>,
 }
 
 impl TenantRemote {
-    /// Takes the tenant over: whoever has it is fenced from here on.
+    /// Takes the tenant over: its current owner is fenced from here on.
     ///
     /// # Errors
-    /// [`StorageError::Invalid`] if it was deleted; those of the store.
+    /// [`StorageError::Invalid`] if it was deleted; those of the bucket.
     pub async fn attach(storage: RemoteStorage, tenant: TenantShardId) -> Result<Arc<Self>, StorageError> {
         match Self::take(storage, tenant, Purpose::Attach, &ServerIdentity::default()).await? {
             (Taken::Mine, remote) => Ok(remote),
@@ -68,8 +68,8 @@ impl TenantRemote {
         }
     }
 
-    /// Takes a generation, and says whether the tenant was deleted, or is another server's; then nothing was taken, and
-    /// the generation is the one that says so.
+    /// Takes a generation. If the tenant was deleted or belongs to another server, none is taken, and the returned
+    /// generation is the one that records this.
     pub(crate) async fn take(
         storage: RemoteStorage,
         tenant: TenantShardId,
@@ -84,8 +84,8 @@ impl TenantRemote {
         Ok((taken, Arc::new(Self { storage, tenant, generation, void_through, server, fenced, checked, looking })))
     }
 
-    /// Gives the generation back, which was taken although the chain before it is damaged: nobody goes on from it
-    /// unasked.
+    /// Gives the generation back, because the chain before it is damaged and nobody may continue from it without an
+    /// explicit takeover.
     pub(crate) async fn refuse(&self) -> Result<(), StorageError> {
         generation::refuse(&self.storage, self.tenant, self.generation).await
     }
@@ -105,10 +105,10 @@ impl TenantRemote {
         self.generation
     }
 
-    /// Makes sure that no newer generation exists.
+    /// Checks that no newer generation exists.
     ///
     /// # Errors
-    /// [`StorageError::Fenced`] if one does, now and from then on; those of the store if it cannot be known.
+    /// [`StorageError::Fenced`] if one does, now and from then on; those of the bucket if this cannot be determined.
     pub async fn check(&self) -> Result<(), StorageError> {
         self.check_known()?;
         let newer = generation::after(self.generation)?;
@@ -122,14 +122,14 @@ impl TenantRemote {
         }
     }
 
-    /// As [`TenantRemote::check`], unless somebody does it already.
+    /// As [`TenantRemote::check`], unless a check is already under way.
     pub async fn look(&self) {
         let Ok(_looking) = self.looking.try_lock() else { return };
-        // Whether the bucket answers is told by uploads.
+        // Uploads report whether the bucket answers.
         let _ = self.check().await;
     }
 
-    /// Fails if a newer generation was seen. Asks nobody.
+    /// Fails if a newer generation has been seen. Makes no request.
     pub fn check_known(&self) -> Result<(), StorageError> {
         match *self.fenced.borrow() {
             Some(newer) => Err(self.fenced_by(newer)),
@@ -137,17 +137,17 @@ impl TenantRemote {
         }
     }
 
-    /// How long ago it was seen that no newer generation exists.
+    /// Time since the last check that found no newer generation.
     pub(crate) fn unchecked_for(&self) -> Duration {
         env::clock::now().saturating_duration_since(*self.checked.lock())
     }
 
-    /// Why this server may not write any more, if so.
+    /// Why this server may no longer write, if so.
     pub fn fenced(&self) -> Option<String> {
         self.check_known().err().map(|error| error.to_string())
     }
 
-    /// Follows the newer generation.
+    /// Watches for a newer generation.
     pub fn watch_fenced(&self) -> watch::Receiver<Option<u32>> {
         self.fenced.subscribe()
     }

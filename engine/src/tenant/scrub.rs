@@ -1,9 +1,10 @@
-//! Verifies all that is stored of a tenant, here and in the bucket, and repairs what has a good copy.
+//! Verifies everything stored for a tenant, on the local disk and in the bucket, and repairs whatever has a good
+//! copy.
 //!
-//! What should be there is what index parts and manifests name. Every byte that has a checksum is read. What is found
-//! ([`Finding`]) is damaged, missing, or an orphan: there without being named. Nothing is changed unless wanted: local
-//! damage is repaired from the bucket, the bucket from a good local copy, orphans are removed; objects only after a
-//! look at the generations, so that nothing of a newer owner is touched.
+//! Index parts and manifests name what should exist. Every byte that has a checksum is read. A [`Finding`] is
+//! damaged, missing, or an orphan: present without being named. Nothing is changed unless requested: local damage is
+//! repaired from the bucket, the bucket from a good local copy, and orphans are removed; objects only after a check
+//! of the generations, so that nothing of a newer owner is touched.
 
 mod index;
 mod inventory;
@@ -27,10 +28,10 @@ use crate::config::PageServerConf;
 use errors::{ErrorKind, StorageError};
 use virtual_file::fs;
 
-/// Scrubs one tenant. What is wrong with what is stored is in the report.
+/// Scrubs one tenant. Defects of what is stored are in the report.
 ///
 /// # Errors
-/// If the directory or the bucket cannot be looked into at all.
+/// If the directory or the bucket cannot be listed at all.
 pub async fn scrub(subject: &Subject, options: Options, progress: &Arc<Progress>) -> Result<Report, StorageError> {
     let mut report = Report::new(subject.tenant);
     let mut timelines = local_timelines(subject).await?;
@@ -42,7 +43,7 @@ pub async fn scrub(subject: &Subject, options: Options, progress: &Arc<Progress>
         None => None,
     };
     let options = match bucket.as_ref().is_some_and(|bucket| bucket.is_headless) {
-        // Whoever owns it may need whatever is there.
+        // Whoever owns the tenant may need anything that is there.
         true => Options { repair_bucket: false, delete_orphans: false, ..options },
         false => options,
     };
@@ -69,10 +70,10 @@ async fn local_timelines(subject: &Subject) -> Result<BTreeSet<TimelineId>, Stor
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// The tenants that a working directory and its bucket have.
+/// The tenants in a working directory and its bucket.
 ///
 /// # Errors
-/// If the directory or the bucket cannot be looked into.
+/// If the directory or the bucket cannot be listed.
 pub async fn tenants(conf: &PageServerConf) -> Result<Vec<TenantShardId>, StorageError> {
     let mut found = BTreeSet::new();
     match fs::list_dir(&conf.tenants_path()).await {

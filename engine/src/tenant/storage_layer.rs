@@ -1,4 +1,4 @@
-//! Layers: one key and LSN range of a timeline's history each, in memory or in a file.
+//! Layers: each holds one key and LSN range of a timeline's history, in memory or in a file.
 
 mod block_source;
 mod block_writer;

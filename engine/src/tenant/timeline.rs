@@ -1,7 +1,7 @@
-//! One branch of a tenant's history: takes in values in order of LSN, gives pages as of any LSN.
+//! One branch of a tenant's history: ingests values in LSN order and serves pages as of any LSN.
 //!
-//! The state is plain data ([`state`]); what is done with it are functions, one module each. [`Timeline`] is the handle
-//! that others use.
+//! The state is plain data ([`state`]); the functions that operate on it live in one module each. [`Timeline`] is the
+//! handle that others use.
 
 mod changed_keys;
 mod dir_lock;
@@ -54,7 +54,7 @@ pub use recovery::has_manifest;
 pub use state::RecordLsn;
 use state::TimelineState;
 
-/// A timeline in use. Cheap to clone; [`Timeline::shutdown`] ends it for all.
+/// A timeline in use. Cheap to clone; [`Timeline::shutdown`] ends it for all clones.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     state: Arc<TimelineState>,
@@ -63,8 +63,8 @@ pub struct Timeline {
 impl Timeline {
     /// The value of `key` as of `lsn`: the page or metadata value after all changes with LSNs up to `lsn`.
     ///
-    /// Above [`Timeline::last_record_lsn`] this gives what has arrived so far, which may still change: whoever serves
-    /// others waits first ([`Timeline::wait_for_lsn`]).
+    /// Above [`Timeline::last_record_lsn`] this returns what has arrived so far, which may still change: callers that
+    /// serve others must first wait ([`Timeline::wait_for_lsn`]).
     ///
     /// # Errors
     /// [`StorageError::MissingKey`] if the key has no version at or below `lsn`.
@@ -73,8 +73,8 @@ impl Timeline {
         read::get(&self.state, key, lsn, ctx).await
     }
 
-    /// The values of all keys of `keyspace` that have any version at or below `lsn`; keys without one are left out. The
-    /// error of one key is that of its rebuilding; an error of the whole read is one of its I/O.
+    /// The values of all keys of `keyspace` that have a version at or below `lsn`; keys without one are omitted. A
+    /// per-key error comes from rebuilding that key; an error of the whole read comes from its I/O.
     pub async fn get_vectored(
         &self,
         keyspace: &KeySpace,
@@ -85,8 +85,8 @@ impl Timeline {
         read::get_vectored(&self.state, keyspace, lsn, ctx).await
     }
 
-    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN; `None` if there is none. For those
-    /// who want to know what has changed a page; not with the context of page requests, whose pages are cached.
+    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN; `None` if there is none. Tells
+    /// what has changed a page; not for use with the context of page requests, whose pages are cached.
     pub async fn newest_version(
         &self,
         key: Key,
@@ -96,9 +96,9 @@ impl Timeline {
         read::newest_version(&self.state, key, lsn, ctx).await
     }
 
-    /// Takes in values with LSNs above [`Timeline::last_record_lsn`]. Readers see all of the batch or nothing. Waits
-    /// while too much is still to be written to disk. On error nothing of the batch is taken, and what came before is
-    /// intact.
+    /// Ingests values with LSNs above [`Timeline::last_record_lsn`]. Readers see all of the batch or nothing. Waits
+    /// while too much is still to be written to disk. On error nothing of the batch is ingested, and earlier values
+    /// are intact.
     pub async fn put_batch(&self, batch: SerializedValueBatch, ctx: &RequestContext) -> Result<(), StorageError> {
         ingest::put_batch(&self.state, batch, ctx).await
     }
@@ -111,8 +111,8 @@ impl Timeline {
         self.state.advance_record_lsn(RecordLsn { last, prev });
     }
 
-    /// Makes everything up to [`Timeline::last_record_lsn`] durable as layer files. After an error nothing is lost, and
-    /// the call may be repeated.
+    /// Makes everything up to [`Timeline::last_record_lsn`] durable as layer files. An error loses nothing, and the
+    /// call may be repeated.
     pub async fn flush(&self, ctx: &RequestContext) -> Result<(), StorageError> {
         flush::flush(&self.state, ctx).await
     }
@@ -132,7 +132,7 @@ impl Timeline {
         self.state.timeline_id
     }
 
-    /// What the timeline is, for ever.
+    /// The timeline's immutable properties.
     pub fn origin(&self) -> &Origin {
         &self.state.origin
     }
@@ -142,7 +142,7 @@ impl Timeline {
         &self.state.dir
     }
 
-    /// Below this LSN nothing is read.
+    /// No page is readable below this LSN.
     pub fn min_readable_lsn(&self) -> Lsn {
         self.state.origin.consistent_lsn
     }
@@ -161,7 +161,7 @@ impl Timeline {
         )))
     }
 
-    /// Keeps `lsn` readable for `length` from now on; a longer lease of it stays. Returns until when.
+    /// Keeps `lsn` readable for at least `length` from now; never shortens a lease. Returns when the lease ends.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if it is not readable.
@@ -175,30 +175,29 @@ impl Timeline {
         Ok(*until)
     }
 
-    /// Follows [`Timeline::record_lsn`].
+    /// Watches [`Timeline::record_lsn`].
     pub fn watch_record_lsn(&self) -> watch::Receiver<RecordLsn> {
         self.state.watch_record_lsn()
     }
 
-    /// Follows the durable position.
+    /// Watches the durable position.
     pub fn watch_disk_consistent(&self) -> watch::Receiver<RecordLsn> {
         self.state.watch_disk_consistent()
     }
 
     /// Everything up to this LSN survives the loss of the local disk; `None` if there is no bucket, or nothing of the
-    /// timeline in it yet.
+    /// timeline is in it yet.
     pub fn remote_consistent_lsn(&self) -> Option<Lsn> {
         upload::remote_consistent(&self.state)
     }
 
-    /// Follows [`Timeline::remote_consistent_lsn`], as far as the timeline itself is concerned. `None` without a
-    /// bucket.
+    /// Watches [`Timeline::remote_consistent_lsn`], without regard to ancestors. `None` without a bucket.
     pub fn watch_remote_consistent(&self) -> Option<watch::Receiver<Option<Lsn>>> {
         Some(self.state.uploader.as_ref()?.watch_consistent())
     }
 
-    /// Who sends WAL may forget it below this LSN: it survives the loss of the disk, or without a bucket that of the
-    /// process. 0/0 if that is so of nothing yet.
+    /// The WAL sender may discard WAL below this LSN: it survives the loss of the disk or, without a bucket, of the
+    /// process. 0/0 if nothing does yet.
     pub fn durable_lsn(&self) -> Lsn {
         match self.state.uploader {
             Some(_) => self.remote_consistent_lsn().unwrap_or(Lsn::INVALID),
@@ -206,35 +205,35 @@ impl Timeline {
         }
     }
 
-    /// Waits until all that is durable here now is in the bucket too, but not longer than `timeout`. True if it is, or
-    /// if there is no bucket.
+    /// Waits up to `timeout` until everything that is durable here now is in the bucket too. True if it is, or if
+    /// there is no bucket.
     pub async fn wait_uploaded(&self, timeout: Duration) -> bool {
         upload::wait_uploaded(&self.state, timeout).await
     }
 
-    /// Whether the bucket has the layer whole.
+    /// Whether the bucket has the whole layer.
     pub fn is_uploaded(&self, layer: &Layer) -> bool {
         let name = layer.path().file_name().unwrap_or_default();
         self.state.uploader.as_ref().is_some_and(|uploader| uploader.is_uploaded(name))
     }
 
-    /// Marks the timeline as deleted in its bucket, if it has one. After an error it goes on to serve, but uploads
-    /// nothing more until it is opened again.
+    /// Marks the timeline as deleted in its bucket, if it has one. After an error it continues to serve, but uploads
+    /// nothing more until it is reopened.
     pub async fn bury(&self) -> Result<(), StorageError> {
         upload::bury(&self.state).await
     }
 
-    /// What is told about the timeline from outside.
+    /// The externally supplied metadata of the timeline.
     pub fn told(&self) -> Option<Told> {
         self.state.told.read().clone()
     }
 
-    /// Something else is told about it from now on, durably; the bucket gets it, too, if there is one.
+    /// Replaces the externally supplied metadata durably, and in the bucket if there is one.
     pub async fn tell(&self, told: Told) -> Result<(), StorageError> {
         publish::told(&self.state, told).await
     }
 
-    /// Writes the index part in the bucket anew, as the timeline is. False if that does not work within a while.
+    /// Rewrites the index part in the bucket from the current state. False if that does not succeed in time.
     pub(crate) async fn publish_again(&self) -> bool {
         match &self.state.uploader {
             Some(uploader) => uploader.publish_again().await,
@@ -242,7 +241,7 @@ impl Timeline {
         }
     }
 
-    /// Writes the manifest anew, as the timeline is.
+    /// Rewrites the manifest from the current state.
     pub(crate) async fn rewrite_manifest(&self) -> Result<(), StorageError> {
         publish::again(&self.state).await
     }
@@ -252,12 +251,12 @@ impl Timeline {
         self.state.layers().map.iter().cloned().collect()
     }
 
-    /// Why this server may not write it any more: another one has taken the tenant over.
+    /// Why this server may no longer write the timeline, if another one has taken the tenant over.
     pub fn fenced(&self) -> Option<String> {
         self.remote()?.fenced()
     }
 
-    /// The bucket that it is in, as this server holds it.
+    /// The bucket side of the tenant, as this server holds it.
     pub fn remote(&self) -> Option<&Arc<TenantRemote>> {
         Some(self.state.uploader.as_ref()?.remote())
     }
@@ -267,7 +266,7 @@ impl Timeline {
         self.state.cancel.child_token()
     }
 
-    /// Why the timeline takes no more writes, if so.
+    /// Why the timeline accepts no more writes, if so.
     pub fn broken(&self) -> Option<String> {
         self.state.broken().map(str::to_owned)
     }
@@ -277,18 +276,18 @@ impl Timeline {
         self.state.note_panic(reason);
     }
 
-    /// All layers at this moment: in-memory ones from new to old, then files.
+    /// All layers at this moment: in-memory layers from newest to oldest, then files.
     pub fn layers(&self) -> Vec<LayerInfo> {
         info::layers(&self.state)
     }
 
-    /// Whether this timeline branches off `other`, directly.
+    /// Whether this timeline branches directly off `other`.
     pub fn is_child_of(&self, other: TimelineId) -> bool {
         self.state.origin.ancestor.is_some_and(|ancestor| ancestor.timeline_id == other)
     }
 
-    /// Freezes the open layer if it is due by size, distance or age, and starts to write what is frozen. For a
-    /// background task that calls it now and then, so that an idle timeline becomes durable too.
+    /// Freezes the open layer if it is due by size, distance or age, and starts writing frozen layers. A background
+    /// task calls this periodically, so that an idle timeline becomes durable too.
     pub async fn tend(&self) -> Result<(), StorageError> {
         ingest::tend(&self.state).await
     }
@@ -303,12 +302,12 @@ impl Timeline {
         self.state.disk_consistent().last
     }
 
-    /// Up to where this timeline as of `lsn` and another one as of `other_lsn` have one history, if they have any.
+    /// The LSN up to which this timeline as of `lsn` and another as of `other_lsn` share their history, if any.
     pub fn common_lsn(&self, lsn: Lsn, other: &Timeline, other_lsn: Lsn) -> Option<Lsn> {
         changed_keys::common_lsn((&self.state, lsn), (&other.state, other_lsn))
     }
 
-    /// The keys that have versions after `after` and up to `upto`, on this timeline and those that it continues.
+    /// The keys that have versions after `after` and up to `upto`, on this timeline and its ancestors.
     pub async fn changed_keys(
         &self,
         after: Lsn,
@@ -323,7 +322,7 @@ impl Timeline {
         self.state.wait_for_lsn(lsn).await
     }
 
-    /// Waits until history is complete up to `lsn`, but not longer than `timeout`.
+    /// Waits up to `timeout` until history is complete up to `lsn`.
     ///
     /// # Errors
     /// [`StorageError::LsnTimeout`].
@@ -331,24 +330,24 @@ impl Timeline {
         self.state.wait_for_lsn_timeout(lsn, timeout).await
     }
 
-    /// Tells redo that the record that ends at `lsn` has changed `wal_log_hints`. Changes come in order.
+    /// Tells redo that the record that ends at `lsn` has changed `wal_log_hints`. Changes must come in LSN order.
     pub fn set_wal_log_hints(&self, lsn: Lsn, on: bool) {
         self.state.redo.write().set_wal_log_hints(lsn, on);
     }
 
-    /// Names this timeline as it is open now: opened again, it has another name.
+    /// Identifies this opening of the timeline: reopening it yields another number.
     pub fn instance(&self) -> u64 {
         self.state.cached.id()
     }
 
-    /// What has seen all values that came in since the timeline was opened, if that is a `T`
-    /// ([`PageServerConf::observer`]). Everything noted is final once [`Timeline::last_record_lsn`] has passed it.
+    /// The observer of all values ingested since the timeline was opened, if it is a `T`
+    /// ([`PageServerConf::observer`]). What it has noted is final once [`Timeline::last_record_lsn`] has passed it.
     pub fn observer<T: WriteObserver>(&self) -> Option<&T> {
         let observer: &dyn Any = &**self.state.observer.as_ref()?;
         observer.downcast_ref()
     }
 
-    /// What this timeline is and how far it has come.
+    /// The timeline's properties and progress.
     pub fn info(&self) -> TimelineInfo {
         TimelineInfo::of(&self.state)
     }

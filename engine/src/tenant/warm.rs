@@ -1,8 +1,9 @@
-//! What was hot stays warm: a tenant's hot layers are noted now and then, here and in the bucket, and are fetched in
-//! the background when the tenant is opened where they are not, as far as there is room for them.
+//! Keeps hot layers warm across restarts and moves: a tenant's hot layers are recorded periodically, here and in the
+//! bucket. When the tenant is opened where they are not resident, they are downloaded in the background, as far as
+//! there is room.
 //!
-//! The list is a hint. Losing it costs a cold start, nothing else; so it is written seldom: to the local disk at most
-//! once a minute, to the bucket at most once an hour and at the end, and only if something was read since.
+//! The list is a hint. Losing it costs no more than a cold start, so it is written rarely: to the local disk at most
+//! once a minute, to the bucket at most once an hour and at shutdown, and only if something was read since.
 
 mod hot_list;
 
@@ -25,31 +26,31 @@ use errors::{ErrorKind, StorageError};
 pub use hot_list::{HotList, Named};
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 
-/// Name of the list in a tenant's directory.
+/// Name of the hot list in a tenant's directory.
 pub(crate) const HOT_LAYERS_NAME: &str = "hot-layers";
 /// How often reads are counted.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Between two writes of the local file.
+/// Minimum interval between two writes of the local file.
 const STORE_PERIOD: Duration = Duration::from_secs(60);
-/// Between two writes of the object.
+/// Minimum interval between two writes of the object.
 const UPLOAD_PERIOD: Duration = Duration::from_secs(3600);
-/// A list of the longest kind is shorter, in bytes.
+/// Upper bound of a list's size, in bytes.
 const MAX_LEN: u64 = 16 << 20;
-/// Layers fetched at once, of one tenant.
+/// Layers of one tenant downloaded concurrently.
 const PARALLEL: usize = 2;
-/// At the end the bucket is not waited for longer.
+/// How long one write to the bucket may take.
 const LAST_UPLOAD: Duration = Duration::from_secs(3);
 /// How long warming waits for the first measurement of the disk.
 const MEASURE_WAIT: Duration = Duration::from_secs(5);
 
-/// A tenant that is open.
+/// An open tenant.
 pub(crate) struct Open {
     pub(crate) tenant: TenantShardId,
     pub(crate) timelines: Vec<Timeline>,
     pub(crate) remote: Option<Arc<TenantRemote>>,
 }
 
-/// Looks after the lists of all tenants that `open` gives, until `cancel`; then writes them once more.
+/// Maintains the hot lists of all tenants returned by `open` until `cancel`; then writes them once more.
 pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<Open>, cancel: CancellationToken) {
     let mut tenants: HashMap<TenantShardId, Heat> = HashMap::new();
     let mut ticks = env::clock::interval(PERIOD);
@@ -75,7 +76,7 @@ pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<O
                 Some(heat) => {
                     heat.observe(&open);
                     heat.write_here(conf, last).await;
-                    // At the end it is asked in vain but once.
+                    // At shutdown, give up on the bucket after the first failure.
                     bucket_answers = (bucket_answers || !last) && heat.write_there(&open, last).await;
                 }
             }
@@ -86,14 +87,14 @@ pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<O
     }
 }
 
-/// One tenant's list, and what of it is written.
+/// A tenant's hot list, and how much of it has been written.
 struct Heat {
     tenant: TenantShardId,
     list: HotList,
-    /// Reads of each layer that are in the list already.
+    /// Number of accesses to each layer already counted in the list.
     counted: HashMap<Named, u64>,
     observed: Instant,
-    /// Something was read that the local file, the object does not know of.
+    /// Reads have occurred that the local file (`unstored`) or the object (`unsent`) does not reflect.
     unstored: bool,
     unsent: bool,
     stored: Instant,
@@ -113,7 +114,7 @@ impl Heat {
         Self { tenant, list, counted, observed: now, unstored: false, unsent: false, stored: now, sent: now }
     }
 
-    /// Counts what was read since the last time.
+    /// Counts the reads since the last call.
     fn observe(&mut self, open: &Open) {
         let now = env::clock::now();
         self.list.fade(now.saturating_duration_since(self.observed));
@@ -121,7 +122,7 @@ impl Heat {
         let mut counted = HashMap::with_capacity(self.counted.len());
         for (named, layer) in layers(open) {
             let accesses = layer.accesses();
-            // A layer is touched when it is made.
+            // Creating a layer counts as one access.
             let before = self.counted.get(&named).copied().unwrap_or(1);
             let reads = accesses.saturating_sub(before);
             if reads > 0 {
@@ -134,7 +135,7 @@ impl Heat {
         self.counted = counted;
     }
 
-    /// Writes the local file if that is due.
+    /// Writes the local file if due.
     async fn write_here(&mut self, conf: &PageServerConf, last: bool) {
         if !self.unstored || !is_due(&mut self.stored, STORE_PERIOD, last) {
             return;
@@ -145,7 +146,7 @@ impl Heat {
         }
     }
 
-    /// Writes the object if that is due. False if the bucket did not take it.
+    /// Writes the object if due. Returns false if the bucket did not take it.
     async fn write_there(&mut self, open: &Open, last: bool) -> bool {
         let Some(remote) = open.remote.as_ref().filter(|remote| remote.fenced().is_none()) else { return true };
         if !self.unsent || !is_due(&mut self.sent, UPLOAD_PERIOD, last) {
@@ -170,7 +171,7 @@ impl Heat {
     }
 }
 
-/// Whether `period` is over since `since`, which begins anew then.
+/// Whether `period` has elapsed since `since`, or `last` is set; if so, restarts the period.
 fn is_due(since: &mut Instant, period: Duration, last: bool) -> bool {
     let now = env::clock::now();
     let is_due = last || now.saturating_duration_since(*since) >= period;
@@ -180,12 +181,12 @@ fn is_due(since: &mut Instant, period: Duration, last: bool) -> bool {
     is_due
 }
 
-/// The list's place on the local disk.
+/// The path of the hot list on the local disk.
 pub(crate) fn path(conf: &PageServerConf, tenant: TenantShardId) -> Utf8PathBuf {
     conf.tenant_path(&tenant).join(HOT_LAYERS_NAME)
 }
 
-/// The list as it is here, or else in the bucket.
+/// Loads the list from the local disk, or else from the bucket.
 async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageError> {
     let path = path(conf, open.tenant);
     match virtual_file::read_file(&path).await {
@@ -193,7 +194,7 @@ async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageErro
         Err(error) if error.kind() == ErrorKind::Gone => {}
         Err(error) => return Err(error),
     }
-    // Of a tenant without layers nothing is hot.
+    // A tenant without layers has no hot ones.
     let Some(remote) = open.remote.as_ref().filter(|_| layers(open).next().is_some()) else {
         return Ok(HotList::default());
     };
@@ -205,7 +206,7 @@ async fn load(conf: &PageServerConf, open: &Open) -> Result<HotList, StorageErro
     }
 }
 
-/// All local layers look as if they had just been read when they are opened: those that were hot come after all others,
+/// When opened, all local layers look as if they had just been read. Makes the hot ones more recent than all others,
 /// the hottest last, so that eviction takes the others first.
 fn restore_order(list: &HotList, layers: impl Iterator<Item = (Named, Arc<Layer>)>) {
     let by_name: HashMap<Named, Arc<Layer>> = layers.collect();
@@ -213,7 +214,7 @@ fn restore_order(list: &HotList, layers: impl Iterator<Item = (Named, Arc<Layer>
     for (rank, named) in hottest_first.iter().enumerate() {
         let colder = hottest_first.len() - rank;
         if let Some(layer) = by_name.get(named).filter(|layer| layer.is_local()) {
-            // Within a second of now, so that what is read from here on soon counts as much.
+            // Within a second from now, so that reads from here on soon count as much.
             layer.restore_access((colder * 1000 / hottest_first.len()).max(1) as u64);
         }
     }
@@ -227,7 +228,7 @@ fn layers(open: &Open) -> impl Iterator<Item = (Named, Arc<Layer>)> + '_ {
     })
 }
 
-/// Fetches what was hot and is not here, hottest first, while there is room.
+/// Downloads hot layers that are not resident, hottest first, while there is room.
 async fn warm(conf: &'static PageServerConf, list: HotList, open: Open, cancel: CancellationToken) {
     let by_name: HashMap<Named, Arc<Layer>> = layers(&open).collect();
     let tenant = open.tenant;
@@ -242,7 +243,7 @@ async fn warm(conf: &'static PageServerConf, list: HotList, open: Open, cancel: 
         .take_until(cancel.cancelled_owned())
         .map(|layer| fetch(conf, layer))
         .buffered(PARALLEL)
-        // What is hotter goes first, and what does not fit ends it.
+        // Hotter layers go first; stop at the first that does not fit.
         .take_while(|fetched| std::future::ready(*fetched))
         .count()
         .await;
@@ -259,7 +260,7 @@ async fn wait_until_measured(conf: &PageServerConf) {
     }
 }
 
-/// Whether it was fetched.
+/// Downloads a layer if there is room. Returns whether it succeeded.
 async fn fetch(conf: &PageServerConf, layer: Arc<Layer>) -> bool {
     let size = layer.desc().file_size;
     if !conf.disk_budget.has_room_for(size) {

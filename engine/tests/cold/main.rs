@@ -1,4 +1,4 @@
-//! Layers that are in a bucket: reading them, evicting and fetching them, and healing.
+//! Cold layers: reading, evicting and downloading them, and healing.
 
 mod memory;
 mod reads;

@@ -1,4 +1,4 @@
-//! However much of the bucket is wanted at once, it takes no more memory than it may.
+//! However much is requested from the bucket at once, memory usage stays within the budget.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn memory_stays_within_its_budget() -> Result<(), StorageError> {
     Ok(())
 }
 
-/// What all of these want at once is many times what may be in memory, and none waits for what another holds.
+/// Together the requests want many times the memory budget, and none waits for memory that another holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_under_way_stay_within_it() -> Result<(), StorageError> {
     const BUDGET: u64 = 8 * MIB;
@@ -34,7 +34,7 @@ async fn requests_under_way_stay_within_it() -> Result<(), StorageError> {
         layers.push((world.cold(&made).await, made));
     }
     world.limit(|conf| {
-        // Each read fetches what is around, too, and layers come as a whole meanwhile.
+        // Each read also fetches neighboring blocks, and whole layers are downloaded at the same time.
         (conf.block_cache_memory, conf.prefetch_whole_after) = (BUDGET, 1);
     });
     world.bucket.set_latency(Duration::from_millis(2));

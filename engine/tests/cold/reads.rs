@@ -1,4 +1,4 @@
-//! Reads of layers in the bucket: what they give, and what they ask for.
+//! Reads of cold layers: their results, and the requests that they make.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_vectored_read_asks_for_all_at_once() -> Result<(), StorageError> {
     check(&layer, &made, 0, 1).await?;
     world.bucket.asked();
     world.bucket.set_latency(Duration::from_millis(20));
-    // Near ones together, far ones side by side.
+    // Nearby pages share a request, distant ones are requested concurrently.
     let pages: Vec<u32> = (0..8).flat_map(|group| [100 + group * 200, 104 + group * 200]).collect();
     crate::world::check_pages(&layer, &made, &pages).await?;
     let asked = world.bucket.asked();
@@ -83,7 +83,7 @@ async fn many_who_want_the_same_wait_for_one_request() -> Result<(), StorageErro
     let asked = world.bucket.asked();
     println!("24 readers of the same pages: {} requests", asked.requests());
     assert_eq!(asked.requests(), 2);
-    // One who goes away leaves the others their request.
+    // A reader that is cancelled leaves the request to the others.
     let gone = tokio::time::timeout(Duration::from_millis(5), check(&layer, &made, 200, 202));
     let (gone, stayed) = tokio::join!(gone, check(&layer, &made, 200, 202));
     stayed?;
@@ -204,7 +204,7 @@ async fn many_small_requests_are_a_reason_to_fetch_all() -> Result<(), StorageEr
         check(&layer, &made, page, page + 1).await?;
         read += 1;
     }
-    // How many reads go on beside it would depend on the disk.
+    // The number of further reads during the download would depend on the disk.
     while layer.is_being_fetched() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -218,7 +218,7 @@ async fn many_small_requests_are_a_reason_to_fetch_all() -> Result<(), StorageEr
     Ok(())
 }
 
-/// Waits until what was read is on local disk.
+/// Waits until the blocks read have been written to local disk.
 async fn settle(layer: &engine::tenant::layer_map::Layer) {
     let mut last = 0;
     for _ in 0..1000 {

@@ -77,7 +77,7 @@ async fn eight_readers_meanwhile() -> Result<(), StorageError> {
                 damages += 1;
             }
         }
-        // How much is read in some time is the machine's affair.
+        // How much is read in a given time depends on the machine.
         let enough = reads.load(Ordering::Relaxed) + 100;
         while reads.load(Ordering::Relaxed) < enough && !readers.iter().all(tokio::task::JoinHandle::is_finished) {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! Reads in order of layers in the bucket: what is fetched ahead, and what makes room for it.
+//! Sequential reads of cold layers: what is read ahead, and what makes room for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ async fn a_scan_reads_ahead() -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Reads the first `pages` pages of layers of 8 MiB one after the other. Gives the layers, and the requests of each.
+/// Reads the first `pages` pages of 8 MiB layers, one layer after the other. Returns the layers and the number of
+/// requests for each.
 async fn scan_layers(
     world: &World,
     numbers: Range<u32>,
@@ -87,9 +88,9 @@ async fn a_layer_that_is_read_no_further_leaves_room_soon() -> Result<(), Storag
 async fn scans_share_what_memory_there_is() -> Result<(), StorageError> {
     let world = World::new().await;
     let made = [world.make(0, 4096).await?, world.make(1, 4096).await?, world.make(2, 4096).await?];
-    // However slow the machine is, nobody is taken for one who reads no further.
+    // With the clock frozen, no scan counts as abandoned, however slow the machine is.
     env::clock::freeze_thread();
-    // Without reading ahead there are 384.
+    // Without read-ahead there are 384 requests.
     for (mib, most) in [(6, 300), (9, 240), (12, 200), (64, 60)] {
         let layers = [world.cold(&made[0]).await, world.cold(&made[1]).await, world.cold(&made[2]).await];
         world.limit(|conf| (conf.block_cache_memory, conf.block_cache_disk) = (mib << 20, 0));

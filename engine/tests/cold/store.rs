@@ -1,4 +1,4 @@
-//! A bucket in memory that counts ranged requests, takes its time, and damages what it is told to.
+//! An in-memory bucket that counts ranged requests, adds latency, and damages objects on demand.
 
 use std::fmt;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub struct Bucket {
     state: Arc<Mutex<State>>,
 }
 
-/// What was asked of a bucket.
+/// The requests made to a bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     pub gets: Vec<Range<u64>>,
@@ -61,7 +61,7 @@ impl Bucket {
         self.state.lock().latency = latency;
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub fn asked(&self) -> Asked {
         let mut state = self.state.lock();
         let most_under_way = std::mem::take(&mut state.most_under_way);

@@ -1,4 +1,4 @@
-//! A timeline that is in the bucket only: how many requests, one after the other, a read waits for.
+//! A cold timeline: how many sequential round trips to the bucket a read waits for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use crate::store::Bucket;
 use crate::world::{LSN, World, context, key, page};
 
-/// Much longer than a busy machine takes for all that is done between two requests.
+/// Much longer than a busy machine takes for the work between two requests.
 const LATENCY: Duration = Duration::from_secs(1);
 const LAYERS: u32 = 12;
 const PAGES: u32 = 40;
@@ -36,7 +36,7 @@ fn new_timeline() -> NewTimeline {
     }
 }
 
-/// An image layer of all pages below, and above it L0 layers, each with a new image of one page in four.
+/// Writes an image layer with all pages, and above it L0 layers, each with new images of every fourth page.
 async fn fill(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result<Lsn> {
     let ctx = context();
     let (tenant, id) = (new.tenant_shard_id, new.timeline_id);
@@ -92,7 +92,7 @@ async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
     let timeline = Arc::new(manager.get(new.tenant_shard_id, new.timeline_id)?);
     assert!(timeline.layer_files().iter().all(|layer| !layer.is_local()));
     bucket.set_latency(LATENCY);
-    // The oldest layer of all has what is asked for as of its LSN; on the way there are all others.
+    // As of its LSN, the oldest layer has the pages; as of the newest LSN, the read passes through all layers.
     for (what, at_lsn, expected) in [("newest", lsn, None), ("oldest", LSN, Some(0))] {
         world.forget();
         for layer in timeline.layer_files() {

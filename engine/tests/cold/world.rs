@@ -1,4 +1,4 @@
-//! Layers with pages that are easy to tell apart, on disk and in a bucket.
+//! Layers with easily distinguishable pages, on disk and in a bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn key(layer: u32, page: u32) -> Key {
     Key { field2: 1663, field3: 5, field4: 16384 + layer, field6: page, ..Key::MIN }
 }
 
-/// A page that does not compress.
+/// An incompressible page.
 pub fn page(layer: u32, number: u32) -> Vec<u8> {
     let mut word = u64::from(layer) << 32 | u64::from(number) | 1 << 63;
     let mut next = || {
@@ -50,7 +50,7 @@ pub fn page(layer: u32, number: u32) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| next().to_le_bytes()).collect()
 }
 
-/// A directory, a bucket, and a timeline's name.
+/// A directory, a bucket, and the id of a timeline.
 pub struct World {
     _dir: Utf8TempDir,
     pub conf: &'static PageServerConf,
@@ -59,7 +59,7 @@ pub struct World {
     timeline: TimelineId,
 }
 
-/// What a layer is made of.
+/// A layer and what it was made from.
 #[derive(Clone)]
 pub struct Made {
     pub number: u32,
@@ -72,7 +72,7 @@ pub struct Made {
 impl World {
     pub async fn new() -> Self {
         let dir = camino_tempfile::tempdir().expect("a directory");
-        // Whole layers are fetched where a test says so.
+        // Whole layers are downloaded only where a test asks for it.
         let conf = PageServerConf { prefetch_whole_after: 101, ..PageServerConf::dummy_conf(dir.path().to_owned()) };
         conf.configure_caches();
         let world = Self {
@@ -86,7 +86,7 @@ impl World {
         world
     }
 
-    /// Other limits from now on, and nothing cached in memory.
+    /// Changes the limits, and drops everything cached in memory.
     pub fn limit(&self, change: impl FnOnce(&mut PageServerConf)) {
         let mut conf = self.conf.clone();
         change(&mut conf);
@@ -94,7 +94,7 @@ impl World {
         self.forget();
     }
 
-    /// Nothing is cached in memory.
+    /// Drops everything cached in memory.
     pub fn forget(&self) {
         self.blocks().clear_memory();
     }
@@ -107,7 +107,7 @@ impl World {
         self.conf.timeline_path(&self.tenant, &self.timeline)
     }
 
-    /// Writes a layer of `pages` pages, and puts it into the bucket. The file is there under its own name.
+    /// Writes a layer of `pages` pages and uploads it. The file is also kept under its own name.
     pub async fn make(&self, number: u32, pages: u32) -> Result<Made, StorageError> {
         let ctx = context();
         let keys = key(number, 0)..key(number + 1, 0);
@@ -127,14 +127,14 @@ impl World {
         Ok(Made { number, pages, desc, identity, object: RemoteObject { storage, path } })
     }
 
-    /// The layer with its local file, which the bucket has too.
+    /// The layer with its local file; the bucket has it too.
     pub fn local(&self, made: &Made) -> Arc<Layer> {
         let layer = Layer::new(&self.conf.resources, &self.timeline_dir(), made.desc.clone(), 1, made.identity);
         layer.set_remote(made.object.clone());
         Arc::new(layer)
     }
 
-    /// The layer in the bucket only: its local file is removed.
+    /// The layer in the bucket only; removes its local file.
     pub async fn cold(&self, made: &Made) -> Arc<Layer> {
         let layer = Layer::cold(
             &self.conf.resources,
@@ -148,7 +148,7 @@ impl World {
         Arc::new(layer)
     }
 
-    /// The same pages in a layer of another file, which is here.
+    /// A resident layer with the same pages, in another file.
     pub async fn made_again(&self, made: &Made) -> Arc<Layer> {
         let dir = self.timeline_dir().join("again");
         fs::create_dir_all(&dir).await.expect("made");
@@ -167,7 +167,7 @@ pub async fn check(layer: &Arc<Layer>, made: &Made, first: u32, end: u32) -> Res
     Ok(())
 }
 
-/// Reads some pages at once and compares them.
+/// Reads some pages at once and compares them with what was written.
 pub async fn check_pages(layer: &Arc<Layer>, made: &Made, pages: &[u32]) -> Result<(), StorageError> {
     let keys = pages.iter().map(|at| key(made.number, *at)..key(made.number, at + 1)).collect();
     let found = read(layer, KeySpace::from_ranges(keys)).await?;

@@ -1,10 +1,10 @@
-//! Faults of object storage, under everything that the engine does with it: 8 operations by 10 faults.
+//! Faults of the bucket under everything that the engine does with it: 8 operations by 10 faults.
 //!
-//! Each combination has a run of some operations on a tenant (writes, publications, branches and their deletion, cold
-//! reads, restarts with and without the disk, other servers that take over), in which every third call of the operation
-//! has the fault (every 17th where that would leave none without). `TEST_FAULT_RUNS` asks for more runs than one, each
-//! with the faults at other calls: with 17 every call has each fault. `TEST_FAULT_OPERATIONS` is their number,
-//! by default 50.
+//! Each combination runs a number of operations on a tenant (writes, publications, branches and their deletion, cold
+//! reads, restarts with and without the disk, takeovers by other servers), in which every third call of the operation
+//! has the fault (every 17th where otherwise no call would succeed). `TEST_FAULT_RUNS` sets the number of runs, each
+//! with the faults at other calls: with 17, every call gets each fault. `TEST_FAULT_OPERATIONS` sets the number of
+//! operations, 50 by default.
 
 #[path = "../remote_support/mod.rs"]
 mod remote_support;
@@ -18,9 +18,9 @@ use remote_storage::RemoteOptions;
 use remote_support::{Fault, Op, fast};
 use world::{Counts, World};
 
-/// Every so many calls of the operation have the fault.
+/// One call of the operation in this many has the fault.
 fn stride(op: Op, fault: Fault) -> u64 {
-    // A burst is of five calls; and of the calls for one file's parts not all may fail.
+    // A burst spans five calls; and not every call for the parts of a file may fail.
     if fault == Fault::Burst || op == Op::Multipart { 17 } else { 3 }
 }
 
@@ -30,7 +30,7 @@ fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// A number that looks like chance (splitmix64).
+/// A pseudorandom number (splitmix64).
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +38,7 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `TEST_FAULT_ONLY` may name an operation, such as "Put", a fault, or one combination, such as "Put Timeout".
+/// `TEST_FAULT_ONLY` may name an operation, such as "Put", a fault, or a combination, such as "Put Timeout".
 fn is_wanted(op: Op, fault: Fault) -> bool {
     let names = [format!("{op:?}"), format!("{fault:?}"), format!("{op:?} {fault:?}")];
     std::env::var("TEST_FAULT_ONLY").map_or(true, |only| names.contains(&only))
@@ -53,11 +53,11 @@ struct Run {
 }
 
 async fn run(operations: u64, seed: u64, fault: Option<(Op, Fault)>, offset: u64) -> Run {
-    // A store on loopback needs longer than a directory.
+    // An object store on loopback needs longer than a directory.
     let attempt_timeout = Duration::from_millis(if std::env::var("TEST_REMOTE_STORAGE").is_ok() { 1000 } else { 150 });
     let mut options = RemoteOptions { attempt_timeout, ..fast() };
     if std::env::var("TEST_REMOTE_STORAGE").is_err() {
-        // Layers here are small, and so must be their parts; S3 takes none so small.
+        // Layers here are small, so their parts must be small too; S3 rejects parts this small.
         options.part_size = 16 << 10;
     }
     let mut world = World::new(options).await;
@@ -92,7 +92,7 @@ async fn nothing_is_lost_or_wrong_whatever_fails() {
                 let done = run(operations, SEED, Some((op, fault)), offset).await;
                 of_this += done.faults;
                 let calls = (done.good_calls, plain.calls);
-                // Faults may make attempts necessary again, each its own, and a start or a publication a few times.
+                // Faults may cause retries of single attempts, and a few of whole starts or publications.
                 assert!(calls.0 <= calls.1 * 3 + 200, "{op:?} {fault:?}: {calls:?} calls that succeeded");
                 total.operations += done.counts.operations;
                 total.lost_disks += done.counts.lost_disks;

@@ -1,4 +1,4 @@
-//! A tenant whose servers come and go, over a bucket that fails, and a model of what must be there.
+//! A tenant whose servers come and go, over a faulty bucket, and a model of the expected state.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use crate::remote_support::{TestStore, test_store_with};
 use crate::stack::{Model, context, import_with, new_timeline, put_record};
 
-/// Nothing that is asked for may take longer, whatever fails.
+/// No request may take longer, whatever fails.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// A start, or an operation, that fails because of a fault is tried again this often.
+/// How often a start or an operation that fails because of a fault is attempted.
 const TRIES: u32 = 6;
 
-/// What happened in a run.
+/// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub operations: u64,
     pub lost_disks: u64,
     pub takeovers: u64,
     pub fenced: u64,
-    /// Starts and operations that had to be tried again.
+    /// Starts and operations that had to be retried.
     pub repeated: u64,
     pub pages: u64,
 }
@@ -39,13 +39,13 @@ pub struct Counts {
 pub struct World {
     pub store: TestStore,
     dir: Utf8TempDir,
-    /// Lost by the servers, not from under tasks that still end.
+    /// Disks lost by servers; kept so that tasks that are still ending find their files.
     lost: Vec<Utf8TempDir>,
     pub manager: TenantManager,
     new: NewTimeline,
     model: Model,
     branch: Option<(TimelineId, Model)>,
-    /// The highest that was ever reported as safe in the bucket.
+    /// The highest LSN ever reported as safe in the bucket.
     reported: Lsn,
     pub counts: Counts,
 }
@@ -59,7 +59,7 @@ fn config(workdir: &Utf8Path, store: &TestStore) -> &'static PageServerConf {
     Box::leak(Box::new(conf))
 }
 
-/// Tries again what fails because of a fault.
+/// Retries what fails because of a fault.
 macro_rules! insist {
     ($world:expr, $attempt:expr) => {{
         let mut tries = 0;
@@ -78,7 +78,7 @@ macro_rules! insist {
 }
 
 impl World {
-    /// A tenant with an import, all of it in the bucket.
+    /// Creates a tenant with an import, fully uploaded.
     pub async fn new(options: RemoteOptions) -> Self {
         let (store, dir, new) = (test_store_with(options).await, tempdir().unwrap(), new_timeline());
         let conf = config(dir.path(), &store);
@@ -95,7 +95,7 @@ impl World {
         self.manager.get(self.new.tenant_shard_id, self.new.timeline_id).unwrap()
     }
 
-    /// One operation, drawn by `chance`.
+    /// Performs one operation, chosen by `chance`.
     pub async fn step(&mut self, chance: u64) {
         self.counts.operations += 1;
         if std::env::var("TEST_FAULT_LOG").is_ok() {
@@ -117,7 +117,7 @@ impl World {
         self.note_reported();
     }
 
-    /// What is reported never goes back. A new owner reports nothing before its own index part is there.
+    /// Checks that the reported LSN never goes back. A new owner reports nothing until its own index part exists.
     fn note_reported(&mut self) {
         let Some(now) = self.timeline().remote_consistent_lsn() else { return };
         assert!(now >= self.reported, "{now} is reported, {} was", self.reported);
@@ -136,7 +136,7 @@ impl World {
         self.branch = Some((id, model));
     }
 
-    /// Everything is in the bucket.
+    /// Waits until everything is in the bucket.
     pub async fn publish(&mut self) {
         let timeline = self.timeline();
         timeline.flush(&context()).await.unwrap();
@@ -151,7 +151,7 @@ impl World {
             return;
         }
         let (timeline_id, ancestor_id) = (TimelineId::generate(), self.new.timeline_id);
-        // A branch continues what is durable: what is above may be lost with the disk, and the branch not.
+        // Branch from a durable state: anything above may be lost with the disk, while the branch is not.
         self.publish().await;
         let new = NewBranch { timeline_id, ancestor_id, lsn: None };
         let (branch, _) = insist!(self, self.manager.branch(tenant, new).await);
@@ -159,7 +159,7 @@ impl World {
         self.branch = Some((timeline_id, self.model.clone()));
     }
 
-    /// Every page, from the bucket alone as far as it has the layers.
+    /// Checks every page, read from the bucket wherever it has the layer.
     async fn read_cold(&mut self) {
         for timeline in self.manager.all_timelines() {
             for layer in timeline.layer_files() {
@@ -171,7 +171,7 @@ impl World {
         self.check().await;
     }
 
-    /// Every key of every timeline as of its end.
+    /// Checks every key of every timeline as of its end.
     pub async fn check(&mut self) {
         let timeline = self.timeline();
         let last = timeline.last_record_lsn();
@@ -200,7 +200,7 @@ impl World {
         self.counts.pages += found.len() as u64;
     }
 
-    /// The server ends and starts again, on its disk or on an empty one.
+    /// Restarts the server, on its disk or on an empty one.
     pub async fn restart(&mut self, lose_disk: bool) {
         let durable = self.timeline().disk_consistent_lsn();
         self.manager.shutdown().await;
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// P2: what was reported is there. What was not is forgotten by the model, too.
+    /// P2: what was reported as safe exists. The model forgets the rest, too.
     async fn after_start(&mut self) {
         let last = self.timeline().last_record_lsn();
         assert!(last >= self.reported, "{last} after a start, {} was reported", self.reported);
@@ -252,12 +252,13 @@ impl World {
         self.note_reported_after_start();
     }
 
-    /// A start may know less of what was reported than its index part says, until it has looked.
+    /// After a start, a server may report less than its index part says until it has checked the generation.
     fn note_reported_after_start(&mut self) {
         self.reported = self.reported.max(self.timeline().remote_consistent_lsn().unwrap_or(Lsn::INVALID));
     }
 
-    /// P4: another server takes the tenant over while this one goes on; this one can neither hide nor delete anything.
+    /// P4: another server takes the tenant over while this one continues; this one can neither hide nor delete
+    /// anything.
     async fn take_over(&mut self) {
         self.counts.takeovers += 1;
         let old_dir = std::mem::replace(&mut self.dir, tempdir().unwrap());
@@ -267,7 +268,7 @@ impl World {
         let seen = self.timeline().last_record_lsn();
         assert!(seen >= self.reported);
         self.after_start().await;
-        // It may know by now that it was taken over, or not yet.
+        // It may or may not know by now that it was fenced.
         let _ = try_put(&was, &mut Model::default(), 3).await;
         let _ = was.flush(&context()).await;
         if let Some((id, _)) = &self.branch {
@@ -284,8 +285,8 @@ impl World {
         self.own_index_parts().await;
     }
 
-    /// Waits until the server has index parts of its own generation. Until then the next one to take over would see
-    /// what the one before this one has written last: in reality a part of the same WAL, but here it is made up.
+    /// Waits until the server has index parts of its own generation. Until then the next owner would see what the
+    /// previous one wrote last: in reality a part of the same WAL, but here it is made up.
     async fn own_index_parts(&self) {
         for timeline in self.manager.all_timelines() {
             let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
@@ -299,7 +300,7 @@ impl World {
         }
     }
 
-    /// The last word: everything published, the disk lost, everything there.
+    /// Publishes everything, loses the disk, and checks that everything is there.
     pub async fn end(mut self) -> (Counts, TestStore) {
         self.publish().await;
         self.note_reported();
@@ -310,7 +311,7 @@ impl World {
     }
 }
 
-/// Some records, from the end of the timeline on.
+/// Appends some records to the timeline.
 async fn put(timeline: &Timeline, model: &mut Model, chance: u64) {
     try_put(timeline, model, chance).await.unwrap();
 }

@@ -1,9 +1,9 @@
-//! Two and three servers on one tenant, which take it from each other at any moment. Each request to the bucket is
-//! delayed at random on its way there and on its way back, so effects of several servers come in any order, and some
-//! replies are lost.
+//! Two and three servers take one tenant from each other at arbitrary moments. Each request to the bucket is delayed
+//! at random in both directions, so that the effects of several servers interleave arbitrarily and some replies are
+//! lost.
 //!
-//! What must hold (P4): whatever any server called safe in the bucket, every later owner has; and the last owner, on an
-//! empty disk, has all of it as the model says.
+//! What must hold (P4): whatever any server reported as safe in the bucket, every later owner has; and the last
+//! owner, on an empty disk, has all of it, as in the model.
 
 mod slow_store;
 #[path = "../stack/mod.rs"]
@@ -30,10 +30,10 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 
 const STEPS: u64 = 30;
 const RECORDS: u64 = 400;
-/// Schedules that run at once: they mostly wait.
+/// Schedules that run concurrently: they mostly wait.
 const AT_ONCE: usize = 50;
 
-/// The one history, which all servers receive.
+/// The single history that all servers receive.
 struct History {
     new: NewTimeline,
     model: Model,
@@ -41,7 +41,7 @@ struct History {
 }
 
 impl History {
-    /// Goes on from the model of the import.
+    /// Continues from the model of the import.
     fn new(new: NewTimeline, mut model: Model) -> Self {
         let mut records = Vec::new();
         for number in 1..=RECORDS {
@@ -58,7 +58,7 @@ impl History {
         Self { new, model, records }
     }
 
-    /// Receives some records more. What fails is as if the connection had ended.
+    /// Receives `count` more records. A failure counts as a broken connection.
     async fn receive(&self, timeline: &Timeline, count: u64) -> Option<()> {
         for _ in 0..count {
             let last = timeline.last_record_lsn();
@@ -81,7 +81,7 @@ impl History {
     }
 }
 
-/// What happened, over all schedules.
+/// Event counts over all schedules.
 #[derive(Default)]
 struct Counts {
     attached: AtomicU64,
@@ -95,11 +95,11 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What all servers of a schedule share.
+/// State shared by all servers of a schedule.
 struct Shared {
     bucket: Arc<InMemory>,
     history: History,
-    /// The largest LSN that any server called safe.
+    /// The largest LSN that any server reported as safe.
     safe: AtomicU64,
     counts: Arc<Counts>,
 }
@@ -118,7 +118,7 @@ impl Shared {
         Lsn(self.safe.load(Ordering::Relaxed))
     }
 
-    /// A new owner has what was safe before it began.
+    /// Checks that a new owner has everything that was safe before it started.
     fn check_owner(&self, manager: &TenantManager, safe_before: Lsn) {
         assert_eq!(manager.broken(), []);
         let new = &self.history.new;
@@ -156,7 +156,7 @@ fn config(dir: &Utf8TempDir, store: &SlowStore) -> &'static PageServerConf {
     Box::leak(Box::new(conf))
 }
 
-/// Loads; a start that fails for the store's sake is tried again.
+/// Loads a manager; retries if the bucket makes the start fail.
 async fn load(dir: &Utf8TempDir, store: &SlowStore) -> TenantManager {
     loop {
         match TenantManager::load_idle(config(dir, store)).await {
@@ -188,7 +188,7 @@ impl Server {
         self.task = Some(tokio::spawn(async move {
             let fenced = manager.remote_of(tenant).map(|remote| remote.fenced().is_some());
             match (what, fenced) {
-                // Somebody who wants it takes it; one that was fenced has to let go first.
+                // A server that wants the tenant takes it; a fenced one must detach it first.
                 (0..4, None) => {
                     let safe = shared.safe();
                     if manager.attach_tenant(tenant).await.is_ok() {
@@ -211,7 +211,7 @@ impl Server {
         }));
     }
 
-    /// The process dies; the disk may die with it.
+    /// Kills the process, and optionally loses its disk.
     async fn crash(self, seed: u64, disk_too: bool) -> Self {
         count(&self.shared.counts.crashed);
         let (shared, dir) = self.kill().await;
@@ -223,10 +223,10 @@ impl Server {
         self.shared.note_safe(&self.manager);
         self.store.cut();
         if let Some(task) = self.task {
-            // A failed assertion in it counts.
+            // A failed assertion in the task counts.
             task.await.unwrap();
         }
-        // Nothing is written any more, here or there.
+        // Nothing is written any more, to disk or bucket.
         for timeline in self.manager.all_timelines() {
             timeline.shutdown().await;
         }
@@ -275,7 +275,7 @@ async fn schedule(servers: u64, seed: u64, counts: &Arc<Counts>) {
     last_owner(&shared, seed).await;
 }
 
-/// Says which seed it was if its schedule fails.
+/// Prints the seed if its schedule fails.
 struct TellSeed(u64);
 
 impl Drop for TellSeed {
@@ -286,7 +286,7 @@ impl Drop for TellSeed {
     }
 }
 
-/// Takes the tenant on an empty disk, and reads everything.
+/// Attaches the tenant on an empty disk, and reads everything.
 async fn last_owner(shared: &Shared, seed: u64) {
     let (dir, store) = (tempdir().unwrap(), SlowStore::new(Arc::clone(&shared.bucket), !seed));
     let manager = load(&dir, &store).await;

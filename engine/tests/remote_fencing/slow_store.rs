@@ -1,5 +1,5 @@
-//! A server's way to the bucket: every request may take long to get there, and its answer long to come back, so that
-//! those of several servers come in any order.
+//! A server's connection to the bucket: requests and replies may be delayed, so that those of several servers arrive
+//! in any order.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Numbers from a seed.
+/// Pseudorandom numbers from a seed.
 #[derive(Debug)]
 pub struct Dice(u64);
 
@@ -48,7 +48,7 @@ impl SlowStore {
         Self(Arc::new(Line { bucket, dice: Mutex::new(Dice::new(seed)), cut, calls }))
     }
 
-    /// Nothing gets through any more: the server is dead.
+    /// Lets nothing through any more: the server is dead.
     pub fn cut(&self) {
         self.0.cut.store(true, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ impl SlowStore {
         self.0.calls.load(Ordering::Relaxed)
     }
 
-    /// One way.
+    /// Travels one way.
     async fn travel(&self) -> Result<()> {
         let delay = {
             let mut dice = self.0.dice.lock().unwrap();

@@ -1,5 +1,5 @@
-//! A local disk that is much smaller than what is stored: reads stay right, the budget holds, intake slows and is
-//! refused only while the bucket does not take what is new; and what was hot is here again after a restart.
+//! A local disk much smaller than what is stored: reads stay correct, the budget holds, and intake is slowed or
+//! refused only while the bucket does not accept new data; hot layers are resident again after a restart.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ use crate::stack::{self, IMPORT_LSN};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 24 * MIB;
-/// Size of an in-memory layer: what a measurement may be behind by.
+/// Size of an in-memory layer: the amount by which a measurement may lag.
 const LAYER: u64 = MIB;
 const UPLOAD: Duration = Duration::from_secs(30);
 const KEYS: u32 = 64;
@@ -37,7 +37,7 @@ struct World {
     store: TestStore,
     manager: TenantManager,
     new: NewTimeline,
-    /// Records so far: record `n` has changed key `n % KEYS`.
+    /// Number of records so far: record `n` has changed key `n % KEYS`.
     records: u64,
 }
 
@@ -61,7 +61,7 @@ fn lsn(record: u64) -> Lsn {
     IMPORT_LSN + 8 * (record + 1)
 }
 
-/// A page that does not compress, of one record.
+/// The incompressible page of a record.
 fn page(record: u64) -> Bytes {
     let mut word = record.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -89,7 +89,7 @@ impl World {
         self.manager.get(self.new.tenant_shard_id, self.new.timeline_id).unwrap()
     }
 
-    /// One record of a page.
+    /// Puts one record with a page.
     async fn put(&mut self, timeline: &Timeline) -> Result<(), StorageError> {
         let (record, mut batch) = (self.records, SerializedValueBatch::default());
         batch.put_key(&key(record), lsn(record), &Value::Image(page(record))).expect("serializable");
@@ -99,10 +99,10 @@ impl World {
         Ok(())
     }
 
-    /// Bytes of layers, parts of layers, and ephemeral files.
+    /// Bytes of layers, partial layers, and ephemeral files.
     ///
-    /// A walk while files come and go counts what was never there at once, the more the longer it takes. So it counts
-    /// only if the next one finds the same; if none does, the least that was found.
+    /// A walk while files come and go counts files that never existed at the same time, the more the longer it takes.
+    /// So a walk counts only if the next one finds the same; if none does, the smallest sum counts.
     fn on_disk(&self) -> u64 {
         let mut before = self.files();
         let mut least = before.values().sum();
@@ -126,7 +126,7 @@ impl World {
     }
 }
 
-/// Reads records below `end`, wherever they are by now, until told to stop. Returns the reads, all of them right.
+/// Reads earlier records, wherever they are by now, until stopped. Returns the number of reads, all of them correct.
 async fn read_on(timeline: Timeline, number: u64, stop: Arc<AtomicBool>) -> u64 {
     let (mut at, mut reads) = (number * 7919, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -213,7 +213,7 @@ async fn without_the_bucket_intake_ends_and_goes_on_when_it_is_back() {
     assert_eq!(world.manager.conf().disk_budget.level(), Level::Refuse);
     let full = world.on_disk();
     assert!(full <= BUDGET + 2 * LAYER, "{full} bytes on disk");
-    // What was taken in is all there.
+    // Everything that was taken in is there.
     for record in (0..world.records).rev().step_by(31) {
         check(&timeline, record).await;
     }
@@ -245,7 +245,7 @@ async fn what_was_hot_is_here_again() {
     }
     timeline.flush(&stack::context()).await.unwrap();
     assert!(timeline.wait_uploaded(UPLOAD).await);
-    // The layers are known by now: what is read from here on counts.
+    // The keeper knows the layers by now, so reads from here on count.
     tokio::time::sleep(Duration::from_secs(11)).await;
     let hot = lsn(300);
     for _ in 0..50 {
@@ -253,7 +253,7 @@ async fn what_was_hot_is_here_again() {
     }
     drop(timeline);
     world.manager.shutdown().await;
-    // An empty disk: the list comes from the bucket.
+    // On an empty disk the list comes from the bucket.
     world.dir = camino_tempfile::tempdir().unwrap();
     world.manager = TenantManager::load(config(world.dir.path(), &world.store)).await.unwrap();
     let layers = world.timeline().layer_files();

@@ -1,4 +1,4 @@
-//! Two hundred faults of local files while they are read.
+//! Two hundred faults of local files while they are being read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::world::{World, looking};
 const FAULTS: u64 = 200;
 const READERS: u64 = 4;
 
-/// Reads all keys at ever other LSNs until told to stop. Returns the reads, all of which were right.
+/// Reads all keys at varying LSNs until stopped. Returns the number of reads, all of them correct.
 async fn read_on(world: Arc<World>, timeline: Timeline, number: u64, stop: Arc<AtomicBool>) -> u64 {
     let (lsns, all) = (world.model.lsns(), Key::MIN..Key::MAX);
     let (mut at, mut reads) = (number as usize * 37, 0);
@@ -48,13 +48,13 @@ async fn two_hundred_faults_under_four_readers() {
     let (mut flipped, mut cut, mut removed) = (0, 0, 0);
     for fault in 0..FAULTS {
         let layer = &layers[fault as usize % layers.len()];
-        // Whole and in use again before it is damaged: one fault at a time for each layer.
+        // The layer is intact and in use again before it is damaged: one fault per layer at a time.
         layer.download(&stack::context()).await.expect("fetched");
         let before = METRICS.layers_healed.get();
         let path = layer.path().to_owned();
         match fault % 3 {
             0 => {
-                // All blocks, so that the next read of whatever block meets it.
+                // Damage all blocks, so that the next read of any block hits the fault.
                 let mut bytes = std::fs::read(&path).expect("read");
                 bytes.chunks_mut(4096).for_each(|block| block[100 + fault as usize] ^= 1);
                 std::fs::write(&path, bytes).expect("written");
@@ -66,7 +66,7 @@ async fn two_hundred_faults_under_four_readers() {
                 cut += 1;
             }
             _ => {
-                // Readers have it open and go on; it is a scrub that misses it.
+                // Readers have the file open and continue; a scrub notices that it is missing.
                 std::fs::remove_file(&path).expect("removed");
                 let repair = Options { repair: true, ..looking() };
                 let report = world.scrub_holding(repair, Some(1), vec![timeline.clone()]).await.expect("scrubbed");
@@ -108,7 +108,7 @@ async fn a_damaged_object_is_named_and_never_served() {
     for (number, layer) in timeline.layer_files().into_iter().enumerate() {
         let path = world.object(layer.path().file_name().expect("a name"));
         let good = world.get(&path).await;
-        // Every block, so that whatever is read meets it.
+        // Damage every block, so that any read hits the fault.
         let mut bytes = good.to_vec();
         bytes.chunks_mut(4096).for_each(|block| block[10 + number] ^= 0x40);
         world.put(&path, &bytes).await;
@@ -134,7 +134,7 @@ async fn a_damaged_object_is_named_and_never_served() {
 
 static LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that say that a local file is of no use.
+/// Number of log lines that report a useless local file.
 fn logged() -> u64 {
     use std::io::Write;
     static ONCE: std::sync::Once = std::sync::Once::new();

@@ -1,4 +1,4 @@
-//! A bucket from which index parts or generations were removed, or in which others were put in their place.
+//! A bucket from which index parts or generations were removed, or in which they were replaced.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use remote_storage::RemotePath;
 use crate::offline::{found, found_and_repaired};
 use crate::world::{World, generation, looking, repairing};
 
-/// Stores tell times in whole seconds.
+/// Buckets report times in whole seconds.
 const LATER: Duration = Duration::from_millis(2100);
 
-/// As the server scrubs that holds the generation, and could not open the timeline.
+/// Scrubs as the server that holds the generation but could not open the timeline.
 async fn as_owner(world: &World, options: Options) -> Report {
     world.scrub_holding(options, Some(1), Vec::new()).await.expect("scrubbed")
 }
 
-/// The index part says what it said, and all is there.
+/// Checks that the index part has its former contents and that all its layers exist.
 async fn is_as_before(world: &World, before: &Manifest) {
     let after = world.index().await;
     let sorted = |manifest: &Manifest| {
@@ -70,7 +70,7 @@ async fn what_cannot_be_known_is_not_guessed() {
     let report = as_owner(&world, repairing()).await;
     assert_eq!((found(&report), report.fixed()), (vec![(Place::Bucket, Kind::Missing)], 0));
     assert!(report.findings[0].reason.contains("not written down"), "{report:?}");
-    // One of the layers is gone as well.
+    // One of the layers is gone, too.
     let world = World::new().await;
     world.write_origin().await;
     let names = world.layer_names().await;
@@ -100,7 +100,7 @@ async fn an_older_index_part_is_known_by_the_age_of_the_layers_that_it_does_not_
         let reason = &report.findings[0].reason;
         let (from, to) = (last - 1, before.disk_consistent_lsn);
         assert!(reason.contains(&from.to_string()) && reason.contains(&to.to_string()), "{reason}");
-        // What it does not name is no orphan, which somebody could remove.
+        // Layers that it does not name are not orphans, which a scrub could remove.
         let report = as_owner(&world, Options { repair_bucket: false, ..repairing() }).await;
         assert_eq!((found(&report), report.fixed()), (vec![(Place::Bucket, Kind::Damaged)], 0), "{report:?}");
         let report = as_owner(&world, repairing()).await;
@@ -133,18 +133,18 @@ async fn generations_that_were_removed_or_overwritten_are_found() {
         world.put(&path(number), &generation()).await;
     }
     assert!(world.scrub(looking()).await.findings.is_empty());
-    // One that is not the newest.
+    // A generation that is not the newest.
     world.storage.delete(&[path(2)]).await.unwrap();
     world.put(&path(3), b"{}").await;
     found_and_repaired(&world, "generations", &[(Place::Bucket, Kind::Damaged), (Place::Bucket, Kind::Missing)]).await;
-    // The newest: nobody knows whose the tenant is.
+    // The newest one: the owner of the tenant is unknown.
     for damage in ["{}", "{\"owner\": \"\", \"created\": 1, \"deleted\": false, \"void_through\": 0}", "\0"] {
         world.put(&path(4), damage.as_bytes()).await;
         let report = world.scrub(repairing()).await;
         assert_eq!((found(&report), report.fixed()), (vec![(Place::Bucket, Kind::Damaged)], 0), "{report:?}");
         assert!(report.findings[0].reason.contains("AttachedSingle"), "{report:?}");
     }
-    // The server that holds it knows.
+    // The server that holds it is certain.
     let report = world.scrub_holding(repairing(), Some(4), Vec::new()).await.unwrap();
     assert_eq!((found(&report), report.fixed()), (vec![(Place::Bucket, Kind::Damaged)], 1), "{report:?}");
     assert!(world.scrub(looking()).await.findings.is_empty());

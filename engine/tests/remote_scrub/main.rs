@@ -1,4 +1,4 @@
-//! The local disk as a cache of the bucket. Damage here and there is found, named, repaired where there is a good copy,
+//! The local disk as a cache of the bucket: damage in either place is found, named, repaired if there is a good copy,
 //! and never served; a small disk serves a large store.
 
 #[path = "../remote_support/mod.rs"]

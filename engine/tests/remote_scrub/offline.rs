@@ -1,4 +1,4 @@
-//! Scrub of a directory that no server uses, with its bucket.
+//! Scrubs of a directory that no server uses, with its bucket.
 
 use engine::tenant::scrub::{Kind, Options, Place, Report};
 use engine::tenant::warm::HotList;
@@ -8,14 +8,14 @@ use utils::lsn::Lsn;
 
 use crate::world::{DELTAS, World, generation, looking, repairing};
 
-/// What was found, in short.
+/// Place and kind of all findings, sorted.
 pub fn found(report: &Report) -> Vec<(Place, Kind)> {
     let mut found: Vec<(Place, Kind)> = report.findings.iter().map(|it| (it.place, it.kind)).collect();
     found.sort();
     found
 }
 
-/// A scrub finds exactly `expected`, one that may repair sets it right, and then there is nothing to find.
+/// Checks that a scrub finds exactly `expected`, that a repairing one fixes it, and that nothing is left to find.
 pub async fn found_and_repaired(world: &World, what: &str, expected: &[(Place, Kind)]) {
     let report = world.scrub(looking()).await;
     assert_eq!(found(&report), expected, "{what}: {report:?}");
@@ -97,7 +97,7 @@ async fn orphans_are_removed_only_if_nobody_may_need_them() {
     let world = World::new().await;
     let delta = world.layer_names().await[3].clone();
     let bytes = world.get(&world.object(&delta)).await;
-    // The same layer as of another generation; and of one that was not given out yet.
+    // Copies of the layer under an older generation, and under one that was not given out yet.
     let (old, newer) = (delta.replace("-v1-00000001", "-v1-00000000"), delta.replace("-v1-00000001", "-v1-00000007"));
     world.put(&world.object(&old), &bytes).await;
     std::fs::write(world.dir().join(&old), &bytes[..]).unwrap();
@@ -106,14 +106,14 @@ async fn orphans_are_removed_only_if_nobody_may_need_them() {
     assert_eq!(found(&world.scrub(Options { delete_orphans: false, ..grace }).await).len(), 2, "the young one is none");
     let orphan = [(Place::Local, Kind::Orphan), (Place::Local, Kind::Orphan), (Place::Bucket, Kind::Orphan)];
     world.put(&world.object(&newer), &bytes).await;
-    // The newer one says that generations are missing: then nothing is touched, for whoever has them may need it.
+    // The newer one reveals missing generations: then nothing is touched, because whoever holds them may need it.
     let report = world.scrub(repairing()).await;
     assert_eq!((report.count(Kind::Missing), report.count(Kind::Orphan), report.fixed()), (6, 3, 0), "{report:?}");
     world.get(&world.object(&newer)).await;
     world.get(&world.object(&old)).await;
     world.storage.delete(&[world.object(&newer)]).await.unwrap();
     found_and_repaired(&world, "files and an object that nothing names", &orphan).await;
-    // An index part that a newer one has replaced.
+    // An index part superseded by a newer one.
     let index = world.get(&RemotePath::index_part(&world.tenant, &world.timeline, 1)).await;
     world.put(&RemotePath::index_part(&world.tenant, &world.timeline, 0), &index).await;
     found_and_repaired(&world, "an index part of an older generation", &[(Place::Bucket, Kind::Orphan)]).await;

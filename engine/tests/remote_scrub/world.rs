@@ -1,4 +1,4 @@
-//! A timeline of several layers, here and in a bucket, which tests damage.
+//! A timeline of several layers, on disk and in a bucket, for tests to damage.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use crate::remote_support::{TestStore, test_store};
 use crate::stack::{self, IMPORT_LSN, Model};
 
-/// Layers that the history is in, besides two of the import.
+/// Layers that contain the history, besides two of the import.
 pub const DELTAS: u64 = 5;
 const RECORDS: u64 = 40;
 const RECORD_LEN: u64 = 0x80;
 
 pub struct World {
     pub conf: &'static PageServerConf,
-    /// The same without the bucket.
+    /// The same settings without the bucket.
     alone: &'static PageServerConf,
     pub storage: RemoteStorage,
     pub tenant: TenantShardId,
@@ -39,23 +39,23 @@ pub struct World {
     store: TestStore,
 }
 
-/// Everything but what a test is about.
+/// Options that change nothing.
 pub fn looking() -> Options {
     Options { grace: Duration::ZERO, ..Options::default() }
 }
 
-/// Repairs and removes all that it may.
+/// Options that repair and remove everything possible.
 pub fn repairing() -> Options {
     Options { repair: true, repair_bucket: true, delete_orphans: true, grace: Duration::ZERO }
 }
 
-/// What an owner says of its generation.
+/// The content of a generation's object.
 pub fn generation() -> Vec<u8> {
     br#"{"owner": "test", "created": 1, "deleted": false, "void_through": 0}"#.to_vec()
 }
 
 impl World {
-    /// The bucket as a server opens it that has it as a directory; `None` if it is none.
+    /// The world with its bucket opened as a directory, as a server does; `None` if the bucket is not a directory.
     pub async fn in_directory(mut self) -> Option<(Self, Utf8PathBuf)> {
         let path = self.store.dir()?.to_owned();
         let settings = StoreSettings {
@@ -74,7 +74,7 @@ impl World {
         Some((self, path))
     }
 
-    /// A timeline that nobody has open, and that the bucket has as generation 1.
+    /// A timeline that is not open anywhere, with everything in the bucket under generation 1.
     pub async fn new() -> Self {
         let dir = camino_tempfile::tempdir().expect("a directory");
         let store = test_store().await;
@@ -127,7 +127,7 @@ impl World {
         Manifest::load(&self.dir(), self.tenant, self.timeline).await.expect("a manifest")
     }
 
-    /// Images first.
+    /// Names of all layers, images first.
     pub async fn layer_names(&self) -> Vec<String> {
         let manifest = self.manifest().await;
         let layers = manifest
@@ -183,7 +183,7 @@ impl World {
         scrub::scrub(&subject, options, &Arc::new(Progress::default())).await
     }
 
-    /// Writes down what the timeline is for ever, as its owner does after the first publication.
+    /// Writes the timeline's origin, as its owner does after the first publication.
     pub async fn write_origin(&self) {
         let manifest = self.manifest().await;
         let origin = Manifest {
@@ -201,17 +201,17 @@ impl World {
         RemotePath::index_part(&self.tenant, &self.timeline, 1)
     }
 
-    /// Nothing is left of the local disk.
+    /// Removes the local disk's contents.
     pub fn lose_disk(&self) {
         std::fs::remove_dir_all(self.conf.tenant_path(&self.tenant)).expect("removed");
     }
 
-    /// What the index part says.
+    /// The contents of the index part.
     pub async fn index(&self) -> Manifest {
         Manifest::decode("index".into(), &self.get(&self.index_part()).await).expect("whole")
     }
 
-    /// The timeline as a server has it that has uploaded all: every layer may be read from the bucket.
+    /// Opens the timeline as a server that has uploaded everything: every layer may be read from the bucket.
     pub async fn open(&self) -> Timeline {
         let timeline = Timeline::open(self.alone, self.tenant, self.timeline, &stack::context()).await.expect("opened");
         for layer in timeline.layer_files() {
@@ -221,7 +221,7 @@ impl World {
         timeline
     }
 
-    /// All values as of the last record are as the model has them.
+    /// Checks that all values as of `lsn` match the model.
     pub async fn compare(&self, timeline: &Timeline, lsn: Lsn) {
         let all = Key::MIN..Key::MAX;
         let expected: BTreeMap<Key, Bytes> = self.model.values(&all, lsn);

@@ -1,10 +1,10 @@
-//! Bodies of answers that are not as they should be.
+//! Faulty response bodies.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, Result};
 
-/// The same request, some bytes off.
+/// The same request, shifted by some bytes.
 pub(super) fn shifted(options: GetOptions) -> GetOptions {
     let range = match options.range {
         Some(GetRange::Bounded(range)) if range.start > 0 => GetRange::Bounded(range.start - 1..range.end - 1),
@@ -22,17 +22,17 @@ async fn with(got: GetResult, body: impl FnOnce(Bytes) -> Vec<Bytes>, then_hang:
     Ok(GetResult { payload, meta, range, attributes, extensions: Default::default() })
 }
 
-/// Half of it, and then nothing for ever.
+/// Half of the body, after which it hangs forever.
 pub(super) async fn stuck(got: GetResult) -> Result<GetResult> {
     with(got, |whole| vec![whole.slice(..whole.len() / 2)], true).await
 }
 
-/// Half of it, and then the end.
+/// Half of the body, after which it ends.
 pub(super) async fn truncated(got: GetResult) -> Result<GetResult> {
     with(got, |whole| vec![whole.slice(..whole.len() / 2)], false).await
 }
 
-/// One bit is wrong.
+/// The body with one bit flipped.
 pub(super) async fn corrupted(got: GetResult) -> Result<GetResult> {
     let flip = |whole: Bytes| {
         let mut bytes = whole.to_vec();
@@ -45,7 +45,7 @@ pub(super) async fn corrupted(got: GetResult) -> Result<GetResult> {
     with(got, flip, false).await
 }
 
-/// The same, which keeps `thing` until the body has ended.
+/// The same response, keeping `thing` alive until the body has ended.
 pub(super) fn holding<T: Send + 'static>(got: GetResult, thing: T) -> GetResult {
     match got.payload {
         GetResultPayload::Stream(body) => {

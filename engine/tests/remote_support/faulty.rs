@@ -1,4 +1,4 @@
-//! An object store that fails as it is told.
+//! An object store that fails on demand.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use object_store::{
 
 use super::bodies;
 
-/// What is asked of a store.
+/// A kind of request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     Put,
@@ -36,28 +36,28 @@ impl Op {
         [Self::Put, Self::Create, Self::Multipart, Self::Get, Self::GetRange, Self::Head, Self::List, Self::Delete];
 }
 
-/// What may be the matter.
+/// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// Nothing is done.
+    /// An error before anything is done.
     ErrorBefore,
-    /// It is done, but the reply is lost.
+    /// The request is done, but the reply is lost.
     ErrorAfter,
     /// No answer, ever.
     Timeout,
-    /// This call and four more are told to slow down.
+    /// This call and the next four are throttled.
     Burst,
-    /// A body that stops halfway without an end.
+    /// A body that stops halfway and never ends.
     SlowBody,
-    /// A body that ends too early.
+    /// A body that ends early.
     TruncatedBody,
-    /// Other bytes than those asked for.
+    /// Bytes other than those requested.
     WrongRange,
-    /// A list as it was the time before.
+    /// A stale listing: the previous one.
     StaleList,
-    /// A list in a wrong order, with something twice.
+    /// A listing in the wrong order, with a duplicate.
     ReorderedList,
-    /// The condition does not hold, says the store.
+    /// The store claims that the precondition failed.
     Precondition,
 }
 
@@ -75,7 +75,7 @@ impl Fault {
         Self::Precondition,
     ];
 
-    /// Whether it can happen to `op`; otherwise nothing is done and an error is given.
+    /// Whether the fault can affect `op` in its own way; otherwise an error is returned before anything is done.
     pub fn applies(self, op: Op) -> bool {
         match self {
             Self::SlowBody | Self::TruncatedBody => matches!(op, Op::Get | Op::GetRange | Op::List),
@@ -86,10 +86,10 @@ impl Fault {
     }
 }
 
-/// Which fault the call of this operation with this number (from 0, counted for each operation) has.
+/// Returns the fault for a call, given its operation and its number (from 0, counted per operation).
 pub type Plan = Box<dyn FnMut(Op, u64, &Path) -> Option<Fault> + Send>;
 
-/// Further calls of a burst.
+/// Number of further calls in a burst.
 const BURST: u64 = 4;
 
 #[derive(Default)]
@@ -98,9 +98,9 @@ struct State {
     calls: Mutex<BTreeMap<Op, u64>>,
     injected: Mutex<BTreeMap<(Op, Fault), u64>>,
     burst: Mutex<BTreeMap<Op, u64>>,
-    /// What was listed, by prefix.
+    /// The last listing of each prefix.
     lists: Mutex<BTreeMap<String, Vec<ObjectMeta>>>,
-    /// The same of directories.
+    /// The last listing of directories of each prefix.
     dirs: Mutex<BTreeMap<String, Vec<Path>>>,
     latency_micros: AtomicU64,
     gone: AtomicBool,
@@ -113,13 +113,13 @@ struct State {
     failed: AtomicU64,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
     state: Arc<State>,
 }
 
-/// What is left to do for a call.
+/// How to proceed with a call.
 enum Verdict {
     Do,
     DoThenFail,
@@ -135,74 +135,74 @@ impl FaultyStore {
         Arc::new(Self { inner, state: Arc::default() })
     }
 
-    /// From now on calls fail as `plan` says.
+    /// Makes calls fail according to `plan` from now on.
     pub fn set_plan(&self, plan: impl FnMut(Op, u64, &Path) -> Option<Fault> + Send + 'static) {
         *self.state.plan.lock().unwrap() = Some(Box::new(plan));
     }
 
-    /// From now on nothing fails, except by switches.
+    /// Stops planned faults; the switches below stay in effect.
     pub fn clear_plan(&self) {
         *self.state.plan.lock().unwrap() = None;
         self.state.burst.lock().unwrap().clear();
     }
 
-    /// Every call takes this much longer.
+    /// Adds latency to every call.
     pub fn set_latency(&self, latency: Duration) {
         self.state.latency_micros.store(latency.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// No connection, until it is switched back.
+    /// Makes all connections fail, until switched back.
     pub fn set_gone(&self, gone: bool) {
         self.state.gone.store(gone, Ordering::Relaxed);
     }
 
-    /// All credentials are refused, until it is switched back.
+    /// Rejects all credentials, until switched back.
     pub fn set_denied(&self, denied: bool) {
         self.state.denied.store(denied, Ordering::Relaxed);
     }
 
-    /// One bit of every body that is read is wrong, until it is switched back.
+    /// Flips one bit in every body read, until switched back.
     pub fn set_corrupting(&self, corrupting: bool) {
         self.state.corrupting.store(corrupting, Ordering::Relaxed);
     }
 
-    /// Calls of an operation so far, retries included.
+    /// Number of calls of an operation so far, including retries.
     pub fn calls(&self, op: Op) -> u64 {
         self.state.calls.lock().unwrap().get(&op).copied().unwrap_or(0)
     }
 
-    /// All calls so far.
+    /// Number of all calls so far.
     pub fn total_calls(&self) -> u64 {
         self.state.calls.lock().unwrap().values().sum()
     }
 
-    /// Calls that had a fault, with those of bursts.
+    /// Number of calls that had a fault, including bursts.
     pub fn failed(&self) -> u64 {
         self.state.failed.load(Ordering::Relaxed)
     }
 
-    /// How often which fault has happened.
+    /// Number of injected faults of each kind.
     pub fn injected(&self) -> BTreeMap<(Op, Fault), u64> {
         self.state.injected.lock().unwrap().clone()
     }
 
-    /// Bytes that were read.
+    /// Bytes read.
     pub fn bytes_in(&self) -> u64 {
         self.state.bytes_in.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were written.
+    /// Bytes written.
     pub fn bytes_out(&self) -> u64 {
         self.state.bytes_out.load(Ordering::Relaxed)
     }
 
-    /// Most calls that were under way at once.
+    /// Maximum number of concurrent calls.
     pub fn max_in_flight(&self) -> u64 {
         self.state.max_in_flight.load(Ordering::Relaxed)
     }
 }
 
-/// Counts a call as under way while it lives.
+/// Counts a call as in flight while it exists.
 struct InFlight(Arc<State>);
 
 impl Drop for InFlight {
@@ -218,7 +218,7 @@ impl State {
         InFlight(Arc::clone(self))
     }
 
-    /// Waits, fails, or says what to do.
+    /// Delays, fails, or decides how to proceed.
     async fn enter(self: &Arc<Self>, op: Op, path: &Path) -> Result<(Verdict, InFlight)> {
         let in_flight = self.count();
         let number = {
@@ -266,7 +266,7 @@ impl State {
     }
 }
 
-/// The reply of what was done, or its loss.
+/// The reply to a completed request, or its loss.
 fn reply<T>(verdict: &Verdict, done: Result<T>) -> Result<T> {
     match verdict {
         Verdict::DoThenFail => done.and(Err(error("connection reset after it was done"))),

@@ -1,5 +1,5 @@
-//! What tests of object storage share: a store that fails as it is told, and a fresh one for each test.
-// Each test binary uses a part of it.
+//! Shared parts of the bucket tests: an object store that fails on demand, and a fresh one for each test.
+// Each test binary uses only some of it.
 #![allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 
 mod bodies;
@@ -15,30 +15,30 @@ use remote_storage::{RemoteOptions, RemoteStorage, RemoteUrl, StoreSettings};
 
 pub use faulty::{Fault, FaultyStore, Op};
 
-/// A bucket of this test's own.
+/// A bucket for one test.
 pub struct TestStore {
     /// As the engine sees it.
     pub storage: RemoteStorage,
-    /// What fails as it is told.
+    /// Injects the faults.
     pub faults: Arc<FaultyStore>,
-    /// What is really stored, without faults.
+    /// What is actually stored, without faults.
     pub truth: Arc<dyn ObjectStore>,
     dir: Option<Utf8TempDir>,
 }
 
 impl TestStore {
-    /// Another server's view of the same bucket, with faults of its own.
+    /// Another server's view of the same bucket, with separate faults.
     pub fn another(&self, options: RemoteOptions) -> (RemoteStorage, Arc<FaultyStore>) {
         view(&self.truth, options)
     }
 
-    /// The directory that holds the objects, if it is one.
+    /// The directory that holds the objects, if the bucket is one.
     pub fn dir(&self) -> Option<&camino::Utf8Path> {
         self.dir.as_ref().map(Utf8TempDir::path)
     }
 }
 
-/// Retries without long waits.
+/// Retries with short pauses.
 pub fn fast() -> RemoteOptions {
     RemoteOptions {
         attempt_timeout: Duration::from_millis(300),
@@ -48,9 +48,8 @@ pub fn fast() -> RemoteOptions {
     }
 }
 
-/// A fresh store: a directory, or with `TEST_REMOTE_STORAGE=s3://BUCKET/PREFIX` in the environment a fresh prefix
-/// there.
-/// `TEST_REMOTE_STORAGE_ENDPOINT` says where that bucket is; credentials are in the usual variables.
+/// A fresh bucket: a directory, or with `TEST_REMOTE_STORAGE=s3://BUCKET/PREFIX` in the environment a fresh prefix
+/// there. `TEST_REMOTE_STORAGE_ENDPOINT` sets its endpoint; credentials are in the usual variables.
 pub async fn test_store() -> TestStore {
     test_store_with(fast()).await
 }
@@ -90,7 +89,8 @@ async fn bucket(url: &str) -> Arc<dyn ObjectStore> {
     settings.open().await.unwrap().expect("a bucket")
 }
 
-/// Stops the clock of this runtime but while everything waits, unless a real store is waited for. Whether it has.
+/// Pauses this runtime's clock, which then advances only while everything waits, unless the tests use a real object
+/// store. Returns whether it did.
 pub fn pause_time() -> bool {
     let is_local = std::env::var_os("TEST_REMOTE_STORAGE").is_none();
     if is_local {

@@ -1,4 +1,4 @@
-//! Crashes at every effect of a history: what was promised must be found again, and nothing else must lie about.
+//! Crashes at every effect of a history: whatever was promised must be found again, and no stray files.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -16,35 +16,35 @@ use super::history::{History, Run, Script, compare};
 use super::platter::{Platter, Survival};
 use crate::stack::{IMPORT_LSN, context, import, keys};
 
-/// What was tried.
+/// Counts of what was tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Moments at which the host died.
+    /// Moments at which the host crashed.
     pub points: u64,
-    /// Disks found after that.
+    /// Disks found after these crashes.
     pub images: u64,
-    /// Those that held a timeline, which opened and had all that was promised.
+    /// Those that held a timeline, which opened and had everything that was promised.
     pub reopened: u64,
-    /// Those that said there was none yet, rightly.
+    /// Those that correctly held no timeline yet.
     pub no_timeline: u64,
-    /// Moments of recovery at which the host died again.
+    /// Moments during recovery at which the host crashed again.
     pub double_points: u64,
-    /// Disks found after that, all of which opened.
+    /// Disks found after these second crashes, all of which opened.
     pub double_reopened: u64,
-    /// Whole sets of values compared.
+    /// Complete sets of values compared.
     pub compared: u64,
 }
 
-/// How much is tried.
+/// How much to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Every so many effects the recovery is interrupted, too.
+    /// After every this many effects, recovery is interrupted as well.
     pub double_every: usize,
-    /// Every so many effects the timeline found must go on working.
+    /// After every this many effects, the recovered timeline must continue to work.
     pub work_every: usize,
 }
 
-/// Crashes after every effect, with three survivals each.
+/// Crashes after every effect, with three surviving disks each.
 pub fn crash_everywhere(history: &History, effort: Effort, tally: &mut Tally) -> anyhow::Result<()> {
     let mut platter = SimDisk::new(&history.script.root).platter();
     for at in 0..=history.journal.len() {
@@ -109,7 +109,7 @@ fn crash_again(
     Ok(())
 }
 
-/// Opens what is found on `image` and checks all that was promised. Returns the effects of the recovery.
+/// Opens the disk `image` and checks everything that was promised. Returns the effects of the recovery.
 async fn reopen(
     history: &History,
     image: Platter,
@@ -150,7 +150,7 @@ async fn reopen(
     Ok(recovery)
 }
 
-/// An import that was cut short can be made again, and nothing of the first attempt stays.
+/// Checks that an interrupted import can be repeated, and that nothing of the first attempt remains.
 async fn import_again(history: &History, disk: &SimDisk) -> anyhow::Result<()> {
     let (timeline, _) = import(history.conf, history.new).await?;
     compare(&timeline, IMPORT_LSN, &history.expected(IMPORT_LSN), &context()).await?;
@@ -159,12 +159,12 @@ async fn import_again(history: &History, disk: &SimDisk) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens what is found on `image`, where history up to `reported` was promised.
+/// Opens the disk `image`, where history up to `reported` was promised.
 pub fn check_found(history: &History, image: Platter, reported: Option<Lsn>) -> anyhow::Result<()> {
     block_on(reopen(history, image, reported, 0, true, &mut Tally::default())).map(drop)
 }
 
-/// There is the manifest and as many files as there are layers, and nothing else.
+/// Checks that there are only the manifest and one file per layer.
 fn check_files(history: &History, disk: &SimDisk, timeline: &Timeline) -> anyhow::Result<()> {
     let files = disk.platter().list(&history.dir());
     let (layers, others): (Vec<_>, Vec<_>) = files.iter().partition(|name| LayerName::parse_file_name(name).is_ok());
@@ -174,7 +174,7 @@ fn check_files(history: &History, disk: &SimDisk, timeline: &Timeline) -> anyhow
     Ok(())
 }
 
-/// A timeline that was found takes in, keeps and gives back a value.
+/// Checks that a recovered timeline ingests, stores and returns a value.
 async fn go_on(timeline: &Timeline, recovered: Lsn) -> anyhow::Result<()> {
     let (key, lsn, ctx) = (keys()[7], recovered + 8, context());
     let value = Bytes::from_static(b"after the crash");
@@ -188,8 +188,8 @@ async fn go_on(timeline: &Timeline, recovered: Lsn) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the script anew on a disk that dies after `effects` effects, so that the engine itself meets the errors, then
-/// checks the three survivals. The history is that of the same script.
+/// Runs the script again on a disk that dies after `effects` effects, so that the engine itself meets the errors,
+/// then checks the three surviving disks. The history is that of the same script.
 pub fn crash_for_real(history: &History, effects: usize, tally: &mut Tally) -> anyhow::Result<()> {
     let script: &Script = &history.script;
     let disk = SimDisk::new(&script.root);

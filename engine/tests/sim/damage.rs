@@ -1,4 +1,4 @@
-//! Damaged, misplaced and stale bytes: each must be reported with its place, and none may give a wrong value.
+//! Damaged, misplaced and stale bytes: each must be reported with its location, and none may yield a wrong value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,23 +26,23 @@ const SECTOR: usize = 512;
 
 type History = (Option<(Lsn, Bytes)>, Vec<(Lsn, WalRecord)>);
 
-/// What reads it, and what it must say.
+/// How to read a file, and what the read must return.
 pub enum Content {
     Layer(PersistentLayerDesc, BTreeMap<Key, History>),
     Memory(Box<InMemoryLayer>, BTreeMap<Key, History>),
     Manifest(Box<Manifest>),
 }
 
-/// A file that is going to be damaged.
+/// A file to be damaged.
 pub struct Subject {
     pub kind: &'static str,
     pub path: Utf8PathBuf,
     pub content: Content,
-    /// The bytes that are read, in whole blocks where a file has blocks; `None` if all are.
+    /// The range of bytes that is read, in whole blocks where a file has blocks; `None` for all.
     pub part: Option<Range<usize>>,
 }
 
-/// What was tried. Everything was reported.
+/// Counts of what was tried. Everything was reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub flips: u64,
@@ -51,7 +51,7 @@ pub struct Tally {
     pub swaps: u64,
     pub stale_blocks: u64,
     pub misnamed: u64,
-    /// Reads that met no damaged byte and gave the right values.
+    /// Reads that met no damaged byte and returned the correct values.
     pub unharmed_reads: u64,
 }
 
@@ -67,7 +67,7 @@ impl Tally {
     }
 }
 
-/// What a read of everything must find.
+/// What a read of everything must return.
 pub fn histories(versions: &[Version]) -> BTreeMap<Key, History> {
     let mut found: BTreeMap<Key, History> = BTreeMap::new();
     for (key, lsn, value) in versions {
@@ -84,7 +84,7 @@ fn of_state(state: ReconstructState) -> BTreeMap<Key, History> {
     state.into_histories().into_iter().map(|(key, history)| (key, (history.image, history.records))).collect()
 }
 
-/// What the layer file at `path`, which should be `desc`, tells.
+/// The contents of the layer file at `path`, which should be `desc`.
 pub async fn read_layer(path: &Utf8Path, desc: &PersistentLayerDesc) -> Result<BTreeMap<Key, History>, StorageError> {
     let (mut state, ctx) = (ReconstructState::new(), context());
     let (keys, lsns) = (KeySpace::single(Key::MIN..Key::MAX), Lsn(0)..Lsn(u64::MAX));
@@ -99,13 +99,13 @@ pub async fn read_layer(path: &Utf8Path, desc: &PersistentLayerDesc) -> Result<B
 }
 
 impl Subject {
-    /// The bytes to be damaged.
+    /// The range of bytes to damage.
     pub fn bytes(&self, disk: &SimDisk) -> anyhow::Result<Range<usize>> {
         let len = disk.read(&self.path).context("the file")?.len();
         Ok(self.part.clone().unwrap_or(0..len))
     }
 
-    /// Reads everything: whether all of it is as it should be.
+    /// Reads everything. Returns whether all of it is as expected.
     async fn read(&self) -> Result<bool, StorageError> {
         match &self.content {
             Content::Layer(desc, expected) => Ok(read_layer(&self.path, desc).await? == *expected),
@@ -122,7 +122,7 @@ impl Subject {
         }
     }
 
-    /// Checks the file as a tool does; kinds of file without such a tool are read.
+    /// Verifies the file with the tool for its kind; files without such a tool are read.
     async fn verify(&self) -> Result<bool, StorageError> {
         match &self.content {
             Content::Layer(..) => {
@@ -133,15 +133,15 @@ impl Subject {
         }
     }
 
-    /// The file is whole.
+    /// Checks that the file is intact.
     pub async fn check_intact(&self) -> anyhow::Result<()> {
         ensure!(self.verify().await.context("verify")?, "{} does not say what it should", self.kind);
         ensure!(self.read().await.context("read")?, "{} does not say what it should", self.kind);
         Ok(())
     }
 
-    /// The damage must be reported: by the check for certain, at `place` if that is known; by the read unless it gives
-    /// the right values all the same.
+    /// Checks that the damage is reported: in any case by verification, at `place` if that is known; and by the read
+    /// unless it returns the correct values.
     pub async fn check_damaged(&self, place: Option<usize>, tally: &mut Tally) -> anyhow::Result<()> {
         match self.verify().await {
             Ok(_) => bail!("damage is not noticed"),
@@ -158,7 +158,7 @@ impl Subject {
     fn check_report(&self, error: &StorageError, place: Option<usize>) -> anyhow::Result<()> {
         let StorageError::Corrupt { path, offset, .. } = error else { bail!("reported as something else: {error}") };
         ensure!(*path == self.path, "another file is accused: {error}");
-        // The checksum of a manifest is one for all of it.
+        // A manifest has a single checksum.
         let exact = !matches!(self.content, Content::Manifest(_));
         if let Some(place) = place.filter(|_| exact) {
             ensure!(*offset as usize / BLOCK == place / BLOCK, "damage at {place} is reported elsewhere: {error}");
@@ -180,7 +180,7 @@ pub async fn flip_bits(disk: &SimDisk, subject: &Subject, step: usize, tally: &m
     subject.check_intact().await
 }
 
-/// Cuts the file at every sector, and wipes every sector with zeros and with ones.
+/// Truncates the file at every sector, and overwrites every sector with zeros and with ones.
 pub async fn cut_and_wipe(disk: &SimDisk, subject: &Subject, tally: &mut Tally) -> anyhow::Result<()> {
     let whole = disk.read(&subject.path).context("the file")?;
     let part = subject.bytes(disk)?;
@@ -206,7 +206,7 @@ pub async fn cut_and_wipe(disk: &SimDisk, subject: &Subject, tally: &mut Tally) 
     subject.check_intact().await
 }
 
-/// Puts block `from` of `source` in place of block `to` of the subject, checks, and undoes it. Equal blocks are left.
+/// Replaces block `to` of the subject by `block`, checks, and undoes it. Skips equal blocks. Returns whether it did.
 async fn transplant(
     disk: &SimDisk,
     subject: &Subject,
@@ -225,7 +225,8 @@ async fn transplant(
     Ok(true)
 }
 
-/// Puts every block of every file into every other place of the same and of the other files: a write that went astray.
+/// Puts every block of every file into every other place of the same and the other files, as a misdirected write
+/// does.
 pub async fn misplace(disk: &SimDisk, subjects: &[&Subject], tally: &mut Tally) -> anyhow::Result<()> {
     let files: Vec<Vec<u8>> = subjects.iter().filter_map(|subject| disk.read(&subject.path)).collect();
     for (number, subject) in subjects.iter().enumerate() {
@@ -244,7 +245,7 @@ pub async fn misplace(disk: &SimDisk, subjects: &[&Subject], tally: &mut Tally) 
     Ok(())
 }
 
-/// Puts each block of an `older` file that lay in the same place before into the subject: a write that was lost.
+/// Puts each block of an `older` file into the same place of the subject, as a lost write does.
 pub async fn keep_stale(disk: &SimDisk, subject: &Subject, older: &[u8], tally: &mut Tally) -> anyhow::Result<()> {
     let blocks = disk.read(&subject.path).context("the file")?.len() / BLOCK;
     for (at, block) in older.as_chunks::<BLOCK>().0.iter().enumerate().take(blocks) {
@@ -255,7 +256,7 @@ pub async fn keep_stale(disk: &SimDisk, subject: &Subject, older: &[u8], tally: 
     subject.check_intact().await
 }
 
-/// Serves each layer under the name of each other: the file is whole, but it is not the one that is wanted.
+/// Serves each layer under the name of each other: the file is intact, but it is the wrong one.
 pub async fn misname(subjects: &[&Subject], tally: &mut Tally) -> anyhow::Result<()> {
     for (wanted, found) in subjects.iter().flat_map(|wanted| subjects.iter().map(move |found| (wanted, found))) {
         let Content::Layer(desc, _) = &wanted.content else { continue };

@@ -1,4 +1,4 @@
-//! The simulated disk: a platter behind the engine's seam, with a journal of effects and faults on demand.
+//! The simulated disk: a platter behind the engine's seam, with a journal of effects and injected faults.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use virtual_file::simulated::{Mounted, SimulatedDisk, SimulatedFile, mount};
 
 use super::platter::{Effect, InodeId, Node, Platter, Survival};
 
-/// No space left on device.
+/// "No space left on device".
 pub const ENOSPC: i32 = 28;
-/// Input/output error.
+/// "Input/output error".
 pub const EIO: i32 = 5;
 
-/// Which effects fail, and how.
+/// Specifies which effects fail, and how.
 #[derive(Clone, Copy)]
 pub struct Failure {
-    /// The kind of effects that can fail.
+    /// Selects the effects that can fail.
     pub of: fn(&Effect) -> bool,
-    /// So many of them succeed first.
+    /// Number of them that succeed first.
     pub after: u64,
-    /// So many then fail.
+    /// Number of them that then fail.
     pub times: u64,
-    /// The system's number of the error.
+    /// The errno to return.
     pub errno: i32,
 }
 
@@ -36,7 +36,7 @@ pub struct Entry {
     pub reported: Option<Lsn>,
 }
 
-/// Says what the engine promises at this moment to survive a crash.
+/// Returns the LSN that the engine currently promises to preserve across a crash.
 pub type Reporter = Arc<dyn Fn() -> Lsn + Send + Sync>;
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct Inner {
     platter: Platter,
     next_inode: InodeId,
     journal: Vec<Entry>,
-    /// So many more effects happen, then the host is dead.
+    /// Number of further effects until the host is dead.
     crash_in: Option<usize>,
     failure: Option<Failure>,
     failed: u64,
@@ -76,18 +76,18 @@ impl SimDisk {
         Self::of(root, platter)
     }
 
-    /// A disk that holds what is on `platter`.
+    /// A disk with the contents of `platter`.
     pub fn of(root: &Utf8Path, platter: Platter) -> Self {
         let inner = Inner { next_inode: platter.next_inode(), platter, ..Inner::default() };
         Self { root: root.to_owned(), inner: Arc::new(Mutex::new(inner)), reporter: Arc::default() }
     }
 
-    /// Serves the paths below the root from this disk. One disk at a time has a root.
+    /// Serves the paths below the root from this disk. Only one disk at a time can be mounted at a root.
     pub fn mount(&self) -> Mounted {
         mount(self.root.clone(), Arc::new(self.clone()))
     }
 
-    /// Whom to ask, before each effect, what has been promised.
+    /// Sets the reporter to call before each effect.
     pub fn report(&self, reporter: Option<Reporter>) {
         let old = std::mem::replace(&mut *self.reporter.lock(), reporter);
         drop(old);
@@ -102,12 +102,12 @@ impl SimDisk {
         self.inner.lock().crash_in == Some(0)
     }
 
-    /// Lets effects fail, or none.
+    /// Sets which effects fail; `None` for none.
     pub fn fail(&self, failure: Option<Failure>) {
         self.inner.lock().failure = failure;
     }
 
-    /// How many effects were made to fail.
+    /// Number of effects that were made to fail.
     pub fn failed(&self) -> u64 {
         self.inner.lock().failed
     }
@@ -137,7 +137,7 @@ impl SimDisk {
         }
     }
 
-    /// Changes the bytes of a file that exists, without the engine's doing.
+    /// Changes the bytes of an existing file behind the engine's back.
     pub fn damage(&self, path: &Utf8Path, change: impl FnOnce(&mut Vec<u8>)) {
         let mut inner = self.inner.lock();
         match inner.platter.node(path) {
@@ -146,7 +146,7 @@ impl SimDisk {
         }
     }
 
-    /// Puts a file on the disk, without the engine's doing.
+    /// Puts a file on the disk behind the engine's back.
     pub fn place(&self, path: &Utf8Path, bytes: Vec<u8>) {
         let mut inner = self.inner.lock();
         let inode = inner.new_inode();
@@ -182,7 +182,7 @@ impl Inner {
             self.failed += 1;
             match effect {
                 Effect::Write { inode, offset, bytes } => {
-                    // A part of a failed write may be there.
+                    // Part of a failed write may be on disk.
                     let part = bytes.len() / 2 / 512 * 512;
                     self.platter.apply(&Effect::Write { inode, offset, bytes: bytes[..part].into() });
                 }

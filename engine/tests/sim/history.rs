@@ -1,4 +1,4 @@
-//! A scripted run over a timeline on a simulated disk, and what it must have left behind at each moment.
+//! A scripted run of a timeline on a simulated disk, and what it must have left behind at each moment.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ use super::disk::{Entry, SimDisk};
 use super::random::Random;
 use crate::stack::{Change, IMPORT_LSN, Model, config, context, import, keys, new_timeline, put_record};
 
-/// What a script consists of.
+/// The parameters of a script.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub root: Utf8PathBuf,
@@ -29,13 +29,13 @@ pub struct Script {
     pub ops: usize,
     /// Size in bytes at which an in-memory layer is frozen.
     pub checkpoint_distance: u64,
-    /// Whether the timeline is closed and opened again now and then.
+    /// Whether the timeline is sometimes closed and reopened.
     pub restarts: bool,
-    /// Whether a call that says so is to be made again.
+    /// Whether calls that fail with a retryable error are repeated.
     pub retries: bool,
 }
 
-/// What happened.
+/// Counts of operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ops {
     pub puts: u64,
@@ -46,7 +46,7 @@ pub struct Ops {
     pub retries: u64,
 }
 
-/// A timeline at work.
+/// A timeline that is running a script.
 pub struct Run {
     pub disk: SimDisk,
     pub conf: &'static PageServerConf,
@@ -60,16 +60,16 @@ pub struct Run {
     ctx: RequestContext,
 }
 
-/// What a run did, and what must be found after a crash in it.
+/// What a run did, and what must be found after a crash during it.
 pub struct History {
     pub script: Script,
     pub conf: &'static PageServerConf,
     pub new: NewTimeline,
     pub journal: Vec<Entry>,
     pub ops: Ops,
-    /// History ends here.
+    /// The end of the history.
     pub last: Lsn,
-    /// What was promised in the end to be durable.
+    /// The LSN that was finally promised to be durable.
     pub promised: Lsn,
     pub lsns: Vec<Lsn>,
     model: Model,
@@ -77,7 +77,7 @@ pub struct History {
 }
 
 impl Run {
-    /// Makes a timeline on `disk`, which is mounted.
+    /// Creates a timeline on `disk`, which must be mounted.
     pub async fn start(disk: &SimDisk, script: &Script) -> anyhow::Result<Self> {
         env::random::seed_thread(Some(script.seed));
         let conf = config(&script.root, script.checkpoint_distance);
@@ -96,7 +96,7 @@ impl Run {
         self.disk.report(Some(Arc::new(move || timeline.disk_consistent_lsn())));
     }
 
-    /// Does the whole script.
+    /// Runs the whole script.
     pub async fn work(&mut self) -> anyhow::Result<()> {
         for number in 0..self.script.ops {
             self.step().await.with_context(|| format!("op {number}"))?;
@@ -134,7 +134,7 @@ impl Run {
         let last = batch.max_lsn();
         self.put_batch(batch).await?;
         if self.random.below(4) == 0 {
-            // A key changes again at an LSN at which it has changed already: the later value counts.
+            // Change a key again at an LSN at which it has already changed: the later value counts.
             let key = 6 + self.random.below(6) as usize;
             for _ in 0..2 {
                 let mut again = SerializedValueBatch::default();
@@ -148,7 +148,7 @@ impl Run {
         Ok(())
     }
 
-    /// Puts one image of `len` bytes, which is history if it is taken in.
+    /// Puts one image of `len` bytes, which becomes part of the history if it is accepted.
     pub async fn put_image(&mut self, len: usize) -> Result<(), StorageError> {
         let (key, value) = (keys()[8], Value::Image(Bytes::from(self.random.bytes(len))));
         let mut batch = SerializedValueBatch::default();
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    /// After an error that does not pass: neither values nor flushes are accepted any more.
+    /// Checks after a permanent error that neither values nor flushes are accepted any more.
     pub async fn try_again(&mut self) -> anyhow::Result<()> {
         let put = self.put().await;
         ensure!(put.is_err(), "values are taken in although a sync has failed");
@@ -205,7 +205,7 @@ impl Run {
         }
     }
 
-    /// Some of the history, as the timeline tells it, against the model.
+    /// Compares some of the timeline's history with the model.
     async fn check_reads(&mut self) -> anyhow::Result<()> {
         let last = self.timeline.last_record_lsn();
         let span = last.0 - IMPORT_LSN.0 + 1;
@@ -237,7 +237,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything the timeline tells, as of every LSN, against the model.
+    /// Compares the timeline's values as of every LSN with the model.
     pub async fn check_all_reads(&self) -> anyhow::Result<()> {
         for lsn in self.model.lsns().into_iter().filter(|lsn| *lsn <= self.timeline.last_record_lsn()) {
             compare(&self.timeline, lsn, &self.model.values(&(Key::MIN..Key::MAX), lsn), &self.ctx).await?;
@@ -245,7 +245,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the run and forgets the timeline.
+    /// Ends the run and closes the timeline.
     pub async fn finish(self) -> History {
         let Self { disk, conf, new, timeline, model, ops, script, .. } = self;
         let (last, promised) = (timeline.last_record_lsn(), timeline.disk_consistent_lsn());
@@ -256,7 +256,7 @@ impl Run {
     }
 }
 
-/// All values as of `lsn` against those expected.
+/// Compares all values as of `lsn` with those expected.
 pub async fn compare(
     timeline: &Timeline,
     lsn: Lsn,
@@ -295,7 +295,7 @@ impl History {
     }
 }
 
-/// A root that no other scenario of this process uses at the same time, if each has its own name.
+/// A root that no other concurrent scenario of this process uses, provided that names are unique.
 pub fn root(name: &str) -> Utf8PathBuf {
     Utf8Path::new("/simulated").join(name)
 }

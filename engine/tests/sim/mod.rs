@@ -1,7 +1,7 @@
-//! A simulated disk, and the scenarios that run the engine on it: crashes, damaged bytes, refused writes.
+//! A simulated disk, and scenarios that run the engine on it: crashes, damaged bytes, refused writes.
 //!
-//! Everything is drawn from fixed seeds and runs on one thread, so a failure repeats.
-// Each test binary uses a part of it.
+//! Everything is derived from fixed seeds and runs on one thread, so failures are reproducible.
+// Each test binary uses only some of it.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
 pub mod crash;

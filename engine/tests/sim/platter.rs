@@ -1,9 +1,9 @@
-//! What a disk holds: what a crash must keep, what it may lose, and what it may tear.
+//! The contents of a disk: what a crash must keep, what it may lose, and what it may tear.
 //!
-//! The rules are those of POSIX at its weakest. Contents and length of a file are durable after a sync of that file;
-//! names are durable after a sync of their directory, and a sync of a file says nothing about its name. A rename is
-//! atomic. What was written before a sync that failed may never become durable, whatever later syncs say. Sectors are
-//! written whole, but those of one write in any order, and not all of them.
+//! The rules are those of the weakest POSIX guarantees. Contents and length of a file are durable after a sync of
+//! that file; names are durable after a sync of their directory, and a sync of a file does not cover its name. A
+//! rename is atomic. Data written before a failed sync may never become durable, whatever later syncs report. Sectors
+//! are written atomically, but those of one write in any order, and possibly only some of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const SECTOR: usize = 512;
 
 pub type InodeId = u64;
 
-/// One change of a disk.
+/// A change to a disk.
 #[derive(Clone, Debug)]
 pub enum Effect {
     Create { path: Utf8PathBuf, inode: InodeId },
@@ -29,18 +29,18 @@ pub enum Effect {
     SyncDir { path: Utf8PathBuf },
 }
 
-/// What is left after a crash.
+/// Which changes survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// Only what was synced.
+    /// Only those that were synced.
     Synced,
-    /// Everything, as if the process alone had died.
+    /// All of them, as if only the process had died.
     Everything,
-    /// What was synced and a part of the rest, with torn writes, drawn from this seed.
+    /// Those that were synced and some of the others, with torn writes, drawn from this seed.
     Torn(u64),
 }
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     Dir,
@@ -65,7 +65,7 @@ struct Inode {
     current: Arc<Vec<u8>>,
     synced: Arc<Vec<u8>>,
     unsynced: Vec<Change>,
-    /// A sync has failed, and with it what was not synced then will never be durable.
+    /// A sync has failed, so whatever was unsynced then will never be durable.
     lossy: bool,
 }
 
@@ -136,7 +136,7 @@ impl Platter {
         }
     }
 
-    /// A sync that fails: the system reports that once. What it could not write it then takes for written, so that
+    /// A failing sync: the system reports it once. It then considers the data written even though it is not, so that
     /// reads see it, later syncs succeed, and a crash loses it.
     pub fn fail_sync(&mut self, inode: InodeId) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
@@ -191,7 +191,7 @@ impl Platter {
         Platter { inodes, synced_names: names.clone(), names, unsynced_names: Vec::new() }
     }
 
-    /// A journal keeps a prefix of the changes, the weakest promise any subset: both are tried.
+    /// A journal preserves a prefix of the changes; the weakest guarantee is any subset: both are tried.
     fn torn_names(&self, random: &mut Random) -> Names {
         let mut names = self.synced_names.clone();
         let prefix = random.below(self.unsynced_names.len() as u64 + 1) as usize;
@@ -225,7 +225,7 @@ impl Inode {
                 Change::Len(_) if random.coin() => apply_change(&mut bytes, change),
                 Change::Len(_) => {}
                 Change::Write { offset, bytes: written } => {
-                    // Of four writes one is there, one is not, and two are torn.
+                    // Of four writes, one survives, one does not, and two are torn.
                     let fate = random.below(4);
                     for (number, sector) in written.chunks(SECTOR).enumerate() {
                         if fate == 0 || fate >= 2 && random.coin() {
@@ -268,7 +268,7 @@ fn apply_name(names: &mut Names, change: &NameChange) {
     }
 }
 
-/// Without the entries of directories that are gone. The root is the entry with the shortest path.
+/// Drops the entries of directories that are gone. The root is the entry with the shortest path.
 fn reachable(names: Names) -> Names {
     let mut kept = Names::new();
     for (path, node) in names {

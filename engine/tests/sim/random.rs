@@ -1,6 +1,6 @@
-//! Chance for simulations: splitmix64, repeatable for ever.
+//! Reproducible randomness for simulations (splitmix64).
 
-/// A stream of numbers that its seed determines.
+/// A stream of numbers determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`, which must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
@@ -26,7 +26,7 @@ impl Random {
         self.next() & 1 == 1
     }
 
-    /// Bytes that do not compress.
+    /// Incompressible bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }

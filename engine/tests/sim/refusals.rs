@@ -1,4 +1,4 @@
-//! A disk that refuses: for want of room, which passes, or because it is broken, which does not.
+//! A disk that refuses writes: because it is full, which is transient, or because it is broken, which is not.
 
 use anyhow::{Context, bail, ensure};
 use errors::{ErrorKind, StorageError};
@@ -9,16 +9,16 @@ use super::disk::{ENOSPC, Failure, SimDisk};
 use super::history::{Run, Script};
 use super::platter::{Effect, Survival};
 
-/// What was tried.
+/// Counts of what was tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Runs that met errors.
     pub runs: u64,
-    /// Effects that were refused.
+    /// Effects that failed.
     pub refused: u64,
-    /// Calls that said so and were made again.
+    /// Calls that reported a retryable error and were repeated.
     pub retries: u64,
-    /// Disks opened afterwards, with all that was promised.
+    /// Disks reopened afterwards, with everything that was promised.
     pub reopened: u64,
 }
 
@@ -30,8 +30,9 @@ fn makes_durable(effect: &Effect) -> bool {
     matches!(effect, Effect::Sync { .. } | Effect::SyncDir { .. })
 }
 
-/// There is no room for `times` effects from the N-th on that takes room, for every N. Each call that fails says that
-/// it may be made again, reads go on, the call then succeeds, and nothing is lost.
+/// Makes `times` effects fail for lack of space, starting at the N-th effect that needs space, for every N. Each
+/// failing call must report that it can be retried, reads must continue, the retry must succeed, and nothing may be
+/// lost.
 pub fn out_of_room(script: &Script, times: u64, tally: &mut Tally) -> anyhow::Result<()> {
     for after in 0.. {
         let failure = Failure { of: takes_room, after, times, errno: ENOSPC };
@@ -66,8 +67,8 @@ fn run_short_of_room(script: &Script, failure: Failure, tally: &mut Tally) -> an
     Ok(disk.failed() > 0)
 }
 
-/// No write succeeds for a while: values are taken in until memory for them has run out, then refused. What was taken
-/// in can be read, and is flushed as soon as there is room, whether or not the refused batch comes again.
+/// No write succeeds for a while: values are accepted until memory for them runs out, then refused. Accepted values
+/// can be read, and are flushed as soon as there is space, whether or not the refused batch is repeated.
 pub fn refused_batch(script: &Script) -> anyhow::Result<usize> {
     const IMAGE: usize = 64 << 10;
     let disk = SimDisk::new(&script.root);
@@ -99,8 +100,8 @@ pub fn refused_batch(script: &Script) -> anyhow::Result<usize> {
     Ok(taken)
 }
 
-/// The N-th sync fails for good, for every N: the error is internal, nothing more is taken in, and what was promised
-/// until then is there. So it is whatever the error is: what one sync did not write no other will.
+/// Makes the N-th sync fail permanently, for every N: the error must be internal, nothing more is accepted, and
+/// everything promised before is there. This holds for any errno: what one sync failed to write, no later one will.
 pub fn failing_syncs(script: &Script, errno: i32, tally: &mut Tally) -> anyhow::Result<()> {
     for after in 0.. {
         let failure = Failure { of: makes_durable, after, times: 1, errno };
@@ -123,7 +124,7 @@ fn run_with_failing_sync(script: &Script, failure: Failure, tally: &mut Tally) -
             Ok(()) => Ok(()),
             Err(error) => check_internal(&error),
         };
-        // Trying again does not make it good.
+        // Retrying must not help.
         let again = if disk.failed() > 0 { run.try_again().await } else { Ok(()) };
         let history = run.finish().await;
         refused?;

@@ -1,4 +1,4 @@
-//! One file of every kind, each with all that it must say.
+//! Sample files of every kind, with their expected contents.
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use crate::stack::{IMPORT_LSN, config, context, new_timeline};
 /// A version of a key.
 pub type Version = (Key, Lsn, Value);
 
-/// Makes files in the directory of one timeline.
+/// Creates files in the directory of one timeline.
 pub struct Maker {
     pub conf: &'static PageServerConf,
     new: engine::tenant::timeline::NewTimeline,
@@ -40,7 +40,7 @@ fn key(number: u32) -> Key {
 }
 
 impl Maker {
-    /// Makes the directory. The root's disk must be mounted.
+    /// Creates the directory. A disk must be mounted at the root.
     pub async fn new(root: &Utf8Path, seed: u64) -> anyhow::Result<Self> {
         env::random::seed_thread(Some(seed));
         let new = new_timeline();
@@ -53,8 +53,8 @@ impl Maker {
         self.conf.timeline_path(&self.new.tenant_shard_id, &self.new.timeline_id)
     }
 
-    /// About `bytes` bytes of values in order of LSN: an image of each key, then changes of all of them, so that a read
-    /// of everything needs every one.
+    /// About `bytes` bytes of values in LSN order: an image of each key, followed by changes to all of them, so that
+    /// a read of everything needs every value.
     pub fn versions(&mut self, bytes: usize) -> Vec<Version> {
         let (mut versions, mut total, mut lsn) = (Vec::new(), 0, IMPORT_LSN);
         for number in 0.. {
@@ -76,7 +76,7 @@ impl Maker {
         versions
     }
 
-    /// The LSNs that a layer of `versions` covers.
+    /// The LSN range of a layer with `versions`.
     fn lsn_range(versions: &[Version]) -> std::ops::Range<Lsn> {
         let end = versions.iter().map(|(_, lsn, _)| *lsn).max().unwrap_or(IMPORT_LSN);
         IMPORT_LSN + 1..end + 1
@@ -96,7 +96,7 @@ impl Maker {
         Ok(layer)
     }
 
-    /// So many bytes of one more key after `versions`.
+    /// Appends `bytes` bytes of one more key to `versions`.
     pub fn fill_up(&mut self, versions: &mut Vec<Version>, bytes: usize) {
         const LEN: usize = 64 << 10;
         let last = versions.iter().map(|(_, lsn, _)| *lsn).max().unwrap_or(IMPORT_LSN);
@@ -115,7 +115,7 @@ impl Maker {
         layer.write_to_disk(&context(), None, limit.inner(), &gate, cancel).await?.context("a layer with values")
     }
 
-    /// A delta layer file written in order.
+    /// A delta layer file written in key order.
     pub async fn written(&self, versions: &[Version]) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
         let (tenant, timeline) = (self.new.tenant_shard_id, self.new.timeline_id);
         let (keys, lsns) = (key(0)..Key::MAX, Self::lsn_range(versions));
@@ -128,7 +128,7 @@ impl Maker {
         Ok(writer.finish(&context()).await?)
     }
 
-    /// An image layer file of the images among `versions`, and as much again that compresses.
+    /// An image layer file of the images among `versions`.
     pub async fn image(&self, versions: &[Version]) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
         let (tenant, timeline) = (self.new.tenant_shard_id, self.new.timeline_id);
         let (keys, at) = (Key::MIN..Key::MAX, IMPORT_LSN);
@@ -141,7 +141,7 @@ impl Maker {
         Ok(writer.finish(&context()).await?)
     }
 
-    /// What an image layer of `bytes` bytes holds, in order of key.
+    /// Versions for an image layer with about `bytes` incompressible bytes, in key order.
     pub fn images(&mut self, bytes: usize) -> Vec<Version> {
         let mut images = Vec::new();
         let mut total = 0;
@@ -159,7 +159,7 @@ impl Maker {
         images
     }
 
-    /// A manifest of about `bytes` bytes, stored.
+    /// A stored manifest of about `bytes` bytes.
     pub async fn manifest(&self, bytes: usize) -> anyhow::Result<Manifest> {
         let entry = |number: usize| {
             let start = IMPORT_LSN + 8 * number as u64;

@@ -1,5 +1,5 @@
-//! What tests of the layer stack share: a model of history that is a map, and making a timeline to compare with it.
-// Each test binary uses a part of it.
+//! Shared parts of the layer stack tests: a model of history, which is a map, and timelines to compare with it.
+// Each test binary uses only some of it.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
 use std::collections::BTreeMap;
@@ -34,14 +34,14 @@ pub fn context() -> RequestContext {
     RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error)
 }
 
-/// Settings that make even small histories span several layers, and rebuild pages with some records piece by piece.
+/// Settings that spread even small histories over several layers, and rebuild pages with several records in pieces.
 pub fn config(workdir: &Utf8Path, checkpoint_distance: u64) -> &'static PageServerConf {
     let common = PageServerConf::dummy_conf(workdir.to_owned());
     let conf = PageServerConf { checkpoint_distance, rebuild_bytes: 100, ..common };
     Box::leak(Box::new(conf))
 }
 
-/// The keys of the model: six pages of the transaction log, six single values, two of them sparse.
+/// The keys of the model: six pages of the commit log and six single values, two of them sparse.
 pub fn keys() -> Vec<Key> {
     let pages = (0..6).map(|page| slru_block_key(SlruKind::Clog, 0, page));
     let files = (0..4).map(|n| Key { field1: 3, field6: 10 + n, ..Key::MIN });
@@ -64,7 +64,7 @@ impl Model {
         self.versions.entry(key).or_default().insert(lsn, value);
     }
 
-    /// Whether the key has an image already, on which changes can build.
+    /// Whether the key has an image that changes can build on.
     pub fn exists(&self, key: &Key) -> bool {
         self.versions.get(key).is_some_and(|versions| !versions.is_empty())
     }
@@ -87,7 +87,7 @@ impl Model {
         keys.filter_map(|key| Some((key, self.value(&key, lsn)?))).collect()
     }
 
-    /// Forgets everything above `lsn`, as a crash does.
+    /// Drops everything above `lsn`, as a crash does.
     pub fn truncate(&mut self, lsn: Lsn) {
         self.versions.values_mut().for_each(|versions| versions.retain(|at, _| *at <= lsn));
     }
@@ -101,7 +101,7 @@ impl Model {
     }
 }
 
-/// The model's own idea of what a record of the transaction log does.
+/// The model's own implementation of commit log records.
 fn apply(page: &mut [u8], key: &Key, record: &WalRecord) {
     let (xids, bits) = match record {
         WalRecord::ClogSetCommitted { xids, .. } => (xids, 1),
@@ -116,10 +116,10 @@ fn apply(page: &mut [u8], key: &Key, record: &WalRecord) {
     }
 }
 
-/// A change drawn by a test: which key, and a seed for what happens to it.
+/// A change drawn by a test: a key number, and a seed for what happens to it.
 pub type Change = (usize, u32);
 
-/// The version that `change` makes, given what there is.
+/// The version that `change` creates, given the model's state.
 pub fn version(model: &Model, change: Change) -> (Key, Value) {
     let all = keys();
     let (number, seed) = change;
@@ -139,7 +139,7 @@ pub fn version(model: &Model, change: Change) -> (Key, Value) {
     (key, Value::WalRecord(record))
 }
 
-/// Puts one record's changes at `lsn` into batch and model. A key changes once per LSN.
+/// Puts one record's changes at `lsn` into the batch and the model. A key changes at most once per record.
 pub fn put_record(model: &mut Model, batch: &mut SerializedValueBatch, lsn: Lsn, changes: &[Change]) {
     let mut seen = Vec::new();
     for change in changes {
@@ -161,7 +161,7 @@ pub fn new_timeline() -> NewTimeline {
     }
 }
 
-/// Makes a timeline whose import holds some of the keys, in two image layers, and the model of it.
+/// Creates a timeline whose import has some of the keys, in two image layers, and its model.
 pub async fn import(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result<(Timeline, Model)> {
     import_with(conf, new, None).await
 }

@@ -1,5 +1,5 @@
-//! Time. A test may pause its runtime's clock (tokio's `start_paused`), which then jumps to the next thing that is
-//! waited for; or freeze its thread's clock and move it by hand.
+//! Time. A test may pause its runtime's clock (tokio's `start_paused`), which then jumps to the next timer that a
+//! task awaits; or freeze its thread's clock and advance it by hand.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +10,7 @@ thread_local! {
     static FROZEN: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
 }
 
-/// Monotonic time: the runtime's, if this is one of its threads.
+/// Monotonic time: the runtime's, if called on one of its threads.
 pub fn now() -> Instant {
     FROZEN.get().map_or_else(|| tokio::time::Instant::now().into_std(), |(instant, _)| instant)
 }
@@ -25,7 +25,7 @@ pub fn freeze_thread() {
     FROZEN.set(Some((now(), system_now())));
 }
 
-/// Moves this thread's frozen clocks; does nothing to running ones.
+/// Advances this thread's frozen clocks; running clocks are not affected.
 pub fn advance_thread(by: Duration) {
     FROZEN.set(FROZEN.get().map(|(instant, system)| (instant + by, system + by)));
 }
@@ -40,7 +40,7 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Ends after `duration`.
+/// Completes after `duration`.
 pub fn sleep(duration: Duration) -> Sleep {
     tokio::time::sleep(duration)
 }
@@ -50,7 +50,7 @@ pub fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Timeout<F::IntoFutu
     tokio::time::timeout(limit, future)
 }
 
-/// Ticks at once and then every `period`, but at least that long after a tick that came late.
+/// Ticks immediately and then every `period`, with at least that much time after a late tick.
 pub fn interval(period: Duration) -> Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
-//! Seams for what a test must be able to replace: time, randomness and the spawning of tasks and threads.
+//! Seams for everything that a test must be able to replace: time, randomness, and spawning of tasks and threads.
 //!
-//! The rest of the project may not call `Instant::now`, `SystemTime::now`, `thread::spawn`, `tokio::spawn` or a random
-//! generator directly; `clippy.toml` forbids it.
+//! The rest of the project must not call `Instant::now`, `SystemTime::now`, `thread::spawn`, `tokio::spawn` or a
+//! random number generator directly; `clippy.toml` forbids it.
 #![forbid(unsafe_code)]
 
 #[allow(clippy::disallowed_methods, reason = "this is the seam for time")]

@@ -1,4 +1,4 @@
-//! Randomness; seeded in tests so that a run can be repeated.
+//! Randomness, seeded in tests so that a run can be repeated.
 
 use std::cell::RefCell;
 

@@ -1,9 +1,9 @@
-//! Spawning of tasks: one place, so that a simulator can schedule them, and so that no panic is survived unseen.
+//! Spawns tasks: the only place to do so, so that a simulator can schedule them and no panic goes unnoticed.
 //!
-//! A panic of a task is counted under the task's name ([`panics`]), and printed by the process' panic hook. What it
-//! means beyond that is said where the task is spawned: whoever awaits a [`task`] learns of it from the handle; who
-//! does not says with [`watched`] what becomes of what the task worked on; and without a [`vital`] one the process
-//! does not go on.
+//! A panic of a task is counted under the task's name ([`panics`]) and printed by the process's panic hook. Further
+//! consequences are declared at the spawn: whoever awaits a [`task`] learns of the panic from the handle; a caller
+//! that does not await uses [`watched`] to handle what the task worked on; and the process does not survive a panic
+//! of a [`vital`] task.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,18 +17,18 @@ use tokio::task::JoinHandle;
 
 use crate::planted;
 
-/// What tokio's panics say of a runtime that is being dropped.
+/// Part of tokio's panic messages about a runtime that is being dropped.
 const SHUTTING_DOWN: &str = "context was found, but it is being shutdown";
 
 static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Panics of tasks since the process started, by the tasks' names.
+/// Number of panics of tasks since the process started, by task name.
 pub fn panics() -> BTreeMap<&'static str, u64> {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Runs `future` as a task of the current runtime. `name` says what the task is for. For tasks that are awaited, and
-/// for those that serve one request, whose connection ends with them.
+/// Runs `future` as a task of the current runtime. `name` says what the task is for. Meant for tasks that are
+/// awaited, and for those that serve one request, whose connection ends with them.
 pub fn task<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -37,7 +37,7 @@ where
     watched(name, future, |_| {})
 }
 
-/// As [`task`]; should it panic, `on_panic` is told so in words.
+/// As [`task`]; if it panics, `on_panic` is called with the panic's message.
 pub fn watched<F>(
     name: &'static str,
     future: F,
@@ -47,7 +47,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    // By itself, or the task would have it once for each of the futures around it.
+    // Boxed separately, because otherwise the task would contain a copy for each of the wrapping futures.
     let mut future = Box::pin(future);
     tokio::spawn(async move {
         let mut has_begun = false;
@@ -64,7 +64,8 @@ where
         });
         match polled.await {
             Ok(value) => value,
-            // Timers do so to a task that runs while its runtime is being dropped: it would have been dropped next.
+            // Timers raise this in a task that runs while its runtime is being dropped: the task is about to be
+            // dropped anyway.
             Err(panic) if message(&*panic).contains(SHUTTING_DOWN) => resume_unwind(panic),
             Err(panic) => {
                 *PANICS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
@@ -75,7 +76,7 @@ where
     })
 }
 
-/// As [`task`]; should it panic, the process ends at once: what is durable is found again at the next start.
+/// As [`task`]; if it panics, the process exits at once: durable state is recovered at the next start.
 pub fn vital<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -93,7 +94,7 @@ where
     tokio::task::spawn_blocking(call)
 }
 
-/// Runs a blocking call on a thread of its own, also where there is no runtime. Whoever joins it learns of its panic.
+/// Runs a blocking call on its own thread, which needs no runtime. Whoever joins the thread learns of its panic.
 pub fn thread<T, F>(name: &'static str, call: F) -> io::Result<std::thread::JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -102,7 +103,7 @@ where
     std::thread::Builder::new().name(name.to_owned()).spawn(call)
 }
 
-/// As [`blocking`]; should it panic, the process ends at once.
+/// As [`blocking`]; if it panics, the process exits at once.
 pub fn vital_blocking<F, R>(name: &'static str, call: F) -> JoinHandle<R>
 where
     F: FnOnce() -> R + Send + 'static,
@@ -157,7 +158,7 @@ mod tests {
         assert!(planted::is_over() && task("test: planted", async {}).await.is_ok());
     }
 
-    /// Run by the test below, in a process of its own.
+    /// Run by the test below in a separate process.
     #[tokio::test]
     #[ignore = "ends the process"]
     async fn without_a_vital_task() {

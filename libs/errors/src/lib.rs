@@ -1,4 +1,4 @@
-//! Errors by what the caller must do about them.
+//! Errors, classified by what the caller must do about them.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -13,15 +13,15 @@ use utils::lsn::Lsn;
 /// What a caller should do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Nothing is lost: make room or wait, then try again.
+    /// Nothing is lost: make room or wait, then retry.
     Retry,
     /// Stored bytes are damaged: fetch another copy.
     Corrupt,
     /// The request cannot be served as it stands.
     Invalid,
-    /// The data asked for is not there (any more).
+    /// The requested data is not there (anymore).
     Gone,
-    /// Another server has taken the tenant over: nothing more may be written to the bucket.
+    /// Another server has taken over the tenant: this one must not write to the bucket anymore.
     Fenced,
     /// The owner is shutting down.
     Shutdown,
@@ -29,36 +29,36 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What is the matter with object storage.
+/// Kinds of bucket failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFailure {
     /// There is no such object.
     NotFound,
-    /// The credentials are missing, have expired, or do not permit this. Somebody must see to it; trying again later
+    /// The credentials are missing, have expired, or do not permit this. An operator must fix this; retrying later
     /// loses nothing.
     Denied,
-    /// The store does not answer, or not as it should just now.
+    /// The bucket does not answer, or answers with a temporary error.
     Unavailable,
-    /// The answer is not what was asked for: other bytes, another length.
+    /// The answer does not match the request: other bytes, another length.
     Malformed,
 }
 
-/// Why the storage engine could not do what was asked.
+/// Why the storage engine could not perform an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The operating system refused. Retryable kinds (no space left, interrupted...) lose nothing.
     #[error("{operation} {path} at offset {offset}: {source}")]
     Io {
-        /// What was being done: "read", "write", "fsync"...
+        /// The operation: "read", "write", "fsync"...
         operation: &'static str,
         /// The file.
         path: Utf8PathBuf,
-        /// Byte offset in the file, 0 where it makes no sense.
+        /// Byte offset in the file; 0 where it has no meaning.
         offset: u64,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Stored bytes fail their checksum or make no sense.
+    /// Stored bytes fail their checksum or are invalid.
     #[error("corrupt file {path} at offset {offset}: {reason}")]
     Corrupt {
         /// The file.
@@ -73,7 +73,7 @@ pub enum StorageError {
     MissingKey {
         /// The key.
         key: Key,
-        /// The LSN asked for.
+        /// The requested LSN.
         lsn: Lsn,
     },
     /// WAL up to this LSN did not arrive in time.
@@ -84,11 +84,11 @@ pub enum StorageError {
     LsnTimeout {
         /// The LSN waited for.
         lsn: Lsn,
-        /// What has arrived.
+        /// The end of the WAL that has arrived.
         last_record_lsn: Lsn,
         /// The timeline.
         timeline_id: TimelineId,
-        /// How long.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// A page could not be rebuilt from its records.
@@ -96,21 +96,21 @@ pub enum StorageError {
     Redo {
         /// The page's key.
         key: Key,
-        /// The LSN asked for.
+        /// The requested LSN.
         lsn: Lsn,
         /// Which record failed and why.
         reason: String,
     },
-    /// Object storage did not do what it was asked.
+    /// The bucket did not perform an operation.
     #[error("{operation} {object}: {reason}")]
     Remote {
-        /// What was being done: "get", "put", "list"...
+        /// The operation: "get", "put", "list"...
         operation: &'static str,
-        /// The object, with the store's URL.
+        /// The object, with the bucket's URL.
         object: String,
-        /// What went wrong, as far as it matters to callers.
+        /// The kind of failure, as far as it matters to callers.
         failure: RemoteFailure,
-        /// What the store said.
+        /// The bucket's message.
         reason: String,
     },
     /// A newer generation of this tenant exists.
@@ -123,10 +123,10 @@ pub enum StorageError {
         tenant_shard_id: TenantShardId,
         /// The generation that this server holds.
         generation: u32,
-        /// One that was given out later.
+        /// A generation that was handed out later.
         newer: u32,
     },
-    /// Somebody has removed or overwritten generations of this tenant: nobody knows who owns it.
+    /// Generations of this tenant were removed or overwritten: its owner is unknown.
     #[error(
         "tenant {tenant_shard_id}: its chain of generations is damaged: {reason}. Nothing was changed. To take the \
          tenant over, and mend the chain, PUT {{\"mode\": \"AttachedSingle\"}} to its location_config at the server \
@@ -138,22 +138,22 @@ pub enum StorageError {
         /// What was found.
         reason: String,
     },
-    /// The local disk has no room for more, and none can be made just now.
+    /// The local disk has no room for more, and none can be made right now.
     #[error("{0}")]
     NoRoom(String),
-    /// The request contradicts the state of the store.
+    /// The request contradicts the state of the server.
     #[error("{0}")]
     Invalid(String),
     /// The owner is shutting down.
     #[error("shutting down")]
     Shutdown,
-    /// Should not happen.
+    /// Must not happen.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
 impl StorageError {
-    /// Whether the file system had no room.
+    /// Whether the file system was full.
     pub fn is_disk_full(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         matches!(self, StorageError::Io { source, .. } if full.contains(&source.kind()))

@@ -1,8 +1,8 @@
-//! Planted bugs: mistakes that storage engines make, switched on one at a time to see whether the tests catch them.
+//! Planted bugs: typical mistakes of storage engines, switched on one at a time to see whether the tests catch them.
 //!
 //! A test suite that finds nothing proves nothing unless it is known to find something. Each [`Bug`] is a line of
-//! production code that asks [`planted`]. In a build without debug assertions, such as any that is released, the answer
-//! is constant and costs nothing.
+//! production code that calls [`planted`]. In a build without debug assertions, such as any release, the result is
+//! constant and costs nothing.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,36 +20,36 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &[Bug] = &[$(Bug::$name,)+];
         }
     };
 }
 
 bugs! {
-    /// A sync of a file does nothing.
+    /// Syncing a file does nothing.
     SkipFileSync,
-    /// A sync of a directory does nothing.
+    /// Syncing a directory does nothing.
     SkipDirSync,
-    /// A layer is named in the manifest without having been synced.
+    /// The manifest names a layer that was not synced.
     PublishUnsyncedLayer,
     /// The manifest replaces the old one without having been synced.
     PublishUnsyncedManifest,
-    /// History is called durable before the manifest says so.
+    /// History is reported durable before the manifest says so.
     PromiseTooEarly,
     /// A block is used whatever its checksum says.
     IgnoreChecksum,
-    /// A file is taken for the layer that is wanted, whatever its header says.
+    /// A file is accepted as the requested layer, whatever its header says.
     IgnoreIdentity,
     /// The last value of a batch is not indexed.
     DropLastOfBatch,
-    /// A read as of an LSN leaves out what happened at that LSN.
+    /// A read as of an LSN omits changes at that LSN.
     ReadEndsEarly,
-    /// Of two values of one key and LSN the earlier counts.
+    /// Of two values with the same key and LSN the earlier one wins.
     ForgetNewerOfEquals,
-    /// A failed write is taken for a successful one.
+    /// A failed write is treated as successful.
     SwallowWriteError,
-    /// Bytes on their way to disk are read from disk.
+    /// Bytes that are still on their way to disk are read from disk.
     ReadBehindWrite,
     /// Recovery leaves unfinished files behind.
     KeepLeftovers,
@@ -71,7 +71,7 @@ impl Bug {
 static PLANTED: AtomicU32 = AtomicU32::new(0);
 static HAPPENED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether `bug` is to happen.
+/// Whether `bug` shall happen.
 #[inline(always)]
 pub fn planted(bug: Bug) -> bool {
     CAN_BE_PLANTED && PLANTED.load(Ordering::Relaxed) & bug.bit() != 0 && happen(bug)
@@ -83,7 +83,7 @@ fn happen(bug: Bug) -> bool {
     true
 }
 
-/// Switches exactly the bugs of `bugs` on; the others are off, and none has happened.
+/// Enables exactly the bugs in `bugs`, disables all others, and marks all as not having happened.
 pub fn plant(bugs: &[Bug]) {
     PLANTED.store(bugs.iter().fold(0, |bits, bug| bits | bug.bit()), Ordering::Relaxed);
     HAPPENED.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Any bytes as what a server sends.
+//! Any bytes as messages of a server.
 
 use bytes::BytesMut;
 use pq_proto::backend::BackendMessage;

@@ -1,5 +1,5 @@
-//! A fuzz input: page and record in a form that stays valid when a fuzzer changes, cuts or joins it. Whatever is
-//! missing at the end is zero or empty.
+//! A fuzz input: page and record in a form that stays valid when a fuzzer changes, cuts or joins it. Missing bytes at
+//! the end are zero or empty.
 
 use postgres_formats::page::{PageBytes, PageRef};
 use postgres_formats::record::{BlockImage, BlockRef, DecodedRecord, ImageCompression, RecordHeader, RelFile};
@@ -16,12 +16,12 @@ mod flag {
     pub(super) const COMPRESSION_SHIFT: u32 = 5;
 }
 
-/// What an input says; slices are parts of it.
+/// A parsed input; slices are parts of it.
 pub struct Case<'a> {
     version: u8,
     settings: u8,
     info: u8,
-    /// Which of the blocks the page is.
+    /// Which of the blocks is the page.
     own: u8,
     blocks: Vec<Block>,
     hole: (u16, u16),
@@ -29,7 +29,7 @@ pub struct Case<'a> {
     /// The own block's data, or its image if it has one.
     data: &'a [u8],
     image: &'a [u8],
-    /// The page up to its hole, and from there on.
+    /// The page before its hole, and after it.
     head: &'a [u8],
     tail: &'a [u8],
 }
@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The input that reads as block `own` of `record` and its page.
+    /// The input that parses as block `own` of `record` and its page.
     pub fn write(ctx: &RedoContext, record: &DecodedRecord<'_>, own: &BlockRef<'_>, page: &PageBytes) -> Vec<u8> {
         let version = PgVersion::ALL.iter().position(|version| *version == ctx.version).unwrap_or(0);
         let settings = u8::from(ctx.data_checksums) | u8::from(ctx.wal_log_hints) << 1;
@@ -164,7 +164,7 @@ fn flags_of(block: &BlockRef<'_>) -> u8 {
         | compression << flag::COMPRESSION_SHIFT
 }
 
-/// Where the zeros in the middle of the page begin and end.
+/// Start and end of the zeros in the middle of the page.
 fn bounds_of_hole(page: &PageBytes) -> (usize, usize) {
     let header = PageRef::new(page);
     let (lower, upper) = (usize::from(header.lower()), usize::from(header.upper()));

@@ -1,4 +1,4 @@
-//! Any bytes as what a client sends once it is let in.
+//! Any bytes as messages of an authenticated client.
 
 use bytes::BytesMut;
 use pq_proto::framing::take_message;

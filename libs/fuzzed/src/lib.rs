@@ -1,6 +1,6 @@
-//! What is fuzzed: for each target what must hold of any bytes. A panic is a finding, and so is an allocation above
-//! 1 MiB. `make fuzz` runs them under libFuzzer (`fuzz/`), the tests here with the seeds of `tests/seeds` and with
-//! mutations of these.
+//! Fuzz targets: for each the properties that must hold for any bytes. A panic is a finding, and so is an allocation
+//! above 1 MiB. `make fuzz` runs them under libFuzzer (`fuzz/`), the tests here with the seeds of `tests/seeds` and
+//! with mutations of these.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -20,15 +20,15 @@ use postgres_formats::rmgr::RmgrId;
 pub use case::Case;
 use redo_contract::keeps_the_contract;
 
-/// Something that takes any bytes.
+/// A function that accepts any bytes.
 pub struct Target {
     /// The name of its program in `fuzz/fuzz_targets`, and of the directories of its seeds and findings.
     pub name: &'static str,
-    /// Panics if something does not hold.
+    /// Panics if a property does not hold.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     // Resource managers: their records on any page.
     Target { name: "brin", run: |input| keeps_the_contract(RmgrId::BRIN, input) },
@@ -42,7 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "seq", run: |input| keeps_the_contract(RmgrId::SEQ, input) },
     Target { name: "spgist", run: |input| keeps_the_contract(RmgrId::SPGIST, input) },
     Target { name: "xlog", run: |input| keeps_the_contract(RmgrId::XLOG, input) },
-    // Other pages, and the forms of what is in WAL.
+    // Other pages, and the formats found in WAL.
     Target { name: "image", run: image::run },
     Target { name: "maps", run: maps::run },
     Target { name: "page", run: page::run },

@@ -1,5 +1,5 @@
-//! Changes of visibility map and SLRU pages that no block reference announces: total whatever the numbers,
-//! deterministic, and what was written can be read.
+//! Changes to visibility map and SLRU pages without a block reference: total for any arguments, deterministic, and
+//! written values can be read back.
 
 use postgres_formats::cursor::{Cursor, Truncated};
 use redo::slru::{self, XactStatus};

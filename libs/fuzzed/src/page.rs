@@ -1,5 +1,5 @@
-//! Any bytes as a page and any sequence of operations on it: all are total. On a page that began sane, items never
-//! leave the item area.
+//! Any bytes as a page and any sequence of operations on it: all operations are total. On an initially sane page,
+//! items never leave the item area.
 
 use postgres_formats::{
     BLCKSZ,
@@ -21,7 +21,7 @@ pub(crate) fn run(input: &[u8]) {
     for step in steps.chunks_exact(4) {
         let &[op, offset, len, value] = step else { return };
         let (offset, item) = (u16::from(offset), vec![value; usize::from(len) * (1 + usize::from(op >> 5))]);
-        // Errors leave the page in an unspecified state, but a page that was sane stays in bounds.
+        // Errors leave the page in an unspecified state, but items of an initially sane page stay in bounds.
         let _ = match op % 10 {
             0 | 1 => page.add_item(&item, offset),
             2 | 3 => page.insert_item(&item, offset),

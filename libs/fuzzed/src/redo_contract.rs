@@ -1,4 +1,4 @@
-//! The contract of redo, for any record and any page: no panic, a failed apply leaves the page as it was, and applying
+//! The redo contract, for any record and any page: no panic, a failed apply leaves the page unchanged, and applying
 //! is deterministic.
 
 use postgres_formats::page::PageBytes;
@@ -9,10 +9,10 @@ use redo::{Applied, Chain, RedoContext, RedoError, apply_record};
 
 use crate::case::Case;
 
-/// Where all records end.
+/// End LSN of all records.
 const END: u64 = 0x0FFF_FFFF_0000_2000;
 
-/// Reads `input` as a page and a record of `rmgr`, and applies this to that.
+/// Parses `input` as a page and a record of `rmgr`, and applies the record to the page.
 pub(crate) fn keeps_the_contract(rmgr: RmgrId, input: &[u8]) {
     let Some(case) = Case::read(input) else { return };
     let page = case.page();
@@ -20,7 +20,7 @@ pub(crate) fn keeps_the_contract(rmgr: RmgrId, input: &[u8]) {
         let after = apply_twice(ctx, record, id, &page);
         check_chain(ctx, record, id, &page, &after);
         check_masks(record, id, &after);
-        // The record again, on the page that it made.
+        // Applies the record again, to the page that it produced.
         let mut last = after.clone();
         let applied = apply_record(ctx, &mut last, record, id, END + 8);
         assert!(matches!(applied, Ok(Applied::Changed)) || last == after, "the page changed: {applied:?}");

@@ -1,4 +1,4 @@
-//! Any bytes as the first packet of a connection: decoding is total, and what it gives encodes to the same again.
+//! Any bytes as the first packet of a connection: decoding is total, and its result encodes to the same bytes again.
 
 use bytes::{Buf, Bytes, BytesMut};
 use pq_proto::frontend::{StartupPacket, startup_len};

@@ -1,5 +1,5 @@
-//! Any bytes as WAL, as they are or with page headers and CRCs made right: decoding is total, gives the same records
-//! whatever the pieces, and only records with right CRCs and ascending places.
+//! Any bytes as WAL, unmodified or with corrected page headers and CRCs: decoding is total, returns the same records
+//! however the bytes are split, and only records with valid CRCs at ascending positions.
 
 use bytes::Bytes;
 use postgres_formats::{
@@ -39,7 +39,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Real WAL stays where it was: its records name the places of those before.
+/// Real WAL keeps its position, because its records contain the positions of preceding ones.
 fn base_of(bytes: &[u8]) -> u64 {
     let address = bytes.get(8..16).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
     if address > 0 && address.is_multiple_of(SEGMENT.into()) && address < 1 << 40 { address } else { BASE }
@@ -61,7 +61,7 @@ fn decode(config: &WalStreamConfig, bytes: &[u8], piece: usize) -> (Vec<WalRecor
     (records, None)
 }
 
-/// Gives every page a valid header; flags and the length of the rest stay.
+/// Gives every page a valid header; the flags and the length of a continued record are kept.
 fn repair_pages(version: PgVersion, base: u64, bytes: &mut [u8]) {
     for (number, page) in bytes.chunks_mut(8192).enumerate() {
         let address = Lsn(base + number as u64 * 8192);
@@ -83,7 +83,7 @@ fn repair_pages(version: PgVersion, base: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Gives the records of the first page right links and CRCs, as far as they lie in it.
+/// Gives the records of the first page valid links and CRCs, as far as they lie within it.
 fn repair_records(base: u64, bytes: &mut [u8]) {
     let (mut at, mut previous) = (40, 0u64);
     while let Some(len) = bytes.get(at..at + 4).map(|len| u32::from_le_bytes([len[0], len[1], 0, 0]) as usize) {

@@ -1,5 +1,5 @@
-//! Every fuzz target, without a fuzzer: on all committed seeds and on mutations of them, the same in each run. What it
-//! finds is mended like what a fuzzer finds.
+//! Every fuzz target, without a fuzzer: on all committed seeds and on mutations of them, the same in each run.
+//! Findings are fixed like those of a fuzzer.
 
 #[path = "smoke/largest.rs"]
 mod largest;
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use fuzzed::TARGETS;
 use mutate::Mutator;
 
-/// Mutations of a target's seeds; some seconds at most.
+/// Number of mutations of a target's seeds; takes some seconds at most.
 const RUNS: usize = 200_000;
-/// One allocation above this is a finding, as it is for `make fuzz`.
+/// A single allocation above this size is a finding, as it is for `make fuzz`.
 const LARGEST_ALLOCATION: usize = 1 << 20;
 
 #[global_allocator]
@@ -29,12 +29,12 @@ fn seeds_of(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Where `make fuzz` has its findings.
+/// Where `make fuzz` stores its findings.
 fn findings_of(target: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("fuzz").join("found").join(target)
 }
 
-/// Runs the seeds, then mutations of them. Panics with where the input is that something does not hold of.
+/// Runs the seeds, then mutations of them. Panics with the location of the input that violates a property.
 fn run_all(name: &str, body: fn(&[u8]), seeds: &[Vec<u8>], runs: usize, findings: &Path) {
     assert!(!seeds.is_empty(), "{name} has no seeds");
     seeds.iter().for_each(|seed| run_one(name, body, seed, findings));
@@ -76,7 +76,7 @@ targets! {
     stream xlog
 }
 
-/// The lists agree: what is run here, what there is, what has seeds, and what `make fuzz` builds.
+/// The lists agree: targets run here, programs, seeds, and what `make fuzz` builds.
 #[test]
 fn no_target_is_forgotten() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -112,7 +112,7 @@ fn a_panic_is_found_and_its_input_is_kept() {
     let path = said.split("with the input in ").nth(1).unwrap();
     let input = fs::read(path).unwrap();
     assert!(said.contains("fuzz target sample panics") && catch_unwind(|| body(&input)).is_err(), "{said}");
-    // And the same again.
+    // Repeatable: the same finding again.
     assert_eq!(what_is_found(body, dir.path().as_std_path()), said);
 }
 

@@ -1,6 +1,6 @@
-//! Checked blocks: 4,092 bytes of payload and a CRC-32C that also covers which block of which file it is.
+//! Checksummed blocks: 4,092 bytes of payload and a CRC-32C that also covers the block's number and its file's id.
 //!
-//! A block that lands in another place of its file, or in another file, fails its check like a damaged one.
+//! A block at the wrong place of its file, or in another file, fails its check like a damaged one.
 
 use crate::FormatError;
 
@@ -8,22 +8,22 @@ use crate::FormatError;
 pub const BLOCK_SIZE: usize = 4096;
 /// Payload bytes of a block.
 pub const BLOCK_PAYLOAD: usize = BLOCK_SIZE - CRC_LEN;
-/// Length of the checksum that ends a block.
+/// Length of the checksum at the end of a block.
 pub const CRC_LEN: usize = 4;
 
-/// Number that is drawn at random for each layer file and goes into the checksum of each of its blocks.
+/// Random number that identifies a layer file and goes into the checksum of each of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileId(pub u64);
 
-/// The file id under which headers and footers are checksummed, since they are read before the file's own id is known.
+/// The file id in the checksums of headers and footers, since they are read before the file's own id is known.
 pub const ENVELOPE_FILE_ID: FileId = FileId(0);
 
-/// Checksum of a block while its payload arrives in pieces.
+/// Computes the checksum of a block whose payload arrives in pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockCrc(u32);
 
 impl BlockCrc {
-    /// For block number `block` of file `file_id`.
+    /// Starts the checksum of block number `block` of file `file_id`.
     #[inline]
     pub fn new(file_id: FileId, block: u64) -> Self {
         let mut seed = [0; 16];
@@ -33,20 +33,20 @@ impl BlockCrc {
         Self(crc32c::crc32c(&seed))
     }
 
-    /// Takes in the next payload bytes.
+    /// Adds the next payload bytes.
     #[inline]
     pub fn update(&mut self, piece: &[u8]) {
         self.0 = crc32c::crc32c_append(self.0, piece);
     }
 
-    /// The bytes that end the block.
+    /// Returns the bytes that end the block.
     #[inline]
     pub fn finish(self) -> [u8; CRC_LEN] {
         self.0.to_le_bytes()
     }
 }
 
-/// A whole block from its payload, padded with zeros.
+/// Builds a whole block from its payload, padded with zeros.
 ///
 /// # Panics
 /// If the payload is longer than [`BLOCK_PAYLOAD`].
@@ -63,7 +63,7 @@ pub fn seal(file_id: FileId, block: u64, payload: &[u8]) -> [u8; BLOCK_SIZE] {
     out
 }
 
-/// The payload of a block, if its checksum holds.
+/// The payload of a block, if its checksum matches.
 pub fn open(file_id: FileId, block: u64, bytes: &[u8]) -> Result<&[u8], FormatError> {
     let Some((payload, stored)) = bytes.split_at_checked(BLOCK_PAYLOAD).filter(|_| bytes.len() == BLOCK_SIZE) else {
         return Err(FormatError::new(format!("block {block} has {} of {BLOCK_SIZE} bytes", bytes.len())));
@@ -77,7 +77,7 @@ pub fn open(file_id: FileId, block: u64, bytes: &[u8]) -> Result<&[u8], FormatEr
     }
 }
 
-/// The block that holds logical position `logical`.
+/// The block that contains logical position `logical`.
 #[inline]
 pub fn block_of(logical: u64) -> u64 {
     logical / BLOCK_PAYLOAD as u64

@@ -1,4 +1,4 @@
-//! Reading and writing of little-endian fields.
+//! Reading and writing little-endian fields.
 
 use crate::FormatError;
 
@@ -36,38 +36,38 @@ impl<'a> Cursor<'a> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// The next two bytes as a number.
+    /// The next two bytes as an integer.
     pub fn u16(&mut self) -> Result<u16, FormatError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// The next four bytes as a number.
+    /// The next four bytes as an integer.
     pub fn u32(&mut self) -> Result<u32, FormatError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// The next eight bytes as a number.
+    /// The next eight bytes as an integer.
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// The next sixteen bytes as a number.
+    /// The next sixteen bytes as an integer.
     pub fn u128(&mut self) -> Result<u128, FormatError> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Fails unless all that is left is zero.
+    /// Fails unless all remaining bytes are zero.
     pub fn expect_zeros(&self) -> Result<(), FormatError> {
         if self.rest.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(FormatError::new("padding is not zero")) }
     }
 }
 
-/// Number of bytes that `value` needs, 0 for 0.
+/// Number of bytes that `value` needs; 0 for 0.
 #[inline]
 pub fn byte_width(value: u128) -> usize {
     (128 - value.leading_zeros() as usize).div_ceil(8)

@@ -32,7 +32,8 @@ impl Fences {
         self.first.is_empty()
     }
 
-    /// The page where a search for (`key`, `lsn`) starts: the last that begins at or before it, else the first.
+    /// The page where a search for (`key`, `lsn`) starts: the last one that begins at or before it, otherwise the
+    /// first.
     pub fn page_of(&self, key: CompactKey, lsn: Lsn) -> usize {
         self.first.partition_point(|fence| *fence <= (key, lsn)).saturating_sub(1)
     }
@@ -42,7 +43,7 @@ impl Fences {
         self.first.get(page).copied()
     }
 
-    /// The encoded form: for each page its key's 16 bytes big-endian and its LSN's 8 bytes little-endian.
+    /// The encoding: for each page its key's 16 bytes big-endian and its LSN's 8 bytes little-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.first.len() * FENCE_LEN);
         for (key, lsn) in &self.first {

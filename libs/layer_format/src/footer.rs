@@ -1,4 +1,4 @@
-//! The last block of a layer file: where its parts are.
+//! The last block of a layer file, which locates its parts.
 
 use crate::FormatError;
 use crate::block::{BLOCK_SIZE, ENVELOPE_FILE_ID, FileId, open, seal};
@@ -7,12 +7,12 @@ use crate::bytes::Cursor;
 /// First bytes of the footer.
 pub const FOOTER_MAGIC: [u8; 8] = *b"PSLFOOT\n";
 
-/// Where a layer file's parts are. Blocks are numbered from the start of the file.
+/// Locations of a layer file's parts. Blocks are numbered from the start of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// The file's id, as in its header.
     pub file_id: FileId,
-    /// First block of the index pages; values lie before it.
+    /// First block of the index pages; values precede it.
     pub index_block: u64,
     /// Number of index pages.
     pub index_pages: u32,
@@ -20,14 +20,14 @@ pub struct Footer {
     pub fences_block: u64,
     /// Length of the fences in bytes.
     pub fences_len: u64,
-    /// Number of values that the index names.
+    /// Number of values in the index.
     pub entries: u64,
-    /// Sum of the lengths of these values in bytes.
+    /// Total length of these values in bytes.
     pub value_bytes: u64,
 }
 
 impl Footer {
-    /// The footer as block `block` of its file.
+    /// Encodes the footer as block `block` of its file.
     pub fn encode(&self, block: u64) -> [u8; BLOCK_SIZE] {
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&FOOTER_MAGIC);
@@ -41,7 +41,7 @@ impl Footer {
         seal(ENVELOPE_FILE_ID, block, &out)
     }
 
-    /// The footer in block `block` of its file, which must be the last one.
+    /// Decodes the footer from block `block` of its file, which must be the last one.
     pub fn decode(bytes: &[u8], block: u64) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(open(ENVELOPE_FILE_ID, block, bytes)?);
         if cursor.array()? != FOOTER_MAGIC {

@@ -1,4 +1,4 @@
-//! Block 0 of a layer file: what the file is and whose.
+//! Block 0 of a layer file: what the file contains and to whom it belongs.
 
 use pageserver_api::key::{KEY_SIZE, Key};
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 8] = *b"PSLAYER\n";
 /// Version of the format written here.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// What kind of layer a file holds.
+/// The kind of a layer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LayerKind {
@@ -44,9 +44,9 @@ pub struct Header {
     pub generation: u32,
     /// Seeds the checksums of the other blocks.
     pub file_id: FileId,
-    /// Owner.
+    /// The tenant that owns the file.
     pub tenant_shard_id: TenantShardId,
-    /// Owner's timeline.
+    /// The timeline that owns the file.
     pub timeline_id: TimelineId,
     /// Keys covered, end exclusive.
     pub key_range: Range<Key>,
@@ -55,7 +55,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Block 0.
+    /// Encodes block 0.
     pub fn encode(&self) -> [u8; BLOCK_SIZE] {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&MAGIC);
@@ -75,7 +75,7 @@ impl Header {
         seal(ENVELOPE_FILE_ID, 0, &out)
     }
 
-    /// The header in block 0.
+    /// Decodes the header from block 0.
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
         if block.get(..MAGIC.len()) != Some(&MAGIC) {
             return Err(FormatError::new("not a layer file: wrong magic"));

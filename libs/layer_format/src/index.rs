@@ -1,7 +1,7 @@
-//! Index pages: (key, LSN) -> place of the value, in columns of the narrowest width that the page's values need.
+//! Index pages: (key, LSN) -> position of the value, in columns as narrow as the page's values permit.
 //!
 //! A page holds up to 8,184 bytes (two blocks' payload). Each column stores differences to the page's base in a fixed
-//! number of bytes, so that an entry of a 100-byte value costs about 10 bytes and a search needs no decoding.
+//! number of bytes, so that an entry for a 100-byte value costs about 10 bytes and a search needs no decoding.
 
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
@@ -12,19 +12,19 @@ use crate::bytes::{Cursor, byte_width};
 
 /// Blocks of an index page.
 pub const INDEX_PAGE_BLOCKS: u64 = 2;
-/// Most bytes of an index page.
+/// Maximum size of an index page in bytes.
 pub const INDEX_PAGE_SIZE: usize = INDEX_PAGE_BLOCKS as usize * BLOCK_PAYLOAD;
 /// Bytes before the columns: count (2), widths (4), base key (16), LSN (8), position (8), length (8).
 const HEADER_LEN: usize = 2 + 4 + 16 + 8 + 8 + 8;
 /// Readers load columns in 8- or 16-byte words, which may reach past the last entry.
 const COLUMNS: usize = 4;
 
-/// One entry: where the value of (key, LSN) is.
+/// One entry: the location of the value of (key, LSN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
     /// Key.
     pub key: CompactKey,
-    /// Version.
+    /// LSN of the version.
     pub lsn: Lsn,
     /// Logical position of the value's first byte.
     pub position: u64,
@@ -40,7 +40,7 @@ impl IndexEntry {
     }
 }
 
-/// Gathers entries in order of (key, LSN) into one page.
+/// Collects entries in order of (key, LSN) into one page.
 #[derive(Debug, Default)]
 pub struct IndexPageBuilder {
     entries: Vec<IndexEntry>,
@@ -49,7 +49,7 @@ pub struct IndexPageBuilder {
     len: Spread,
 }
 
-/// Between which values a column's are, and how many bytes differences to the smallest take.
+/// The smallest and largest value of a column, and the number of bytes for differences to the smallest.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     min: u64,
@@ -79,7 +79,7 @@ fn key_bits(key: CompactKey) -> u128 {
 }
 
 impl IndexPageBuilder {
-    /// Adds an entry. Returns false, and does not take it, if the page is full.
+    /// Adds an entry. Returns false without adding it if the page is full.
     ///
     /// # Panics
     /// If the entry's key and LSN do not come after the last entry's.
@@ -134,7 +134,7 @@ impl IndexPageBuilder {
 
 fn push_column(out: &mut Vec<u8>, width: usize, values: impl ExactSizeIterator<Item = u128>) {
     let (start, len) = (out.len(), width * values.len());
-    // By stores of whole words: what a value writes too much is overwritten by the next.
+    // Stores whole words: the excess bytes of a value are overwritten by the next value.
     out.resize(start + len + size_of::<u128>(), 0);
     let column = out.get_mut(start..).unwrap_or_default();
     for (at, value) in values.enumerate() {
@@ -161,7 +161,7 @@ pub struct IndexPage<'a> {
 }
 
 impl<'a> IndexPage<'a> {
-    /// The page in `bytes`; bytes after it (padding to whole blocks) must be zero.
+    /// Decodes the page in `bytes`; bytes after it (padding to whole blocks) must be zero.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(bytes);
         let count = usize::from(cursor.u16()?);
@@ -208,7 +208,7 @@ impl<'a> IndexPage<'a> {
         })
     }
 
-    /// Number of entries before (`key`, `lsn`).
+    /// Number of entries less than (`key`, `lsn`).
     pub fn lower_bound(&self, key: CompactKey, lsn: Lsn) -> usize {
         let (mut low, mut high) = (0, self.count);
         while low < high {

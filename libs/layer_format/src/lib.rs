@@ -1,7 +1,7 @@
-//! The format of layer files: checked blocks, header, index pages, fences and footer. Bytes only, no I/O.
+//! The format of layer files: checksummed blocks, header, index pages, fences and footer. Bytes only, no I/O.
 //!
-//! `docs/formats.md` draws the file. A layer file is a sequence of 4 KiB [`block`]s, each with its own checksum; above
-//! them positions are *logical*: they count payload bytes only.
+//! `docs/formats.md` shows the layout. A layer file is a sequence of 4 KiB [`block`]s, each with its own checksum;
+//! positions above that level are *logical*: they count only payload bytes.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
@@ -13,7 +13,7 @@ pub mod footer;
 pub mod header;
 pub mod index;
 
-/// Bytes that do not form what they should.
+/// Bytes that violate the format.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct FormatError(pub String);

@@ -1,24 +1,24 @@
-//! The two texts in which figures are given out: Prometheus' own (0.0.4), which every program understands, and
-//! OpenMetrics (1.0.0) for those that ask for it.
+//! The two text formats for metrics: Prometheus's own (0.0.4), which every program understands, and OpenMetrics
+//! (1.0.0) for those that ask for it.
 //!
-//! They differ in few lines. In Prometheus' text a counter is declared by the name that its sample has, with `_total`;
-//! there are no units, and no type for what only carries labels. The mark of the end is a comment there: it is left,
-//! for it tells a text that is whole from one that broke off.
+//! They differ in few lines. Prometheus's format declares a counter by the name of its sample, with `_total`; it has
+//! no units, and no type for metrics that only carry labels. The end mark is a comment there; it is kept, because it
+//! distinguishes a complete text from a truncated one.
 
 use std::borrow::Cow;
 
-/// Which text.
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposition {
-    /// Prometheus' text, 0.0.4.
+    /// Prometheus's text format, 0.0.4.
     Text,
     /// OpenMetrics, 1.0.0.
     OpenMetrics,
 }
 
 impl Exposition {
-    /// What a caller wants whose header `Accept` is `accept`. OpenMetrics is for those that name it and do not prefer
-    /// the other one.
+    /// The format for a client whose `Accept` header is `accept`. OpenMetrics is for those that name it and do not
+    /// prefer the other one.
     pub fn accepted(accept: &str) -> Self {
         let (mut text, mut open) = (0.0, 0.0);
         for range in accept.split(',').map(MediaRange::parse) {
@@ -31,7 +31,7 @@ impl Exposition {
         if open > 0.0 && open >= text { Exposition::OpenMetrics } else { Exposition::Text }
     }
 
-    /// What an answer's `Content-Type` says.
+    /// The `Content-Type` of an answer.
     pub fn content_type(self) -> &'static str {
         match self {
             Exposition::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -39,7 +39,7 @@ impl Exposition {
         }
     }
 
-    /// This text of what `open_metrics` says.
+    /// Converts `open_metrics` to this format.
     pub(super) fn of(self, open_metrics: String) -> String {
         match self {
             Exposition::OpenMetrics => open_metrics,
@@ -48,11 +48,11 @@ impl Exposition {
     }
 }
 
-/// One of the kinds that a caller accepts.
+/// One of the media types that a client accepts.
 struct MediaRange<'a> {
     kind: String,
     version: Option<&'a str>,
-    /// From 0, not at all, to 1.
+    /// From 0 (not acceptable) to 1.
     weight: f64,
 }
 
@@ -77,7 +77,7 @@ fn as_text(open_metrics: &str) -> String {
     let mut help = None;
     for line in open_metrics.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            // Its name depends on the type, which comes next.
+            // The metric's name depends on its type, which comes next.
             help = rest.split_once(' ');
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             let (name, kind) = declared(name, kind);
@@ -92,7 +92,7 @@ fn as_text(open_metrics: &str) -> String {
     text
 }
 
-/// Name and type of a metric in Prometheus' text.
+/// Name and type of a metric in Prometheus's text format.
 fn declared<'a>(name: &'a str, kind: &'a str) -> (Cow<'a, str>, &'a str) {
     match kind {
         "counter" => (format!("{name}_total").into(), kind),
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn openmetrics_is_for_those_who_ask_for_it() {
-        // What Prometheus itself says, first of 2.5 to 2.48, then of later ones, then of 3.
+        // The headers that Prometheus sends: 2.5 to 2.48 first, then later 2.x versions, then 3.
         let newest = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                       application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
                       text/plain;version=0.0.4;q=0.3,*/*;q=0.2";

@@ -1,4 +1,4 @@
-//! Metrics with one label whose values are known beforehand, so that adding to one needs no look-up.
+//! Metrics with one label whose values are known in advance, so that adding to one needs no look-up.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ pub trait LabelEnum: Copy + Debug + Eq + Hash + Send + Sync + 'static {
     const ALL: &'static [Self];
     /// The value's text.
     fn text(self) -> &'static str;
-    /// The value's place in [`LabelEnum::ALL`].
+    /// The value's index in [`LabelEnum::ALL`].
     fn number(self) -> usize;
 }
 
@@ -50,7 +50,7 @@ label_enum! {
     SmgrQuery, "smgr_query_type" {
         /// Whether a relation exists.
         GetRelExists = "get_rel_exists",
-        /// A relation's number of blocks.
+        /// The number of blocks of a relation.
         GetRelSize = "get_rel_size",
         /// A page.
         GetPageAtLsn = "get_page_at_lsn",
@@ -76,20 +76,20 @@ label_enum! {
     }
 }
 label_enum! {
-    /// Work on layers.
+    /// Operations on layers.
     StorageOperation, "operation" {
         /// Writing a frozen layer as a file.
         LayerFlush = "layer flush",
         /// Opening a timeline.
         LoadLayerMap = "load layer map",
-        /// Making a branch.
+        /// Creating a branch.
         CreateBranch = "create branch",
-        /// Taking in a base backup.
+        /// Importing a base backup.
         Import = "import",
     }
 }
 label_enum! {
-    /// Ways in which bytes go to and from files.
+    /// Operations on files.
     IoOperation, "operation" {
         /// Reads.
         Read = "read",
@@ -99,39 +99,39 @@ label_enum! {
 }
 
 label_enum! {
-    /// What a request to object storage is for: budgets and figures are kept for each class.
+    /// The purpose of a bucket request: budgets and metrics are kept for each class.
     RequestClass, "class" {
         /// A read that somebody waits for.
         Read = "read",
-        /// Fetching ahead or whole layers, for later reads.
+        /// Prefetching, or fetching whole layers, for later reads.
         Prefetch = "prefetch",
-        /// Layers on their way to the bucket.
+        /// Uploading layers.
         Upload = "upload",
-        /// Index parts, generations, lists: small, and what safety rests on.
+        /// Index parts, generations, listings: small requests on which safety depends.
         Control = "control",
         /// Removing objects.
         Delete = "delete",
-        /// Verifying what is stored.
+        /// Verifying stored data.
         Scrub = "scrub",
     }
 }
 label_enum! {
-    /// What may be the matter with an attempt to reach object storage.
+    /// Kinds of failure of a bucket request.
     StoreFault, "kind" {
         /// No answer in time.
         Timeout = "timeout",
-        /// No connection, or an error of the store's own.
+        /// No connection, or an error of the bucket itself.
         Unavailable = "unavailable",
-        /// The store wants fewer requests.
+        /// The bucket asks for fewer requests.
         Throttled = "throttled",
         /// Credentials are missing, have expired, or do not permit this.
         Denied = "denied",
-        /// The answer is not what was asked for.
+        /// The answer does not match the request.
         Malformed = "malformed",
     }
 }
 
-/// What may be kept for each value of a label.
+/// A metric that can be kept for each value of a label.
 pub trait Metric: Clone + Debug + EncodeMetric + TypedMetric + Send + Sync + 'static {}
 impl Metric for Counter {}
 impl Metric for Histogram {}

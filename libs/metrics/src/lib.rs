@@ -1,9 +1,9 @@
-//! Figures about the process, for Prometheus: one registry, which all parts add to as they work.
+//! Metrics of the process, for Prometheus: one registry, which all parts update as they work.
 //!
-//! Names are those that dashboards for this kind of server know, where Prometheus and OpenMetrics both accept them:
-//! counters end in `_total` and nothing else does, only histograms have a `_count`, units are base units.
-//! What is a property of a timeline, such as its LSNs, is asked for at each scrape and not kept here. Low ranks use
-//! this module, so it knows nothing of the engine.
+//! Names are those that dashboards for this kind of server expect, as far as both Prometheus and OpenMetrics accept
+//! them: counters and nothing else end in `_total`, only histograms have a `_count`, units are base units. Properties
+//! of a timeline, such as its LSNs, are collected at each scrape and not kept here. Low ranks use this module, so it
+//! knows nothing about the engine.
 #![forbid(unsafe_code)]
 
 mod exposition;
@@ -28,12 +28,12 @@ pub use label::{
     ByLabel, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation, StoreFault,
 };
 
-/// The process's figures.
+/// The metrics of the process.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 macro_rules! metrics {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $make:expr;)+) => {
-        /// All figures that are kept. Each is cheap to add to from any task.
+        /// All metrics. Each can be updated cheaply from any task.
         #[derive(Debug)]
         pub struct Metrics {
             registry: Registry,
@@ -56,100 +56,100 @@ metrics! {
     wal_ingest_bytes_received: Counter = Counter::default();
     /// WAL records received.
     wal_ingest_records_received: Counter = Counter::default();
-    /// Values that WAL records were turned into and that were put into layers.
+    /// Values decoded from WAL records and stored in layers.
     wal_ingest_values_committed: Counter = Counter::default();
-    /// Connections made to servers that send WAL.
+    /// Connections opened to servers that send WAL.
     walreceiver_started_connections: Counter = Counter::default();
-    /// Requests of the page service that were begun, by kind.
+    /// Page service requests started, by kind.
     smgr_query_started: ByLabel<SmgrQuery, Counter> = ByLabel::counters();
-    /// Seconds that a request of the page service takes, without waiting for its turn.
+    /// Seconds to serve a page service request, without waiting for its turn.
     smgr_query_seconds: ByLabel<SmgrQuery, Histogram> = ByLabel::histograms(latency);
-    /// Page requests that were served by one read.
+    /// Number of page requests served by one read.
     page_service_batch_size: Histogram = powers_of_two(8);
-    /// Commands of the page service, by kind.
+    /// Page service commands, by kind.
     compute_commands: ByLabel<ComputeCommand, Counter> = ByLabel::counters();
-    /// Connections to the page service that were opened.
+    /// Page service connections opened.
     live_connections_started: Counter = Counter::default();
-    /// Connections to the page service that have ended.
+    /// Page service connections ended.
     live_connections_finished: Counter = Counter::default();
-    /// Callers without a good token, or with one that does not allow what they wanted.
+    /// Requests refused because of a missing or invalid token, or one without the required permission.
     auth_refused: Counter = Counter::default();
     /// Requests to the management interface.
     http_requests: Counter = Counter::default();
-    /// Seconds that a read of one or more keys takes.
+    /// Seconds to read one or more keys.
     get_vectored_seconds: Histogram = latency();
-    /// Layers that one read looks into.
+    /// Number of layers visited by one read.
     layers_per_read_global: Histogram = powers_of_two(11);
-    /// WAL records that one page is rebuilt from.
+    /// Number of WAL records applied to rebuild one page.
     deltas_per_read_global: Histogram = powers_of_two(9);
     /// Seconds that a read waits for WAL.
     wait_lsn_seconds: Histogram = latency();
-    /// Reads that began to wait for WAL.
+    /// Reads that started to wait for WAL.
     wait_lsn_started: Counter = Counter::default();
-    /// Reads that have ended waiting for WAL.
+    /// Reads that finished waiting for WAL.
     wait_lsn_finished: Counter = Counter::default();
-    /// Seconds that redo of one page takes.
+    /// Seconds to redo one page.
     wal_redo_seconds: Histogram = latency();
-    /// Redo that failed.
+    /// Redo failures.
     wal_redo_errors: Counter = Counter::default();
-    /// Seconds that work on layers takes, by kind.
+    /// Seconds of an operation on layers, by kind.
     storage_operations_seconds_global: ByLabel<StorageOperation, Histogram> = ByLabel::histograms(latency);
-    /// Work on layers that failed and will be tried again, by kind.
+    /// Operations on layers that failed and will be retried, by kind.
     storage_operations_errors: ByLabel<StorageOperation, Counter> = ByLabel::counters();
     /// Bytes read from and written to files, by operation.
     io_operations_bytes: ByLabel<IoOperation, Counter> = ByLabel::counters();
-    /// Index pages of layers asked for.
+    /// Index pages of layers requested.
     page_cache_read_accesses: Counter = Counter::default();
-    /// Index pages of layers that were in memory.
+    /// Index pages of layers found in memory.
     page_cache_read_hits: Counter = Counter::default();
-    /// Seconds that intake was held back for lack of room on the local disk.
+    /// Seconds for which intake was slowed down for lack of room on the local disk.
     intake_slowed_seconds: Counter<f64, AtomicU64> = Counter::default();
-    /// Batches of values that were refused for lack of room on the local disk.
+    /// Batches of values refused for lack of room on the local disk.
     intake_refused: Counter = Counter::default();
-    /// Whether values are taken in: 0 freely, 1 slowly, 2 not, for lack of room on the local disk.
+    /// How freely values are taken in: 0 freely, 1 slowly, 2 not at all, for lack of room on the local disk.
     intake_level: Gauge<u64, AtomicU64> = Gauge::default();
     /// Bytes of layers on the local disk, whole and partial.
     resident_bytes: Gauge<u64, AtomicU64> = Gauge::default();
-    /// Bytes on the local disk that eviction has freed.
+    /// Bytes on the local disk freed by eviction.
     evicted_bytes: Counter = Counter::default();
-    /// Blocks of files whose checksum was wrong.
+    /// Blocks of files with a wrong checksum.
     corrupt_blocks: Counter = Counter::default();
-    /// Local layer files that were damaged or missing, and are read from the bucket again.
+    /// Local layer files found damaged or missing and replaced from the bucket.
     layers_healed: Counter = Counter::default();
-    /// Layers that were fetched from the bucket as a whole.
+    /// Whole layers downloaded from the bucket.
     layers_downloaded: Counter = Counter::default();
-    /// Layers whose local files were removed, since the bucket has them.
+    /// Layers whose local files were evicted, since the bucket has them.
     layers_evicted: Counter = Counter::default();
-    /// Blocks of layers in the bucket that were asked for.
+    /// Blocks of layers in the bucket requested.
     block_cache_accesses: Counter = Counter::default();
-    /// Blocks of layers in the bucket that were in memory.
+    /// Blocks of layers in the bucket found in memory.
     block_cache_memory_hits: Counter = Counter::default();
-    /// Blocks of layers in the bucket that were on local disk.
+    /// Blocks of layers in the bucket found on the local disk.
     block_cache_disk_hits: Counter = Counter::default();
-    /// Requests for blocks of layers in the bucket.
+    /// Requests to the bucket for blocks of layers.
     block_requests: Counter = Counter::default();
     /// Bytes of layers fetched from the bucket.
     block_request_bytes: Counter = Counter::default();
-    /// Bytes of layers that were fetched ahead of sequential reads.
+    /// Bytes of layers prefetched for sequential reads.
     read_ahead_bytes: Counter = Counter::default();
-    /// Tenants that another server has taken over while this one held them.
+    /// Tenants that another server took over while this one held them.
     tenants_fenced: Counter = Counter::default();
-    /// Attempts to reach object storage, by what for.
+    /// Attempted requests to the bucket, by purpose.
     remote_storage_requests: ByLabel<RequestClass, Counter> = ByLabel::counters();
-    /// Seconds that an attempt to reach object storage takes, by what for.
+    /// Seconds of an attempted request to the bucket, by purpose.
     remote_storage_request_seconds: ByLabel<RequestClass, Histogram> = ByLabel::histograms(latency);
-    /// Attempts to reach object storage that failed and may have been repeated, by kind of failure.
+    /// Failed attempts to reach the bucket, which may have been retried, by kind of failure.
     remote_storage_failures: ByLabel<StoreFault, Counter> = ByLabel::counters();
-    /// Bytes that came from object storage, by what for.
+    /// Bytes received from the bucket, by purpose.
     remote_storage_bytes_in: ByLabel<RequestClass, Counter> = ByLabel::counters();
-    /// Bytes sent to object storage, by what for.
+    /// Bytes sent to the bucket, by purpose.
     remote_storage_bytes_out: ByLabel<RequestClass, Counter> = ByLabel::counters();
-    /// What the requests to object storage cost, roughly, at list prices of a large cloud.
+    /// Approximate cost of the requests to the bucket, at list prices of a large cloud.
     remote_storage_cost_dollars: Counter<f64, AtomicU64> = Counter::default();
 }
 
 impl Metrics {
-    /// Everything that is kept, and what `more` adds for this scrape, as text of the kind `wanted`.
+    /// All metrics, plus those that `more` adds for this scrape, as text in the format `wanted`.
     ///
     /// # Errors
     /// If a metric cannot be written as text.
@@ -162,7 +162,7 @@ impl Metrics {
     }
 }
 
-/// Adds the seconds from now until it is dropped to `histogram`.
+/// Records in `histogram` the seconds from now until the timer is dropped.
 pub fn timer(histogram: &Histogram) -> Timer<'_> {
     Timer { histogram, start: env::clock::now() }
 }
@@ -180,7 +180,7 @@ impl Drop for Timer<'_> {
     }
 }
 
-/// Seconds since `start`, which [`env::clock::now`] gave.
+/// Seconds since `start`, which must come from [`env::clock::now`].
 pub fn seconds_since(start: Instant) -> f64 {
     env::clock::now().saturating_duration_since(start).as_secs_f64()
 }
@@ -195,7 +195,7 @@ fn powers_of_two(count: u16) -> Histogram {
     Histogram::new(exponential_buckets(1.0, 2.0, count))
 }
 
-/// A metric that a registry can hold while others add to it.
+/// A metric that a registry can share with those who update it.
 trait Register: Sized {
     fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self;
 }
@@ -235,7 +235,7 @@ impl<L: LabelEnum, M: label::Metric> Register for ByLabel<L, M> {
     }
 }
 
-/// The registry ends the text with a full stop of its own.
+/// Without the final period, since the registry appends one.
 fn help_text(doc: &str) -> &str {
     doc.trim().trim_end_matches('.')
 }

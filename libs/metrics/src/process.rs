@@ -1,4 +1,4 @@
-//! What the system knows about the process, asked for at each scrape.
+//! What the system knows about the process, collected at each scrape.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ struct Process {
     started: SystemTime,
 }
 
-/// Adds the process's figures and the build's version.
+/// Adds the process's metrics and the build's version.
 pub(super) fn register(registry: &mut Registry) {
     registry.register("build", "The program that runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
     registry.register_collector(Box::new(Process { started: env::clock::system_now() }));
@@ -35,7 +35,7 @@ fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: Opt
     gauge.encode(encoder.encode_descriptor(name, help, None, prometheus_client::metrics::MetricType::Gauge)?)
 }
 
-/// Resident memory; `None` where the system does not tell.
+/// Resident memory; `None` if the system does not report it.
 fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -11,18 +11,18 @@ use crate::{
 pub const CHECKPOINT_SIZE: usize = 88;
 
 fixed_layout! {
-    /// What a checkpoint says of the cluster.
+    /// The content of a checkpoint.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CheckPoint {
-        /// Where replay starts. Of a shutdown checkpoint: the record's own start.
+        /// Where replay starts. For a shutdown checkpoint: the record's own start.
         redo: Lsn = 0,
         /// Timeline.
         timeline: u32 = 8,
-        /// Timeline before, if this one begins here; else the same.
+        /// Previous timeline, if this one begins here; otherwise the same.
         previous_timeline: u32 = 12,
         /// Whether full-page images are written.
         full_page_writes: bool = 16,
-        /// `wal_level` (17 and later, else 0).
+        /// `wal_level` (17 and later, otherwise 0).
         wal_level: i32 = 20,
         /// Next transaction id: epoch and 32-bit id.
         next_xid: u64 = 24,
@@ -30,23 +30,23 @@ fixed_layout! {
         next_oid: u32 = 32,
         /// Next multixact id.
         next_multi: u32 = 36,
-        /// Place of the next multixact's first member.
+        /// Offset of the next multixact's first member.
         next_multi_offset: u32 = 40,
         /// Oldest transaction id in any database (`datfrozenxid`).
         oldest_xid: u32 = 44,
-        /// Database that has it.
+        /// The database with this id.
         oldest_xid_db: u32 = 48,
         /// Oldest multixact id in any database (`datminmxid`).
         oldest_multi: u32 = 52,
-        /// Database that has it.
+        /// The database with this id.
         oldest_multi_db: u32 = 56,
-        /// When, in seconds since 1970.
+        /// Time of the checkpoint, in seconds since 1970.
         time: i64 = 64,
         /// Oldest transaction id with a commit timestamp, 0 if none.
         oldest_commit_ts_xid: u32 = 72,
         /// Newest transaction id with a commit timestamp, 0 if none.
         newest_commit_ts_xid: u32 = 76,
-        /// Oldest running transaction id, 0 in shutdown checkpoints and without a hot standby.
+        /// Oldest running transaction id; 0 in shutdown checkpoints and without a hot standby.
         oldest_active_xid: u32 = 80,
     }
 }
@@ -58,7 +58,7 @@ impl CheckPoint {
         Self::get(bytes, 0)
     }
 
-    /// The struct's bytes, gaps zero.
+    /// The struct's bytes, with gaps zeroed.
     pub fn encode(&self) -> [u8; CHECKPOINT_SIZE] {
         let mut bytes = [0; CHECKPOINT_SIZE];
         self.put(&mut bytes, 0).expect("all fields lie within the struct");

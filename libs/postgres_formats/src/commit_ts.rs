@@ -5,16 +5,16 @@ use crate::{cursor::Cursor, main_data::MainDataError, rmgr::RmgrId, slru::page_n
 /// A commit timestamp record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitTsRecord {
-    /// A page begins as all zeros.
+    /// A page was created, all zero.
     ZeroPage {
         /// Page number.
         page: u32,
     },
-    /// Segments wholly before a page are removed.
+    /// Segments entirely before a page were removed.
     Truncate {
-        /// First page that must stay.
+        /// First page that must be kept.
         page: u32,
-        /// Oldest transaction id that stays.
+        /// Oldest transaction id that is kept.
         oldest_xid: u32,
     },
 }

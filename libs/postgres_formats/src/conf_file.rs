@@ -1,9 +1,9 @@
-//! Configuration files of Postgres, `postgresql.conf` and `postgresql.auto.conf` (`guc-file.l`): lines of a name and a
-//! value.
+//! Configuration files of Postgres, `postgresql.conf` and `postgresql.auto.conf` (`guc-file.l`): lines of a name and
+//! a value.
 
 /// The file that `ALTER SYSTEM` writes, in the data directory.
 pub const AUTO_CONF: &str = "postgresql.auto.conf";
-/// The file that people write. It may be elsewhere.
+/// The file that users edit. It may be elsewhere.
 pub const CONF: &str = "postgresql.conf";
 
 /// A setting.
@@ -15,8 +15,8 @@ pub struct Setting {
     pub value: Vec<u8>,
 }
 
-/// The settings of a file, each once, in the order of their last lines, which count. Lines that a server would not
-/// understand are passed over, and so are those that include other files.
+/// The settings of a file, each once, in the order of their last lines, which take effect. Lines that a server would
+/// not understand are skipped, and so are those that include other files.
 pub fn parse(file: &[u8]) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     for line in file.split(|byte| *byte == b'\n') {
@@ -70,19 +70,19 @@ fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_'
 }
 
-/// Words, numbers with units, and what looks like a path or an address need no quotes.
+/// Words, numbers with units, paths and addresses need no quotes.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-.:/+".contains(&byte) || !byte.is_ascii()
 }
 
-/// One word, or several with dots between: then it belongs to an extension.
+/// One word, or several separated by dots: then it belongs to an extension.
 fn is_name(name: &str) -> bool {
     const INCLUDES: [&str; 3] = ["include", "include_dir", "include_if_exists"];
     let starts_well = |word: &str| word.bytes().next().is_some_and(is_letter);
     name.split('.').all(starts_well) && !INCLUDES.contains(&name)
 }
 
-/// The value in front of the closing quote, and what follows that.
+/// The value before the closing quote, and the text after it.
 fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let (mut value, mut rest) = (Vec::new(), quoted);
     loop {
@@ -102,7 +102,7 @@ fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// What a backslash stands for together with what follows it.
+/// Appends the meaning of an escape sequence to `value`; returns the rest.
 fn unescape<'a>(escaped: &'a [u8], value: &mut Vec<u8>) -> Option<&'a [u8]> {
     let (first, rest) = escaped.split_first()?;
     if (b'0'..=b'7').contains(first) {

@@ -1,4 +1,4 @@
-//! `global/pg_control` (`ControlFileData`): the state of a cluster, 8192 bytes of which the first 296 have meaning.
+//! `global/pg_control` (`ControlFileData`): the state of a cluster, 8192 bytes of which the first 296 are used.
 
 use thiserror::Error;
 use utils::lsn::Lsn;
@@ -19,13 +19,13 @@ const CONTROL_VERSION_AT: usize = 8;
 const CHECKPOINT_AT: usize = 40;
 const NONCE_SIZE: usize = 32;
 
-/// Why bytes are no control file that can be used.
+/// Why bytes are not a usable control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ControlFileError {
     /// The file is too short.
     #[error("control file: {0}")]
     Truncated(#[from] Truncated),
-    /// Not a version that this program can read.
+    /// The version is not one that this program can read.
     #[error("control file version {control}, catalog version {catalog} is not of PostgreSQL 14-18")]
     Version {
         /// `pg_control_version`
@@ -36,12 +36,12 @@ pub enum ControlFileError {
     /// The CRC is wrong.
     #[error("control file has CRC {stored:#010x}, computed {computed:#010x}")]
     Crc {
-        /// In the file.
+        /// Stored in the file.
         stored: u32,
-        /// Of the file's content.
+        /// Computed from the file's content.
         computed: u32,
     },
-    /// `state` has no meaning.
+    /// `state` has an unknown value.
     #[error("control file has unknown state {0}")]
     State(u32),
 }
@@ -84,7 +84,7 @@ impl ClusterState {
 }
 
 fixed_layout! {
-    /// The fields that have the same place in all versions, as stored.
+    /// The fields that have the same offset in all versions, as stored.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct ControlFields {
         /// System identifier.
@@ -95,7 +95,7 @@ fixed_layout! {
         catalog_version: u32 = 12,
         /// `state`; see [`ControlFile::state`].
         state: u32 = 16,
-        /// When the file was written last, in seconds since 1970.
+        /// Time of the file's last update, in seconds since 1970.
         time: i64 = 24,
         /// Start of the last checkpoint record.
         checkpoint: Lsn = 32,
@@ -103,15 +103,15 @@ fixed_layout! {
         checkpoint_copy: CheckPoint = 40,
         /// Current fake LSN of unlogged relations.
         unlogged_lsn: Lsn = 128,
-        /// Recovery must reach this.
+        /// LSN that recovery must reach.
         min_recovery_point: Lsn = 136,
-        /// Timeline of that.
+        /// Timeline of `min_recovery_point`.
         min_recovery_timeline: u32 = 144,
-        /// Start of the base backup that is being recovered, 0 if none.
+        /// Start of the base backup that is being recovered; 0 if none.
         backup_start_point: Lsn = 152,
-        /// End of a backup taken from a standby, 0 if none.
+        /// End of a backup taken from a standby; 0 if none.
         backup_end_point: Lsn = 160,
-        /// Whether the end of the backup must be seen.
+        /// Whether recovery must see the end of the backup.
         backup_end_required: bool = 168,
         /// `wal_level`: 0 minimal, 1 replica, 2 logical.
         wal_level: i32 = 172,
@@ -141,17 +141,17 @@ fixed_layout! {
         wal_block_size: u32 = 224,
         /// Size of a WAL segment in bytes.
         wal_segment_size: u32 = 228,
-        /// Longest name (64).
+        /// Maximum length of a name (64).
         name_data_len: u32 = 232,
-        /// Most columns of an index (32).
+        /// Maximum number of columns of an index (32).
         index_max_keys: u32 = 236,
-        /// Largest chunk of a TOAST value (1996).
+        /// Maximum chunk size of a TOAST value (1996).
         toast_max_chunk_size: u32 = 240,
-        /// Largest chunk of a large object (2048).
+        /// Maximum chunk size of a large object (2048).
         large_object_chunk_size: u32 = 244,
         /// Whether 8-byte values are passed by value (true).
         float8_by_value: bool = 248,
-        /// 0 if data pages have no checksums, 1 if they have.
+        /// 0 if data pages have no checksums, 1 if they do.
         data_checksum_version: u32 = 252,
     }
 }
@@ -161,7 +161,7 @@ fixed_layout! {
 pub struct ControlFile {
     /// The major version that wrote it.
     pub version: PgVersion,
-    /// All fields with the same place in all versions.
+    /// All fields with the same offset in all versions.
     pub fields: ControlFields,
     /// Whether `char` is signed (18 and later; the default build on x86-64: yes).
     pub default_char_signedness: bool,
@@ -169,7 +169,7 @@ pub struct ControlFile {
     pub mock_authentication_nonce: [u8; NONCE_SIZE],
 }
 
-/// Where the end of the struct has its fields: they moved in 18.
+/// Offsets of the fields at the end of the struct: they moved in 18.
 struct Tail {
     signedness: Option<usize>,
     nonce: usize,
@@ -186,7 +186,7 @@ impl Tail {
 }
 
 impl ControlFile {
-    /// Reads the file; bytes behind the struct do not count.
+    /// Decodes the file; bytes after the struct are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, ControlFileError> {
         let (control, catalog) = (u32_at(bytes, CONTROL_VERSION_AT)?, u32_at(bytes, CATALOG_VERSION_AT)?);
         let known = |version: &PgVersion| (version.control_version(), version.catalog_version()) == (control, catalog);
@@ -206,7 +206,7 @@ impl ControlFile {
         ClusterState::from_number(state).map(|_| file).ok_or(ControlFileError::State(state))
     }
 
-    /// The whole file with a right CRC; gaps and the rest of the file are zero.
+    /// Encodes the whole file with a valid CRC; gaps and the rest of the file are zero.
     ///
     /// The version numbers are those of `version`, whatever `fields` says.
     pub fn encode(&self) -> [u8; CONTROL_FILE_SIZE] {
@@ -237,7 +237,7 @@ impl ControlFile {
     }
 
     /// Makes this the control file of a cluster that was cleanly shut down with `checkpoint`, whose record starts at
-    /// `lsn`: no recovery is needed to start it.
+    /// `lsn`: starting it needs no recovery.
     pub fn set_shut_down(&mut self, lsn: Lsn, checkpoint: CheckPoint) {
         let fields = &mut self.fields;
         fields.state = ClusterState::Shutdowned as u32;

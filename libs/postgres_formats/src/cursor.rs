@@ -1,8 +1,8 @@
-//! Little-endian reads from untrusted bytes: by offset or by a moving cursor, with errors that name the place.
+//! Little-endian reads from untrusted bytes: by offset or by a moving cursor, with errors that contain the position.
 
 use thiserror::Error;
 
-/// Bytes ended before the value that was asked for.
+/// The bytes end before the requested value does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{needed} bytes needed at offset {offset}, but there are only {len} bytes")]
 pub struct Truncated {
@@ -10,7 +10,7 @@ pub struct Truncated {
     pub offset: usize,
     /// Length of the value in bytes.
     pub needed: usize,
-    /// Length of all bytes.
+    /// Total number of bytes.
     pub len: usize,
 }
 
@@ -71,13 +71,13 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    /// Number of bytes that follow.
+    /// Number of remaining bytes.
     #[inline]
     pub fn remaining(&self) -> usize {
         self.bytes.len().saturating_sub(self.pos)
     }
 
-    /// All bytes that follow, without moving.
+    /// All remaining bytes, without moving.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.pos..).unwrap_or_default()
     }
@@ -98,7 +98,7 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// Moves over `len` bytes.
+    /// Skips `len` bytes.
     #[inline]
     pub fn skip(&mut self, len: usize) -> Result<(), Truncated> {
         self.take(len).map(drop)

@@ -19,14 +19,14 @@ pub struct DatabaseDir {
 /// A database record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DbaseRecord {
-    /// A database's directory was made as a copy of another's as of this record (14: `CREATE`).
+    /// A database's directory was created as a copy of another's as of this record (14: `CREATE`).
     CreateFileCopy {
-        /// The new one.
+        /// The new directory.
         to: DatabaseDir,
-        /// The one copied.
+        /// The copied directory.
         from: DatabaseDir,
     },
-    /// A database's directory was made with its `PG_VERSION` file; its pages follow as WAL (15 and later).
+    /// A database's directory was created with its `PG_VERSION` file; its pages follow as WAL (15 and later).
     CreateWalLog(DatabaseDir),
     /// A database's directories in these tablespaces were removed.
     Drop {

@@ -1,10 +1,10 @@
-//! Fixed layouts: a struct whose fields stand at given offsets, read and written from one table.
+//! Fixed layouts: structs with fields at given offsets, read and written from one table.
 
 use utils::lsn::Lsn;
 
 use crate::cursor::{Truncated, array_at};
 
-/// A value that a fixed layout can have as a field.
+/// A type that can be a field of a fixed layout.
 pub(crate) trait Field: Sized {
     /// Reads the value at `offset`.
     fn get(bytes: &[u8], offset: usize) -> Result<Self, Truncated>;
@@ -57,7 +57,7 @@ impl Field for Lsn {
     }
 }
 
-/// Defines a struct, and how it is read from and written to bytes. Bytes between fields are not touched.
+/// Defines a struct and its conversion from and to bytes. Bytes between fields are not touched.
 macro_rules! fixed_layout {
     (
         $(#[$meta:meta])*

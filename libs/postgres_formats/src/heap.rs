@@ -10,7 +10,7 @@ use crate::{
     rmgr::RmgrId,
 };
 
-/// Opcodes of resource manager `Heap`; [`INIT_PAGE`] may be added to some.
+/// Opcodes of resource manager `Heap`; some can be combined with [`INIT_PAGE`].
 pub mod op {
     /// Insert one tuple.
     pub const INSERT: u8 = 0x00;
@@ -60,12 +60,12 @@ pub const VM_ALL_VISIBLE: u8 = 0x01;
 /// Visibility map bit: all tuples of the heap page are frozen.
 pub const VM_ALL_FROZEN: u8 = 0x02;
 
-/// Flag of inserts, deletes, and locks: the page's bits were cleared. Of updates: the old page's.
+/// Flag of inserts, deletes, and locks: the page's bits were cleared. In updates: the old page's.
 pub const ALL_VISIBLE_CLEARED: u8 = 0x01;
 /// Flag of updates: the new page's bits were cleared.
 pub const NEW_ALL_VISIBLE_CLEARED: u8 = 0x02;
 
-/// Visibility map bits that a record clears without naming the map's page.
+/// Visibility map bits that a record clears without referencing the map page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmClear {
     /// Relation.
@@ -85,9 +85,9 @@ pub fn clears_vm(rec: &DecodedRecord<'_>) -> Result<bool, MainDataError> {
 
 /// The visibility map changes of a record that are not among its block references.
 ///
-/// Up to 16 they never are; later minor releases of 17 and 18 have block references for them: then there is nothing
-/// here. The map page's LSN does not change, and a missing map page needs nothing. Empty for records that are not
-/// heap records.
+/// Up to 16 they never are; later minor releases of 17 and 18 have block references for them, so the result is empty.
+/// The map page's LSN does not change, and a missing map page needs no change. Empty for records that are not heap
+/// records.
 pub fn implicit_vm_clears(rec: &DecodedRecord<'_>) -> Result<SmallVec<[VmClear; 2]>, MainDataError> {
     let mut clears = SmallVec::new();
     let Some((flags_at, bits)) = clearing_record(rec) else { return Ok(clears) };
@@ -111,7 +111,7 @@ fn opcode(rec: &DecodedRecord<'_>) -> u8 {
     rec.header.info & 0x70
 }
 
-/// Where the flags are in the main data, and which bits the record clears if a flag says so.
+/// Offset of the flags in the main data, and the bits that the record clears if a flag says so.
 fn clearing_record(rec: &DecodedRecord<'_>) -> Option<(usize, u8)> {
     const BOTH: u8 = VM_ALL_VISIBLE | VM_ALL_FROZEN;
     match (rec.header.rmgr(), opcode(rec)) {

@@ -1,4 +1,4 @@
-//! Full-page images to pages: decompression and the zero-filled hole (`RestoreBlockImage`).
+//! Restores pages from full-page images: decompression and the zero-filled hole (`RestoreBlockImage`).
 
 mod pglz;
 
@@ -12,10 +12,10 @@ use crate::{
 
 pub use pglz::PglzError;
 
-/// Why an image is no page.
+/// Why an image cannot be restored.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// The hole goes beyond the page.
+    /// The hole extends beyond the page.
     #[error("hole {offset}+{length} is not within a page")]
     Hole {
         /// Start of the hole.
@@ -23,10 +23,10 @@ pub enum ImageError {
         /// Length of the hole.
         length: u16,
     },
-    /// The image has another length than the page without its hole.
+    /// The image's length differs from that of the page without its hole.
     #[error("image has {found} bytes, {expected} expected")]
     Length {
-        /// Bytes that the page has besides its hole.
+        /// Bytes of the page without its hole.
         expected: usize,
         /// Bytes of the image, after decompression.
         found: usize,
@@ -42,9 +42,9 @@ pub enum ImageError {
     Zstd(#[source] std::io::Error),
 }
 
-/// Writes the page that `image` holds to `page`. After an error the content of `page` is unspecified.
+/// Restores the page in `image` to `page`. After an error the content of `page` is unspecified.
 ///
-/// The image's hole is zero-filled. Nothing besides is changed: the LSN is that inside the image.
+/// The image's hole is zero-filled. Nothing else is changed: the LSN is the one in the image.
 pub fn restore_image(image: &BlockImage<'_>, page: &mut PageBytes) -> Result<(), ImageError> {
     let (offset, length) = (usize::from(image.hole_offset), usize::from(image.hole_length));
     if offset + length > BLCKSZ {
@@ -63,7 +63,7 @@ pub fn restore_image(image: &BlockImage<'_>, page: &mut PageBytes) -> Result<(),
     Ok(())
 }
 
-/// Decompresses into `out`, never more than fits; gives the number of bytes.
+/// Decompresses into `out`, never more than fits; returns the number of bytes.
 fn decompress(image: &BlockImage<'_>, out: &mut [u8]) -> Result<usize, ImageError> {
     match image.compression {
         None if image.bytes.len() == out.len() => out.copy_from_slice(image.bytes),

@@ -1,7 +1,7 @@
 //! Byte layouts of PostgreSQL 14-18: pages, WAL records, WAL pages, the control file, SLRUs, relation maps.
 //!
-//! Bytes only: nothing here opens a file or knows of keys and layers. Every parser is total: bytes from outside give
-//! typed errors, never panics.
+//! Bytes only: nothing here opens a file or knows about keys and layers. Every parser is total: invalid external
+//! bytes yield typed errors, never panics.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
@@ -37,7 +37,7 @@ pub mod xlog;
 /// Size of a data page and of a WAL page in bytes (`BLCKSZ`, `XLOG_BLCKSZ`; the default build).
 pub const BLCKSZ: usize = 8192;
 
-/// Rounds `len` up to a multiple of 8 (`MAXALIGN`); saturates at the type's end.
+/// Rounds `len` up to a multiple of 8 (`MAXALIGN`); saturates at the type's maximum.
 pub const fn maxalign(len: usize) -> usize {
     len.saturating_add(7) & !7
 }

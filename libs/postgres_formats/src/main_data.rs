@@ -1,4 +1,4 @@
-//! What all parsers of records' main data share: their error, and counted arrays.
+//! Shared by all parsers of records' main data: their error, and counted arrays.
 
 use thiserror::Error;
 
@@ -8,24 +8,24 @@ use crate::{
     rmgr::RmgrId,
 };
 
-/// Why main data is not what its record type says.
+/// Why main data does not match its record type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MainDataError {
     /// The data ends before a field.
     #[error("record data is too short: {0}")]
     Truncated(#[from] Truncated),
-    /// A count below zero.
+    /// A negative count.
     #[error("record data has a count of {0}")]
     Count(i32),
     /// Text without its terminating zero byte.
     #[error("text in record data is not terminated")]
     Text,
-    /// A value out of its range.
+    /// A value out of range.
     #[error("record data has {field} {value}")]
     Value {
         /// Name of the field.
         field: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
     },
     /// The resource manager has no such operation in this version.
@@ -50,7 +50,7 @@ pub(crate) fn counted_u32s(cursor: &mut Cursor<'_>) -> Result<Vec<u32>, MainData
     Ok(cursor.u32_array(count)?)
 }
 
-/// Reads the three numbers of a relation.
+/// Reads the three numbers that identify a relation.
 pub(crate) fn rel_file(cursor: &mut Cursor<'_>) -> Result<RelFile, Truncated> {
     Ok(RelFile { spc: cursor.u32()?, db: cursor.u32()?, rel: cursor.u32()? })
 }
@@ -66,13 +66,13 @@ pub(crate) fn rel_files(cursor: &mut Cursor<'_>, count: u32) -> Result<Vec<RelFi
     Ok(rels)
 }
 
-/// Moves over a counted array of entries of `size` bytes.
+/// Skips a counted array of entries of `size` bytes.
 pub(crate) fn skip_counted(cursor: &mut Cursor<'_>, size: usize) -> Result<(), MainDataError> {
     let count = count(cursor)? as usize;
     Ok(cursor.skip(count.saturating_mul(size))?)
 }
 
-/// Reads text up to its zero byte, and moves behind that.
+/// Reads text up to its terminating zero byte, and skips that.
 pub(crate) fn text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], MainDataError> {
     let len = cursor.rest().iter().position(|byte| *byte == 0).ok_or(MainDataError::Text)?;
     let text = cursor.take(len)?;

@@ -20,12 +20,12 @@ pub struct MultiXactMember {
 /// A multixact record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MultiXactRecord {
-    /// A page of offsets begins as all zeros.
+    /// A page of offsets was created, all zero.
     ZeroOffsetsPage {
         /// Page number.
         page: u32,
     },
-    /// A page of members begins as all zeros.
+    /// A page of members was created, all zero.
     ZeroMembersPage {
         /// Page number.
         page: u32,
@@ -34,18 +34,18 @@ pub enum MultiXactRecord {
     Create {
         /// Its id.
         id: u32,
-        /// Place of its first member.
+        /// Offset of its first member.
         offset: u32,
         /// Its members.
         members: Vec<MultiXactMember>,
     },
     /// Old multixacts and their members were removed.
     Truncate {
-        /// Database of the oldest multixact that stays.
+        /// Database of the oldest multixact that is kept.
         oldest_db: u32,
-        /// Removed multixact ids: first, and first that stays.
+        /// Removed multixact ids: the first one, and the first one kept.
         ids: (u32, u32),
-        /// Removed members: first, and first that stays.
+        /// Removed members: the first one, and the first one kept.
         members: (u32, u32),
     },
 }

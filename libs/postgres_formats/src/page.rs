@@ -1,7 +1,7 @@
 //! Data pages (`PageHeaderData`, `bufpage.c`): header fields, line pointers, items, and the operations that replay
 //! needs, with the same physical result as the server's.
 //!
-//! Nothing here trusts a page: whatever its bytes, an operation gives a result or a [`PageError`]. After an error the
+//! Nothing here trusts a page: for any bytes, an operation yields a result or a [`PageError`]. After an error the
 //! page's content may be partly changed.
 
 mod checksum;
@@ -54,10 +54,10 @@ mod field {
     pub(super) const PRUNE_XID: usize = 20;
 }
 
-/// Why an operation on a page is impossible: the page is damaged, or the record does not fit to it.
+/// Why an operation on a page is impossible: the page is damaged, or the record does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PageError {
-    /// Header pointers that contradict each other.
+    /// Header pointers contradict each other.
     #[error("page header is corrupt: lower {lower}, upper {upper}, special {special}")]
     Layout {
         /// `pd_lower`
@@ -67,7 +67,7 @@ pub enum PageError {
         /// `pd_special`
         special: u16,
     },
-    /// No line pointer with this number.
+    /// There is no line pointer with this number.
     #[error("no line pointer {offset}: the page has {count}")]
     NoItem {
         /// Number of the line pointer, from 1.
@@ -75,7 +75,7 @@ pub enum PageError {
         /// Number of line pointers.
         count: u16,
     },
-    /// A line pointer that points to where no item can be, or at nothing.
+    /// A line pointer points outside the item area, or has no item.
     #[error("line pointer {offset} is corrupt or of the wrong kind: {item:?}")]
     BadItem {
         /// Number of the line pointer, from 1.
@@ -83,7 +83,7 @@ pub enum PageError {
         /// The line pointer.
         item: ItemId,
     },
-    /// The line pointer to be filled is in use.
+    /// The line pointer to fill is in use.
     #[error("line pointer {0} is in use")]
     InUse(u16),
     /// Not enough room.
@@ -94,10 +94,10 @@ pub enum PageError {
         /// Bytes between the line pointers and the items.
         free: usize,
     },
-    /// Numbers of items to delete that do not ascend or do not exist.
+    /// Numbers of items to delete are not ascending or do not exist.
     #[error("item numbers to delete do not ascend, or the page has no such items")]
     DeleteList,
-    /// The special space is smaller than the access method's.
+    /// The special space is smaller than the access method requires.
     #[error("special space at {special} is smaller than {needed} bytes")]
     Special {
         /// `pd_special`
@@ -105,7 +105,7 @@ pub enum PageError {
         /// Size that the access method needs.
         needed: usize,
     },
-    /// A field or write beyond the page.
+    /// A read or write extends beyond the page.
     #[error("beyond the page: {0}")]
     Outside(#[from] Truncated),
 }
@@ -114,13 +114,13 @@ pub enum PageError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<B>(B);
 
-/// A page that is changed in place.
+/// A page that can be changed in place.
 pub type PageMut<'a> = Page<&'a mut PageBytes>;
 
-/// A page that is only read.
+/// A read-only page.
 pub type PageRef<'a> = Page<&'a PageBytes>;
 
-/// The three pointers of the header, checked: 24 <= lower <= upper <= special <= 8192.
+/// The three validated header pointers: 24 <= lower <= upper <= special <= 8192.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// End of the line pointers.
@@ -132,12 +132,12 @@ pub struct Layout {
 }
 
 impl<B: Borrow<PageBytes>> Page<B> {
-    /// The page in `bytes`, whatever they are.
+    /// Wraps the page in `bytes`, whatever they contain.
     pub fn new(bytes: B) -> Self {
         Self(bytes)
     }
 
-    /// Gives the bytes back.
+    /// Returns the bytes.
     pub fn into_inner(self) -> B {
         self.0
     }
@@ -147,7 +147,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         self.0.borrow()
     }
 
-    /// A header field. Its offset is a constant within the header, so it is always there.
+    /// A header field. Its offset is a constant within the header, so the read cannot fail.
     fn header<const N: usize>(&self, offset: usize) -> [u8; N] {
         array_at(self.bytes(), offset).expect("header fields lie within the page")
     }
@@ -212,7 +212,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         u32::from_le_bytes(self.header(field::PRUNE_XID))
     }
 
-    /// The checked header pointers.
+    /// The validated header pointers.
     pub fn layout(&self) -> Result<Layout, PageError> {
         let (lower, upper, special) = (self.lower(), self.upper(), self.special());
         let header_fits = usize::from(lower) >= PAGE_HEADER_SIZE && usize::from(special) <= BLCKSZ;
@@ -222,7 +222,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         Ok(Layout { lower: lower.into(), upper: upper.into(), special: special.into() })
     }
 
-    /// As [`layout`](Self::layout), and the special space starts at a multiple of 8.
+    /// As [`layout`](Self::layout), and also checks that the special space starts at a multiple of 8.
     fn aligned_layout(&self) -> Result<Layout, PageError> {
         let layout = self.layout()?;
         if !layout.special.is_multiple_of(8) {
@@ -232,7 +232,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         Ok(layout)
     }
 
-    /// Offset of the special space, which must hold at least `size` bytes.
+    /// Offset of the special space, which must have at least `size` bytes.
     pub fn special_at_least(&self, size: usize) -> Result<usize, PageError> {
         let special = self.special();
         let fits = usize::from(special) >= PAGE_HEADER_SIZE && usize::from(special).saturating_add(size) <= BLCKSZ;
@@ -241,7 +241,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
 }
 
 impl<B: BorrowMut<PageBytes>> Page<B> {
-    /// All bytes, for changing.
+    /// All bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut PageBytes {
         self.0.borrow_mut()
     }
@@ -252,7 +252,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         Ok(())
     }
 
-    /// The `len` bytes at `offset`, for changing.
+    /// The `len` bytes at `offset`, mutable.
     pub fn slice_mut(&mut self, offset: usize, len: usize) -> Result<&mut [u8], PageError> {
         let page = self.bytes_mut();
         let end = offset.saturating_add(len);
@@ -276,7 +276,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         self.put_header(field::LSN, split_u64(lsn));
     }
 
-    /// Sets `pd_checksum`; see [`set_data_checksum`] for the right value.
+    /// Sets `pd_checksum`; [`set_data_checksum`] computes the correct value.
     pub fn set_checksum(&mut self, checksum: u16) {
         self.put_header(field::CHECKSUM, checksum.to_le_bytes());
     }
@@ -318,7 +318,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
     }
 }
 
-/// A 64-bit number stored as two little-endian halves, the high one first (`PageXLogRecPtr`, also GiST's NSN).
+/// A 64-bit integer stored as two little-endian halves, the high one first (`PageXLogRecPtr`, also GiST's NSN).
 pub fn read_split_u64(bytes: [u8; 8]) -> u64 {
     u64::from_le_bytes(bytes).rotate_left(32)
 }

@@ -1,4 +1,4 @@
-//! WAL records in decoded form: header, block references with their images and data, main data.
+//! Decoded WAL records: header, block references with their images and data, main data.
 
 mod decode;
 mod decoded;

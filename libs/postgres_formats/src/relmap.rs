@@ -1,5 +1,5 @@
-//! Relation maps (`relmapper.c`): the file numbers of the catalogs that cannot look theirs up, in `pg_filenode.map`;
-//! and the record that replaces one (resource manager 7).
+//! Relation maps (`relmapper.c`): the file numbers of the catalogs that cannot look up their own, in
+//! `pg_filenode.map`; and the record that replaces a map (resource manager 7).
 
 use thiserror::Error;
 
@@ -17,29 +17,29 @@ const MAGIC: u32 = 0x592717;
 const HEADER_SIZE: usize = 8;
 const ENTRY_SIZE: usize = 8;
 
-/// Why bytes are no relation map.
+/// Why bytes are not a relation map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RelMapError {
     /// The map is too short.
     #[error("relation map: {0}")]
     Truncated(#[from] Truncated),
-    /// Another magic number.
+    /// The magic number is wrong.
     #[error("relation map has magic {0:#x}")]
     Magic(u32),
-    /// More entries than there is room for.
+    /// There are more entries than fit.
     #[error("relation map has {0} entries")]
     Count(u32),
     /// The CRC is wrong.
     #[error("relation map has CRC {stored:#010x}, computed {computed:#010x}")]
     Crc {
-        /// In the file.
+        /// Stored in the file.
         stored: u32,
-        /// Of the file's content.
+        /// Computed from the file's content.
         computed: u32,
     },
 }
 
-/// The most entries that a map of this version has room for.
+/// Maximum number of entries of a map of this version.
 pub const fn max_entries(version: PgVersion) -> usize {
     if version as u8 >= PgVersion::V16 as u8 { 64 } else { 62 }
 }
@@ -53,7 +53,7 @@ const fn crc_at(version: PgVersion) -> usize {
     HEADER_SIZE + max_entries(version) * ENTRY_SIZE
 }
 
-/// Reads a map: pairs of catalog OID and file number.
+/// Decodes a map: pairs of catalog OID and file number.
 pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<Vec<(u32, u32)>, RelMapError> {
     let magic = u32_at(bytes, 0)?;
     if magic != MAGIC {
@@ -73,7 +73,7 @@ pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<Vec<(u32, u32)>, RelMa
     (0..entries).map(|_| Ok((cursor.u32()?, cursor.u32()?))).collect()
 }
 
-/// Writes a map; `None` if it has no room for so many entries.
+/// Encodes a map; `None` if there are too many entries.
 pub fn encode(version: PgVersion, entries: &[(u32, u32)]) -> Option<Vec<u8>> {
     if entries.len() > max_entries(version) {
         return None;
@@ -92,7 +92,7 @@ pub fn encode(version: PgVersion, entries: &[(u32, u32)]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A relation map record: the whole file anew.
+/// A relation map record: the new content of the whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelMapUpdate<'a> {
     /// Database OID, 0 for the shared map.

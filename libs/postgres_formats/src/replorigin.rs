@@ -1,5 +1,5 @@
-//! Replication origins (`origin.c`): their records (resource manager 19), and the file that keeps their progress while
-//! a server is down.
+//! Replication origins (`origin.c`): their records (resource manager 19), and the file that stores their progress
+//! while a server is down.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use crate::{cursor::Cursor, main_data::MainDataError, rmgr::RmgrId};
 
 /// The file with the progress of all origins, in the data directory.
 pub const CHECKPOINT_FILE: &str = "pg_logical/replorigin_checkpoint";
-/// The id that marks changes as not to be replicated (`DoNotReplicateId`). It is no origin, and has no progress.
+/// The id that marks changes not to be replicated (`DoNotReplicateId`). It is not an origin and has no progress.
 pub const DO_NOT_REPLICATE: u16 = u16::MAX;
 
 const MAGIC: u32 = 0x1257_DADE;
 /// An origin's id, 6 bytes of padding, its progress.
 const ENTRY_SIZE: usize = 16;
 
-/// Why bytes are no file with the progress of origins.
+/// Why bytes are not a file with the progress of origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CheckpointFileError {
-    /// Another magic number.
+    /// The magic number is wrong.
     #[error("progress of replication origins has magic {0:#x}")]
     Magic(u32),
-    /// Not a whole number of entries between magic and CRC.
+    /// There is no whole number of entries between magic and CRC.
     #[error("progress of replication origins has {0} bytes")]
     Length(usize),
     /// The CRC at its end is wrong.
     #[error("progress of replication origins has CRC {stored:#010x}, computed {computed:#010x}")]
     Crc {
-        /// In the file.
+        /// Stored in the file.
         stored: u32,
-        /// Of the file's content.
+        /// Computed from the file's content.
         computed: u32,
     },
 }
@@ -43,9 +43,9 @@ pub enum ReplOriginRecord {
     Set {
         /// Origin id.
         node: u16,
-        /// How far the origin's changes are here, in the origin's WAL.
+        /// How far the origin's changes are applied here, in terms of the origin's WAL.
         remote_lsn: Lsn,
-        /// Whether the progress may go back.
+        /// Whether the progress may go backward.
         force: bool,
     },
     /// An origin was dropped.
@@ -68,7 +68,7 @@ pub fn parse(info: u8, main_data: &[u8]) -> Result<ReplOriginRecord, MainDataErr
     }
 }
 
-/// The content of [`CHECKPOINT_FILE`] for origins with this progress.
+/// Encodes the content of [`CHECKPOINT_FILE`] for origins with this progress.
 pub fn encode_checkpoint(progress: &BTreeMap<u16, Lsn>) -> Vec<u8> {
     let mut file = MAGIC.to_le_bytes().to_vec();
     for (origin, lsn) in progress {
@@ -80,7 +80,7 @@ pub fn encode_checkpoint(progress: &BTreeMap<u16, Lsn>) -> Vec<u8> {
     file
 }
 
-/// The progress of origins in the content of [`CHECKPOINT_FILE`].
+/// Decodes the progress of origins from the content of [`CHECKPOINT_FILE`].
 pub fn decode_checkpoint(file: &[u8]) -> Result<BTreeMap<u16, Lsn>, CheckpointFileError> {
     let wrong_length = CheckpointFileError::Length(file.len());
     let (content, crc) = file.split_last_chunk::<4>().ok_or(wrong_length)?;
@@ -106,7 +106,7 @@ pub fn decode_checkpoint(file: &[u8]) -> Result<BTreeMap<u16, Lsn>, CheckpointFi
 mod tests {
     use super::*;
 
-    /// As a server of version 15 wrote it, with two origins.
+    /// Written by a server of version 15, with two origins.
     const FILE: [u8; 40] = [
         0xDE, 0xDA, 0x57, 0x12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0xB8, 0x2A,
         0x5A, 0x01, 2, 0, 0, 0, 0x2B, 0x4A, 0xC0, 0x81,

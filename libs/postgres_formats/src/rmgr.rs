@@ -57,7 +57,7 @@ impl RmgrId {
     /// The highest id that is built into the server (`RM_MAX_BUILTIN_ID`).
     pub const MAX_BUILTIN: u8 = 21;
 
-    /// Whether a record of this version may carry the id: built in, or (15 and later) an extension's.
+    /// Whether a record of this version may carry this id: a built-in one, or (15 and later) an extension's.
     pub const fn is_valid(self, version: crate::version::PgVersion) -> bool {
         self.0 <= Self::MAX_BUILTIN || (self.0 >= 128 && version as u8 >= 15)
     }

@@ -1,5 +1,5 @@
-//! SLRUs: small logs of fixed-size entries in 8 kB pages without header, 32 pages to a file. Which page, file, and
-//! place an entry has.
+//! SLRUs: small logs of fixed-size entries in 8 kB pages without header, 32 pages to a file. Computes the page, file,
+//! and position of an entry.
 
 use crate::{BLCKSZ, cursor::Cursor, main_data::MainDataError, page::PageBytes, version::PgVersion};
 
@@ -71,7 +71,7 @@ impl SlruKind {
 pub struct SlruPage(pub u32);
 
 impl SlruPage {
-    /// The segment file that has the page.
+    /// The segment file that contains the page.
     pub const fn segment(self) -> u32 {
         self.0 / PAGES_PER_SEGMENT
     }
@@ -87,7 +87,7 @@ pub fn segment_file_name(segment: u32) -> String {
     format!("{segment:04X}")
 }
 
-/// The segment number of a file with this name, `None` if it is no segment file.
+/// The segment number of a file with this name; `None` if it is not a segment file.
 pub fn parse_segment_file_name(name: &str) -> Option<u32> {
     let segment = u32::from_str_radix(name, 16).ok()?;
     (segment_file_name(segment) == name).then_some(segment)
@@ -112,7 +112,7 @@ pub const fn clog_position(xid: u32) -> (usize, u32) {
     ((within / 4) as usize, (within % 4) * 2)
 }
 
-/// The status of `xid`, whose page this is.
+/// The status of `xid`; `page` must be the page that contains it.
 pub fn clog_status(page: &PageBytes, xid: u32) -> XactStatus {
     let (byte, shift) = clog_position(xid);
     match page.get(byte).map_or(0, |bits| bits >> shift & 3) {
@@ -123,7 +123,7 @@ pub fn clog_status(page: &PageBytes, xid: u32) -> XactStatus {
     }
 }
 
-/// Sets the status of `xid`, whose page this is.
+/// Sets the status of `xid`; `page` must be the page that contains it.
 pub fn set_clog_status(page: &mut PageBytes, xid: u32, status: XactStatus) {
     let (byte, shift) = clog_position(xid);
     if let Some(bits) = page.get_mut(byte) {
@@ -131,12 +131,12 @@ pub fn set_clog_status(page: &mut PageBytes, xid: u32, status: XactStatus) {
     }
 }
 
-/// Byte of multixact `id`'s entry (a `u32` member offset) within its page.
+/// Byte offset of multixact `id`'s entry (a `u32` member offset) within its page.
 pub const fn offset_position(id: u32) -> usize {
     (id % OFFSETS_PER_PAGE) as usize * 4
 }
 
-/// Bytes of a member's status (one byte) and of its transaction id (`u32`) within its page.
+/// Byte offsets of a member's status (one byte) and of its transaction id (`u32`) within its page.
 pub const fn member_position(offset: u32) -> (usize, usize) {
     let within = offset % MEMBERS_PER_PAGE;
     let group = within / MEMBERS_PER_GROUP * MEMBER_GROUP_SIZE;
@@ -144,12 +144,12 @@ pub const fn member_position(offset: u32) -> (usize, usize) {
     ((group + number) as usize, (group + MEMBERS_PER_GROUP + 4 * number) as usize)
 }
 
-/// Byte of the commit timestamp entry of `xid` (time as `i64`, origin as `u16`) within its page.
+/// Byte offset of the commit timestamp entry of `xid` (time as `i64`, origin as `u16`) within its page.
 pub const fn commit_ts_position(xid: u32) -> usize {
     (xid % COMMIT_TS_PER_PAGE) as usize * COMMIT_TS_ENTRY_SIZE
 }
 
-/// Reads a page number of a record: 32 bits up to 16, then 64 bits, of which no SLRU that is logged needs more than 32.
+/// Reads a page number of a record: 32 bits up to 16, then 64 bits, of which logged SLRUs never use more than 32.
 pub(crate) fn page_number(version: PgVersion, cursor: &mut Cursor<'_>) -> Result<u32, MainDataError> {
     if !version.wide_slru_pages() {
         return Ok(cursor.u32()?);
@@ -158,7 +158,7 @@ pub(crate) fn page_number(version: PgVersion, cursor: &mut Cursor<'_>) -> Result
     u32::try_from(page).map_err(|_| MainDataError::Value { field: "page number", value: page })
 }
 
-// Entries never cross a page's end.
+// Entries never extend beyond the end of a page.
 const _: () = assert!(commit_ts_position(COMMIT_TS_PER_PAGE - 1) + COMMIT_TS_ENTRY_SIZE <= BLCKSZ);
 const _: () = assert!(member_position(MEMBERS_PER_PAGE - 1).1 + 4 <= BLCKSZ);
 const _: () = assert!(clog_position(CLOG_XACTS_PER_PAGE - 1).0 < BLCKSZ);

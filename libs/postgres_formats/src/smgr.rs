@@ -17,7 +17,7 @@ pub const TRUNCATE_FSM: u32 = 4;
 /// A storage record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmgrRecord {
-    /// A fork was created, empty.
+    /// An empty fork was created.
     Create {
         /// Relation.
         rel: RelFile,
@@ -28,7 +28,7 @@ pub enum SmgrRecord {
     Truncate {
         /// Relation.
         rel: RelFile,
-        /// New length of the main fork in blocks; those of the maps follow from it.
+        /// New length of the main fork in blocks; those of the maps are derived from it.
         blocks: u32,
         /// Which forks: `TRUNCATE_*`.
         flags: u32,

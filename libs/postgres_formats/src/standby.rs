@@ -1,4 +1,5 @@
-//! Standby records (resource manager 8; `standbydefs.h`): what a hot standby needs to know of running transactions.
+//! Standby records (resource manager 8; `standbydefs.h`): what a hot standby needs to know about running
+//! transactions.
 
 use crate::{
     cursor::Cursor,
@@ -6,16 +7,16 @@ use crate::{
     rmgr::RmgrId,
 };
 
-/// Transactions that were running.
+/// The set of running transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningXacts {
     /// Whether subtransaction ids are missing, because there were too many.
     pub subxid_overflow: bool,
-    /// Next transaction id to be given (low 32 bits).
+    /// Next transaction id to be assigned (low 32 bits).
     pub next_xid: u32,
     /// Oldest running transaction id (not: oldest xmin).
     pub oldest_running_xid: u32,
-    /// Newest transaction id that has ended.
+    /// Newest completed transaction id.
     pub latest_completed_xid: u32,
     /// Running top-level transaction ids.
     pub xids: Vec<u32>,
@@ -39,7 +40,7 @@ pub struct StandbyLock {
 pub enum StandbyRecord {
     /// Locks taken.
     Locks(Vec<StandbyLock>),
-    /// Transactions that were running.
+    /// The set of running transactions.
     RunningXacts(RunningXacts),
     /// Cache invalidations.
     Invalidations,

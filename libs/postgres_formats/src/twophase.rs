@@ -1,4 +1,4 @@
-//! Prepared transactions (`twophase.c`): the main data of a `PREPARE` record, which with a CRC behind it is also the
+//! Prepared transactions (`twophase.c`): the main data of a `PREPARE` record, which followed by a CRC is also the
 //! file in `pg_twophase`.
 
 use thiserror::Error;
@@ -18,29 +18,29 @@ const MAGIC: u32 = 0x57F9_4534;
 const CRC_SIZE: usize = 4;
 const ALIGN: usize = 8;
 
-/// Why bytes are no state of a prepared transaction.
+/// Why bytes are not the state of a prepared transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TwoPhaseError {
     /// A field is damaged.
     #[error("two-phase state: {0}")]
     Field(#[from] MainDataError),
-    /// Another magic number.
+    /// The magic number is wrong.
     #[error("two-phase state has magic {0:#x}")]
     Magic(u32),
-    /// `total_len` is not the length with the CRC.
+    /// `total_len` differs from the length including the CRC.
     #[error("two-phase state says {said} bytes, but has {found}")]
     Length {
         /// `total_len`
         said: u32,
-        /// Real length with the CRC.
+        /// Actual length including the CRC.
         found: usize,
     },
     /// The file's CRC is wrong.
     #[error("two-phase state has CRC {stored:#010x}, computed {computed:#010x}")]
     Crc {
-        /// In the file.
+        /// Stored in the file.
         stored: u32,
-        /// Of the file's content.
+        /// Computed from the file's content.
         computed: u32,
     },
 }
@@ -58,7 +58,7 @@ pub struct PreparedXact<'a> {
     pub xid: u32,
     /// Database OID.
     pub database: u32,
-    /// When, in microseconds since 2000-01-01.
+    /// Time of the prepare, in microseconds since 2000-01-01.
     pub prepared_at: i64,
     /// Role that prepared it.
     pub owner: u32,
@@ -66,11 +66,11 @@ pub struct PreparedXact<'a> {
     pub gid: &'a [u8],
     /// Subtransactions.
     pub subxacts: Vec<u32>,
-    /// Relations whose files go at commit.
+    /// Relations whose files are removed at commit.
     pub commit_rels: Vec<RelFile>,
-    /// Relations whose files go at abort.
+    /// Relations whose files are removed at abort.
     pub abort_rels: Vec<RelFile>,
-    /// Commit LSN at its replication origin, 0 if none.
+    /// Commit LSN at its replication origin; 0 if none.
     pub origin_lsn: Lsn,
     /// Commit time at its replication origin.
     pub origin_time: i64,
@@ -90,7 +90,7 @@ pub fn parse_prepare(version: PgVersion, main_data: &[u8]) -> Result<PreparedXac
     let (xid, database, prepared_at, owner) = (cursor.u32()?, cursor.u32()?, cursor.i64()?, cursor.u32()?);
     let (subxacts, commit_rels, abort_rels) = (count(&mut cursor)?, count(&mut cursor)?, count(&mut cursor)?);
     if version >= PgVersion::V15 {
-        // Numbers of dropped statistics, which follow the relations.
+        // Counts of dropped statistics, which follow the relations.
         cursor.skip(8)?;
     }
     cursor.skip(4 + 1)?;
@@ -125,7 +125,7 @@ pub fn state_file(main_data: &[u8]) -> Vec<u8> {
     [main_data, &crc32c::crc32c(main_data).to_le_bytes()].concat()
 }
 
-/// The main data of the `PREPARE` record whose state file this is, after checking the CRC.
+/// The main data of the `PREPARE` record for this state file, after checking the CRC.
 pub fn main_data_of_file(file: &[u8]) -> Result<&[u8], TwoPhaseError> {
     let len = file.len().saturating_sub(CRC_SIZE);
     let content = slice_at(file, 0, len)?;
@@ -133,7 +133,7 @@ pub fn main_data_of_file(file: &[u8]) -> Result<&[u8], TwoPhaseError> {
     if stored == computed { Ok(content) } else { Err(TwoPhaseError::Crc { stored, computed }) }
 }
 
-/// Name of the state file of transaction `xid` (epoch in the high 32 bits, which names have since 17).
+/// Name of the state file of transaction `xid` (with the epoch in the high 32 bits, which is in the name since 17).
 pub fn file_name(version: PgVersion, xid: u64) -> String {
     if version >= PgVersion::V17 { format!("{xid:016X}") } else { format!("{:08X}", xid as u32) }
 }

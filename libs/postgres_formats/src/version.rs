@@ -1,4 +1,4 @@
-//! Major versions and what differs between them.
+//! Major versions and their differences.
 
 /// A PostgreSQL major version that this program can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,7 @@ impl PgVersion {
         }
     }
 
-    /// Whether WAL records hold SLRU page numbers as 64-bit integers (17 and later).
+    /// Whether WAL records contain SLRU page numbers as 64-bit integers (17 and later).
     pub const fn wide_slru_pages(self) -> bool {
         self as u8 >= Self::V17 as u8
     }

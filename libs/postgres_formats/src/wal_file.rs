@@ -1,4 +1,4 @@
-//! Names of WAL segment files, and what lies where in them.
+//! Names of WAL segment files, and positions in them.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub const fn is_valid_segment_size(size: u32) -> bool {
     size.is_power_of_two() && size >= 1 << 20 && size <= 1 << 30
 }
 
-/// A place in a segment file.
+/// A position in a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalPosition {
     /// Timeline.
@@ -41,7 +41,7 @@ impl fmt::Display for WalPosition {
     }
 }
 
-/// Segments whose numbers share a high part.
+/// Number of segments that share the high part of their number.
 const fn segments_per_id(segment_size: u32) -> u64 {
     (1 << 32) / segment_size as u64
 }
@@ -52,7 +52,7 @@ pub fn segment_file_name(timeline: u32, segment: u64, segment_size: u32) -> Stri
     format!("{timeline:08X}{:08X}{:08X}", segment / per_id, segment % per_id)
 }
 
-/// Timeline and segment number of a file with this name; `None` if it is no segment's.
+/// Timeline and segment number of a file with this name; `None` if it is not a segment file.
 pub fn parse_segment_file_name(name: &str, segment_size: u32) -> Option<(u32, u64)> {
     let part = |range: std::ops::Range<usize>| u32::from_str_radix(name.get(range)?, 16).ok();
     let (timeline, high, low) = (part(0..8)?, part(8..16)?, part(16..24)?);

@@ -19,14 +19,14 @@ pub const LONG_HEADER_SIZE: usize = 40;
 pub const FIRST_IS_CONTRECORD: u16 = 0x0001;
 /// `XLP_LONG_HEADER`: first page of a segment.
 pub const LONG_HEADER: u16 = 0x0002;
-/// `XLP_BKP_REMOVABLE`: full-page images in the page can be omitted by archivers.
+/// `XLP_BKP_REMOVABLE`: archivers may omit the full-page images on the page.
 pub const BKP_REMOVABLE: u16 = 0x0004;
 /// `XLP_FIRST_IS_OVERWRITE_CONTRECORD`: the record that should continue here was cut short by a crash.
 pub const FIRST_IS_OVERWRITE_CONTRECORD: u16 = 0x0008;
 
 const ALL_FLAGS: u16 = 0x000F;
 
-/// What the header of a segment's first page has besides.
+/// Additional fields in the header of a segment's first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongHeader {
     /// System identifier, as in the control file.
@@ -40,15 +40,15 @@ pub struct LongHeader {
 /// Header of a WAL page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalPageHeader {
-    /// `xlp_magic`: tells the version.
+    /// `xlp_magic`: identifies the version.
     pub magic: u16,
     /// `xlp_info` flags.
     pub info: u16,
-    /// Timeline of the first record that starts in the page.
+    /// Timeline of the first record that starts on the page.
     pub timeline: u32,
     /// LSN of the page's start.
     pub address: Lsn,
-    /// Length of the rest of the record that the page begins with, 0 if none.
+    /// Length of the rest of the record with which the page begins; 0 if none.
     pub remaining_len: u32,
     /// Only on the first page of a segment.
     pub long: Option<LongHeader>,
@@ -57,58 +57,58 @@ pub struct WalPageHeader {
 /// What is wrong with a page header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WalPageError {
-    /// The header is cut short.
+    /// The header is incomplete.
     #[error("WAL page header: {0}")]
     Truncated(#[from] Truncated),
-    /// Another magic number than the version's.
+    /// The magic number is not that of the version.
     #[error("WAL page has magic {found:04X}, expected {expected:04X}")]
     Magic {
-        /// In the page.
+        /// The page's magic number.
         found: u16,
-        /// Of the version.
+        /// The version's magic number.
         expected: u16,
     },
-    /// Unknown flags, or a long header at the wrong place.
+    /// Unknown flags, or a long header at the wrong position.
     #[error("WAL page has invalid info bits {0:04X}")]
     Info(u16),
-    /// Another cluster's WAL.
+    /// WAL of another cluster.
     #[error("WAL page is of system {found}, expected {expected}")]
     System {
-        /// In the page.
+        /// The page's system identifier.
         found: u64,
-        /// Expected.
+        /// The expected system identifier.
         expected: u64,
     },
-    /// Another segment size.
+    /// A different segment size.
     #[error("WAL page says segments of {found} bytes, expected {expected}")]
     SegmentSize {
-        /// In the page.
+        /// The page's segment size.
         found: u32,
-        /// Expected.
+        /// The expected segment size.
         expected: u32,
     },
-    /// Another WAL page size.
+    /// A different WAL page size.
     #[error("WAL page says pages of {0} bytes")]
     PageSize(u32),
-    /// The page is of another place: usually left from before the segment file was recycled.
+    /// The page belongs to another position: usually left over from before the segment file was recycled.
     #[error("WAL page has address {found}, expected {expected}")]
     Address {
-        /// In the page.
+        /// The address in the page.
         found: Lsn,
-        /// Where the page stands.
+        /// The actual position of the page.
         expected: Lsn,
     },
     /// The timeline is older than that of an earlier page.
     #[error("WAL page is of timeline {found} after timeline {seen}")]
     Timeline {
-        /// In the page.
+        /// The page's timeline.
         found: u32,
-        /// Newest one seen before.
+        /// Newest timeline seen before.
         seen: u32,
     },
 }
 
-/// What a page header is checked against.
+/// The expectations for checking a page header.
 #[derive(Clone, Copy, Debug)]
 pub struct WalPageContext {
     /// Major version.
@@ -117,7 +117,7 @@ pub struct WalPageContext {
     pub segment_size: u32,
     /// System identifier, if known.
     pub system_identifier: Option<u64>,
-    /// Newest timeline of the pages before, if any.
+    /// Newest timeline of the preceding pages, if any.
     pub timeline: Option<u32>,
 }
 
@@ -127,7 +127,7 @@ impl WalPageHeader {
         if address.0.is_multiple_of(segment_size as u64) { LONG_HEADER_SIZE } else { SHORT_HEADER_SIZE }
     }
 
-    /// Reads a header; a long one if its flag says so.
+    /// Decodes a header; a long one if its flag says so.
     pub fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
         let mut cursor = Cursor::new(bytes);
         let (magic, info, timeline) = (cursor.u16()?, cursor.u16()?, cursor.u32()?);
@@ -141,7 +141,7 @@ impl WalPageHeader {
         Ok(Self { magic, info, timeline, address, remaining_len, long })
     }
 
-    /// The header's bytes: 24, or 40 with a long header. The flag of that is set or cleared as needed.
+    /// The header's bytes: 24, or 40 with a long header. The long header's flag is set or cleared as needed.
     pub fn encode(&self) -> Vec<u8> {
         let info = self.info & !LONG_HEADER | if self.long.is_some() { LONG_HEADER } else { 0 };
         let mut bytes = Vec::with_capacity(LONG_HEADER_SIZE);
@@ -159,7 +159,7 @@ impl WalPageHeader {
         bytes
     }
 
-    /// Checks that the page can stand at `address` (`XLogReaderValidatePageHeader`).
+    /// Checks that the page belongs at `address` (`XLogReaderValidatePageHeader`).
     pub fn check(&self, address: Lsn, context: &WalPageContext) -> Result<(), WalPageError> {
         let expected = context.version.wal_magic();
         if self.magic != expected {
@@ -186,7 +186,7 @@ impl WalPageHeader {
         self.info & FIRST_IS_CONTRECORD != 0
     }
 
-    /// Whether the record that should continue in the page was cut short.
+    /// Whether the record that should continue on the page was cut short.
     pub const fn overwrites_contrecord(&self) -> bool {
         self.info & FIRST_IS_OVERWRITE_CONTRECORD != 0
     }

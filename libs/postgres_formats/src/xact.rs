@@ -1,4 +1,4 @@
-//! Transaction records (resource manager 1; `xact.h`): ends of transactions with what hangs on them, assignments.
+//! Transaction records (resource manager 1; `xact.h`): ends of transactions with their consequences, assignments.
 
 use utils::lsn::Lsn;
 
@@ -60,7 +60,7 @@ impl XactOp {
     }
 }
 
-/// Where a transaction came from by logical replication.
+/// The source of a transaction that logical replication applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XactOrigin {
     /// LSN of its commit at the origin.
@@ -72,7 +72,7 @@ pub struct XactOrigin {
 /// The end of a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XactEnd<'a> {
-    /// When, in microseconds since 2000-01-01.
+    /// Time of the end, in microseconds since 2000-01-01.
     pub time: i64,
     /// `xinfo` bits, 0 if the record has none.
     pub xinfo: u32,
@@ -80,9 +80,9 @@ pub struct XactEnd<'a> {
     pub database: Option<(u32, u32)>,
     /// Subtransactions that end with it.
     pub subxacts: Vec<u32>,
-    /// Relations whose files (all forks) go.
+    /// Relations whose files (all forks) are removed.
     pub dropped_rels: Vec<RelFile>,
-    /// Id of the prepared transaction that ends, if it is one: the record's own xid is 0 then.
+    /// Id of the prepared transaction that ends, if it is one: then the record's own xid is 0.
     pub twophase_xid: Option<u32>,
     /// Name of the prepared transaction, if given.
     pub gid: Option<&'a [u8]>,

@@ -19,13 +19,13 @@ pub mod op {
     pub const CHECKPOINT_ONLINE: u8 = 0x10;
     /// Never written.
     pub const NOOP: u8 = 0x20;
-    /// OIDs were reserved up to a number.
+    /// OIDs were reserved up to a limit.
     pub const NEXTOID: u8 = 0x30;
     /// The rest of the segment is unused.
     pub const SWITCH: u8 = 0x40;
     /// End of a base backup.
     pub const BACKUP_END: u8 = 0x50;
-    /// Settings that a standby must match changed.
+    /// Settings that a standby must match have changed.
     pub const PARAMETER_CHANGE: u8 = 0x60;
     /// A named restore point.
     pub const RESTORE_POINT: u8 = 0x70;
@@ -37,9 +37,9 @@ pub mod op {
     pub const FPI_FOR_HINT: u8 = 0xA0;
     /// Full-page images.
     pub const FPI: u8 = 0xB0;
-    /// A record that was cut short by a crash.
+    /// Follows a record that was cut short by a crash.
     pub const OVERWRITE_CONTRECORD: u8 = 0xD0;
-    /// Where an online checkpoint's replay starts (17 and later).
+    /// Start of an online checkpoint's replay (17 and later).
     pub const CHECKPOINT_REDO: u8 = 0xE0;
 }
 
@@ -70,22 +70,22 @@ fixed_layout! {
     /// End of recovery: a new timeline may begin.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct EndOfRecovery {
-        /// When, in microseconds since 2000-01-01.
+        /// Time of the end, in microseconds since 2000-01-01.
         time: i64 = 0,
         /// Timeline from here on.
         timeline: u32 = 8,
-        /// Timeline before.
+        /// Previous timeline.
         previous_timeline: u32 = 12,
     }
 }
 
 fixed_layout! {
-    /// A record that was cut short.
+    /// Follows a record that was cut short.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OverwriteContrecord {
         /// Start of the record that was cut short.
         overwritten_lsn: Lsn = 0,
-        /// When, in microseconds since 2000-01-01.
+        /// Time of the record, in microseconds since 2000-01-01.
         time: i64 = 8,
     }
 }
@@ -93,39 +93,39 @@ fixed_layout! {
 /// A record of the WAL itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XlogRecord<'a> {
-    /// A shutdown checkpoint: everything in it holds exactly.
+    /// A shutdown checkpoint: all its values are exact.
     CheckpointShutdown(CheckPoint),
-    /// An online checkpoint: next ids in it are lower bounds.
+    /// An online checkpoint: its next ids are lower bounds.
     CheckpointOnline(CheckPoint),
-    /// Nothing.
+    /// No effect.
     Noop,
     /// The next OID.
     NextOid(u32),
     /// The rest of the segment is unused.
     Switch,
-    /// A base backup that began with replay from this LSN has ended.
+    /// A base backup whose replay starts at this LSN has ended.
     BackupEnd(Lsn),
     /// Settings changed.
     ParameterChange(ParameterChange),
     /// A named restore point.
     RestorePoint {
-        /// When, in microseconds since 2000-01-01.
+        /// Time of the restore point, in microseconds since 2000-01-01.
         time: i64,
         /// Name.
         name: &'a [u8],
     },
-    /// `full_page_writes` changed to this.
+    /// `full_page_writes` changed to this value.
     FullPageWrites(bool),
     /// Recovery ended.
     EndOfRecovery(EndOfRecovery),
-    /// Full-page images: they are all that there is. True if they are for hint bits.
+    /// Full-page images, which are the record's only content.
     FullPageImages {
         /// Whether only hint bits were changed.
         for_hint: bool,
     },
     /// A record was cut short by a crash.
     OverwriteContrecord(OverwriteContrecord),
-    /// Where an online checkpoint's replay starts; with `wal_level`.
+    /// Start of an online checkpoint's replay, with `wal_level`.
     CheckpointRedo(i32),
 }
 

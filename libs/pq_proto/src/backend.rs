@@ -14,19 +14,19 @@ use crate::framing::{put_cstr, put_message};
 
 /// Type OID of `text`.
 const TEXT_OID: i32 = 25;
-/// Whole protocol version 3.0.
+/// Protocol version 3.0 as an integer.
 const VERSION_3_0: i32 = 3 << 16;
 
-/// The server's answer to what is asked of it; each function appends one message.
+/// Encodes the server's messages; each function appends one.
 pub mod put {
     use super::*;
 
-    /// The client is let in.
+    /// The client is authenticated.
     pub fn authentication_ok(buf: &mut BytesMut) {
         put_message(buf, b'R', |buf| buf.put_i32(0));
     }
 
-    /// The client shall send its password as it is.
+    /// Asks the client for its password in clear text.
     pub fn authentication_cleartext(buf: &mut BytesMut) {
         put_message(buf, b'R', |buf| buf.put_i32(3));
     }
@@ -39,7 +39,7 @@ pub mod put {
         });
     }
 
-    /// The server speaks 3.0 only, and does not know these options.
+    /// The server speaks only 3.0 and does not know these options.
     pub fn negotiate_protocol_version<'a>(buf: &mut BytesMut, unknown: impl ExactSizeIterator<Item = &'a str>) {
         put_message(buf, b'v', |buf| {
             buf.put_i32(VERSION_3_0);
@@ -53,7 +53,7 @@ pub mod put {
         put_message(buf, b'Z', |buf| buf.put_u8(b'I'));
     }
 
-    /// Columns of text.
+    /// Columns of type text.
     pub fn row_description(buf: &mut BytesMut, columns: &[&str]) {
         put_message(buf, b'T', |buf| {
             put_count(buf, columns.len());
@@ -95,12 +95,12 @@ pub mod put {
         put_message(buf, b'I', |_| ());
     }
 
-    /// Data of a COPY follow in both directions.
+    /// Starts a COPY in both directions.
     pub fn copy_both(buf: &mut BytesMut) {
         put_copy_response(buf, b'W');
     }
 
-    /// Data of a COPY follow.
+    /// Starts a COPY to the client.
     pub fn copy_out(buf: &mut BytesMut) {
         put_copy_response(buf, b'H');
     }
@@ -110,22 +110,22 @@ pub mod put {
         put_message(buf, b'd', write);
     }
 
-    /// No more data of a COPY.
+    /// End of a COPY's data.
     pub fn copy_done(buf: &mut BytesMut) {
         put_message(buf, b'c', |_| ());
     }
 
-    /// A statement is parsed.
+    /// A statement was parsed.
     pub fn parse_complete(buf: &mut BytesMut) {
         put_message(buf, b'1', |_| ());
     }
 
-    /// A portal is there.
+    /// A portal was created.
     pub fn bind_complete(buf: &mut BytesMut) {
         put_message(buf, b'2', |_| ());
     }
 
-    /// A statement or portal is gone.
+    /// A statement or portal was closed.
     pub fn close_complete(buf: &mut BytesMut) {
         put_message(buf, b'3', |_| ());
     }
@@ -135,7 +135,7 @@ pub mod put {
         put_message(buf, b't', |buf| buf.put_i16(0));
     }
 
-    /// A statement gives no rows.
+    /// A statement returns no rows.
     pub fn no_data(buf: &mut BytesMut) {
         put_message(buf, b'n', |_| ());
     }
@@ -147,7 +147,7 @@ pub mod put {
 
     fn put_copy_response(buf: &mut BytesMut, tag: u8) {
         put_message(buf, tag, |buf| {
-            buf.put_u8(0); // text format, as if it mattered
+            buf.put_u8(0); // text format, which does not matter
             buf.put_i16(0); // columns
         });
     }

@@ -1,29 +1,29 @@
-//! What can be wrong with a connection or with the bytes on it.
+//! Errors of a connection or of the bytes on it.
 
 use std::io;
 
-/// Bytes that are not what the protocol has at this place.
+/// Bytes that the protocol does not allow at this point.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A message has a type that is not known.
+    /// A message has an unknown type.
     #[error("unknown message type {0:#04x}")]
     UnknownTag(u8),
-    /// A known message that may not come now.
+    /// A known message that is not allowed now.
     #[error("unexpected message {tag:?} while {during}")]
     Unexpected {
         /// Its type.
         tag: char,
-        /// What was expected instead.
+        /// What the receiver was doing.
         during: &'static str,
     },
-    /// A message says that it is shorter than possible, or longer than the receiver takes.
+    /// A message's length field is smaller than possible, or larger than the receiver accepts.
     #[error("message length {len} is not in {min}..={max}")]
     Length {
         /// The length in the message.
         len: i64,
-        /// Smallest length possible.
+        /// Smallest possible length.
         min: usize,
-        /// Declared limit.
+        /// The receiver's limit.
         max: usize,
     },
     /// The fields of a message do not fit its length or have impossible values.
@@ -37,7 +37,7 @@ pub enum ReadError {
     /// The connection failed, or ended inside a message.
     #[error("connection failed: {0}")]
     Io(#[from] io::Error),
-    /// The peer sent something that is no message.
+    /// The peer sent an invalid message.
     #[error("protocol violation: {0}")]
     Protocol(#[from] ProtocolError),
 }

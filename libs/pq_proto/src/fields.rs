@@ -4,14 +4,14 @@ use bytes::{Buf, Bytes};
 
 use crate::error::ProtocolError;
 
-/// What is left of a message's body. Every read fails instead of going past the end.
+/// The rest of a message's body. Every read fails instead of going past the end.
 pub(crate) struct Fields {
     rest: Bytes,
     message: &'static str,
 }
 
 impl Fields {
-    /// The fields of `body`; `message` is its name in errors.
+    /// Reads the fields of `body`; `message` is its name in errors.
     pub(crate) fn new(body: Bytes, message: &'static str) -> Self {
         Self { rest: body, message }
     }
@@ -44,7 +44,7 @@ impl Fields {
         Ok(self.rest.split_to(len))
     }
 
-    /// Bytes up to a NUL, without it.
+    /// Bytes up to a NUL, which is consumed but not returned.
     pub(crate) fn cstr(&mut self) -> Result<Bytes, ProtocolError> {
         let end = self.rest.iter().position(|byte| *byte == 0).ok_or_else(|| self.malformed())?;
         let text = self.rest.split_to(end);
@@ -65,7 +65,7 @@ impl Fields {
         }
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(self) -> Bytes {
         self.rest
     }
@@ -74,7 +74,7 @@ impl Fields {
         self.rest.is_empty()
     }
 
-    /// Nothing may be left.
+    /// Fails if anything remains.
     pub(crate) fn end(self) -> Result<(), ProtocolError> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed()) }
     }

@@ -1,6 +1,6 @@
 //! Messages on a byte stream: type, length, body.
 //!
-//! Both directions keep what is not done in their own buffer, so dropping a future of theirs loses nothing.
+//! Both directions keep unfinished data in their own buffer, so dropping one of their futures loses nothing.
 
 use std::future::Future;
 use std::io;
@@ -11,17 +11,18 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::error::{ProtocolError, ReadError};
 
-/// Room for reading, and the least a large message makes the buffer grow: memory follows what has really arrived.
+/// Free space for reading, and the minimum by which a large message grows the buffer: memory follows the bytes
+/// received.
 const READ_CHUNK: usize = 32 * 1024;
 /// Type and length.
 const HEADER_LEN: usize = 5;
 
-/// A message as it came.
+/// A message as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawMessage {
     /// Its type.
     pub tag: u8,
-    /// All after the length.
+    /// Everything after the length.
     pub body: Bytes,
 }
 
@@ -39,12 +40,12 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         Self { stream, buf: BytesMut::new(), max_len }
     }
 
-    /// Changes the limit for messages to come.
+    /// Changes the limit for subsequent messages.
     pub fn set_max_len(&mut self, max_len: usize) {
         self.max_len = max_len;
     }
 
-    /// The next message; `None` when the peer closed the connection between messages. Cancellation safe.
+    /// The next message; `None` if the peer closed the connection between messages. Cancellation safe.
     pub async fn read(&mut self) -> Result<Option<RawMessage>, ReadError> {
         loop {
             if let Some(message) = self.take_buffered()? {
@@ -56,7 +57,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// The next message if it is there already, read or not: does not wait.
+    /// The next message if it has already arrived, whether read or not: does not wait.
     pub async fn read_ready(&mut self) -> Result<Option<RawMessage>, ReadError> {
         if let Some(message) = self.take_buffered()? {
             return Ok(Some(message));
@@ -72,19 +73,19 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         Ok(self.take_buffered()?)
     }
 
-    /// The next message if it has been read already.
+    /// The next message if it has already been read.
     pub fn take_buffered(&mut self) -> Result<Option<RawMessage>, ProtocolError> {
         take_message(&mut self.buf, self.max_len)
     }
 
-    /// Reads `len` bytes that are not a message; `None` when the connection ends before the first. Used before the
-    /// first message only.
+    /// Reads `len` bytes that are not a message; `None` if the connection ends before the first. Only used before the
+    /// first message.
     pub(crate) async fn read_exact(&mut self, len: usize) -> Result<Option<Bytes>, ReadError> {
         let there = self.has(len).await?;
         Ok(there.then(|| self.buf.split_to(len).freeze()))
     }
 
-    /// Waits until `len` bytes are there; false when the connection ends before the first.
+    /// Waits until `len` bytes have been read; false if the connection ends before the first.
     pub(crate) async fn has(&mut self, len: usize) -> Result<bool, ReadError> {
         while self.buf.len() < len {
             if !self.fill().await? {
@@ -94,17 +95,17 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         Ok(true)
     }
 
-    /// Bytes read and not yet consumed.
+    /// Bytes that are read and not yet consumed.
     pub(crate) fn buffered(&self) -> &[u8] {
         &self.buf
     }
 
-    /// Gives the stream back, and what has been read too much.
+    /// Returns the stream, and bytes that were read in excess.
     pub(crate) fn into_parts(self) -> (R, BytesMut) {
         (self.stream, self.buf)
     }
 
-    /// Reads something; false at a clean end.
+    /// Reads some bytes; false at a clean end.
     async fn fill(&mut self) -> Result<bool, io::Error> {
         if self.buf.capacity() - self.buf.len() < READ_CHUNK / 4 {
             self.buf.reserve(READ_CHUNK.max(self.buf.len()));
@@ -116,7 +117,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     }
 }
 
-/// Splits one whole message off `buf`, if there is one. The length field counts itself, so it is at least 4.
+/// Splits one complete message off `buf`, if there is one. The length field counts itself, so it is at least 4.
 pub fn take_message(buf: &mut BytesMut, max_len: usize) -> Result<Option<RawMessage>, ProtocolError> {
     let Some([tag, length @ ..]) = buf.first_chunk::<HEADER_LEN>() else { return Ok(None) };
     let (tag, len) = (*tag, i32::from_be_bytes(*length));
@@ -130,7 +131,7 @@ pub fn take_message(buf: &mut BytesMut, max_len: usize) -> Result<Option<RawMess
     Ok(Some(RawMessage { tag, body: whole.freeze() }))
 }
 
-/// Collects messages and writes them when told to.
+/// Collects messages and writes them on request.
 #[derive(Debug)]
 pub struct MessageWriter<W> {
     stream: W,
@@ -143,18 +144,18 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
         Self { stream, buf: BytesMut::new() }
     }
 
-    /// What will be sent by the next flush; encoders append to it.
+    /// The bytes that the next flush will send; encoders append to it.
     pub fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buf
     }
 
-    /// Sends all that has been collected. Cancellation safe: a later flush goes on where this one was dropped.
+    /// Sends everything collected. Cancellation safe: a later flush continues where this one was dropped.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.drain().await?;
         self.stream.flush().await
     }
 
-    /// Sends what has been collected if that is more than `limit` bytes.
+    /// Sends the collected bytes if there are more than `limit`.
     pub async fn flush_above(&mut self, limit: usize) -> io::Result<()> {
         if self.buf.len() > limit { self.drain().await } else { Ok(()) }
     }
@@ -168,7 +169,7 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
         Ok(())
     }
 
-    /// Tells the peer that nothing follows.
+    /// Sends everything and closes this direction.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await
@@ -182,13 +183,13 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
 /// Appends a message of type `tag` whose body `write` appends.
 ///
 /// # Panics
-/// If the body has 2 GiB or more: what is sent is always split far below that.
+/// If the body has 2 GiB or more: callers always split data far below that.
 pub fn put_message(buf: &mut BytesMut, tag: u8, write: impl FnOnce(&mut BytesMut)) {
     buf.put_u8(tag);
     put_length_prefixed(buf, write);
 }
 
-/// Appends a length that counts itself, and what `write` appends.
+/// Appends a length that counts itself, and whatever `write` appends.
 pub(crate) fn put_length_prefixed(buf: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
     let start = buf.len();
     buf.put_i32(0);
@@ -199,7 +200,7 @@ pub(crate) fn put_length_prefixed(buf: &mut BytesMut, write: impl FnOnce(&mut By
     }
 }
 
-/// Appends `text` and a NUL. A NUL inside would end it early for the reader: the text stops there.
+/// Appends `text` and a NUL. Text after an embedded NUL is dropped, because the reader would stop there.
 pub fn put_cstr(buf: &mut BytesMut, text: &[u8]) {
     buf.extend(text.iter().take_while(|byte| **byte != 0));
     buf.put_u8(0);

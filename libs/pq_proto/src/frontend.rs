@@ -13,7 +13,7 @@ pub use startup::{CANCEL_CODE, GSSENC_CODE, SSL_CODE, StartupPacket, StartupPara
 
 use crate::framing::{put_cstr, put_message};
 
-/// What a client says; each function appends one message.
+/// Encodes the client's messages; each function appends one.
 pub mod put {
     use super::*;
 
@@ -22,7 +22,7 @@ pub mod put {
         put_message(buf, b'Q', |buf| put_cstr(buf, sql.as_bytes()));
     }
 
-    /// The unnamed statement, without parameters.
+    /// Parses the unnamed statement, without parameters.
     pub fn parse(buf: &mut BytesMut, sql: &str) {
         put_message(buf, b'P', |buf| {
             put_cstr(buf, b"");
@@ -31,7 +31,7 @@ pub mod put {
         });
     }
 
-    /// The unnamed portal of the unnamed statement.
+    /// Binds the unnamed portal to the unnamed statement.
     pub fn bind(buf: &mut BytesMut) {
         put_message(buf, b'B', |buf| {
             put_cstr(buf, b"");
@@ -42,7 +42,7 @@ pub mod put {
         });
     }
 
-    /// Asks what the unnamed statement or portal gives.
+    /// Asks for the columns of the unnamed statement or portal.
     pub fn describe(buf: &mut BytesMut, target: Target) {
         put_message(buf, b'D', |buf| {
             buf.put_u8(target.byte());
@@ -68,12 +68,12 @@ pub mod put {
         put_message(buf, b'd', write);
     }
 
-    /// No more data of a COPY.
+    /// End of a COPY's data.
     pub fn copy_done(buf: &mut BytesMut) {
         put_message(buf, b'c', |_| ());
     }
 
-    /// Password, or its hash.
+    /// A password, or its hash.
     pub fn password(buf: &mut BytesMut, password: &[u8]) {
         put_message(buf, b'p', |buf| put_cstr(buf, password));
     }
@@ -92,7 +92,7 @@ pub mod put {
         put_message(buf, b'p', |buf| buf.put_slice(data));
     }
 
-    /// The client leaves.
+    /// Ends the session.
     pub fn terminate(buf: &mut BytesMut) {
         put_message(buf, b'X', |_| ());
     }

@@ -1,8 +1,8 @@
 //! The server's side of a connection.
 //!
-//! [`Connection::accept`] does the handshake, [`Connection::next_query`] gives one command after the other, whichever
-//! protocol it came by; who serves it appends its answer to [`Connection::writer`] and ends it with
-//! [`Connection::complete`] or [`Connection::fail`].
+//! [`Connection::accept`] does the handshake, [`Connection::next_query`] returns one command after the other, from
+//! either protocol; the caller appends its answer to [`Connection::writer`] and ends it with [`Connection::complete`]
+//! or [`Connection::fail`].
 
 mod command;
 mod handshake;
@@ -29,29 +29,29 @@ pub type ServerReader = MessageReader<ReadHalf<BoxStream>>;
 /// Writes to the client.
 pub type ServerWriter = MessageWriter<WriteHalf<BoxStream>>;
 
-/// Longest message that a client may send once it is let in: commands are short, and COPY data are small requests.
+/// Maximum length of an authenticated client's message: commands are short, and COPY data are small requests.
 const MAX_FRONTEND_MESSAGE: usize = 1 << 20;
-/// Longest message before that: a password.
+/// Maximum length of a message before that: a password.
 const MAX_PASSWORD_MESSAGE: usize = 16 * 1024;
-/// How long a client has to take the last that is sent to it.
+/// How long a client may take to receive the last bytes sent to it.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Decides who is let in.
+/// Decides which clients are admitted.
 pub trait Authenticator: Sync {
-    /// What is known of a client that was let in.
+    /// What is known about an admitted client.
     type Identity: Send;
 
     /// Whether clients have to send a password, in clear text.
     fn wants_password(&self) -> bool;
 
-    /// Lets a client in or not; `password` is `None` when none is wanted.
+    /// Admits a client or refuses it; `password` is `None` if none is required.
     ///
     /// # Errors
-    /// What the client is told. It must not contain the password.
+    /// The error is sent to the client. It must not contain the password.
     fn authenticate(&self, password: Option<&str>) -> Result<Self::Identity, ErrorFields>;
 }
 
-/// Everybody is let in.
+/// Admits every client.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust;
 
@@ -67,16 +67,16 @@ impl Authenticator for Trust {
     }
 }
 
-/// How connections are served.
+/// Options for serving connections.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// With it, TLS is offered, and clients without it are refused.
+    /// If set, TLS is offered, and clients without it are refused.
     pub tls: Option<TlsAcceptor>,
-    /// From the first byte until the client is let in.
+    /// Time limit from the first byte until the client is admitted.
     pub handshake_timeout: Duration,
-    /// A client that says nothing for so long is disconnected.
+    /// A client that sends nothing for this long is disconnected.
     pub idle_timeout: Duration,
-    /// The columns of text that a command gives, if any: asked by clients of the extended protocol.
+    /// The text columns that a command returns, if any: clients of the extended protocol ask for them.
     pub describe: fn(&str) -> Option<&'static [&'static str]>,
 }
 
@@ -86,13 +86,13 @@ pub enum ConnectionError {
     /// The connection failed.
     #[error("connection failed: {0}")]
     Io(#[from] io::Error),
-    /// The client said something that is no message, or not now.
+    /// The client sent an invalid message, or one that is not allowed now.
     #[error("protocol violation: {0}")]
     Protocol(#[from] ProtocolError),
     /// It took too long.
     #[error("timed out while {0}")]
     Timeout(&'static str),
-    /// The client was not let in.
+    /// The client was not admitted.
     #[error("refused: {0}")]
     Refused(ErrorFields),
     /// TLS could not be set up.
@@ -109,7 +109,7 @@ impl From<ReadError> for ConnectionError {
     }
 }
 
-/// A client that was let in.
+/// A connection with an admitted client.
 pub struct Connection {
     reader: ServerReader,
     writer: ServerWriter,
@@ -119,24 +119,24 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// What the client said of itself.
+    /// The parameters of the client's startup packet.
     pub fn startup(&self) -> &StartupParameters {
         &self.startup
     }
 
-    /// Where answers go.
+    /// Answers are appended to it.
     pub fn writer(&mut self) -> &mut ServerWriter {
         &mut self.writer
     }
 
-    /// Both directions at once, during a COPY.
+    /// Both directions at once, for a COPY.
     pub fn split(&mut self) -> (&mut ServerReader, &mut ServerWriter) {
         (&mut self.reader, &mut self.writer)
     }
 
-    /// Sends what is left and closes the connection.
+    /// Sends what remains and closes the connection.
     pub async fn close(mut self) {
-        // A client that is gone already does not mind, and one that does not read must not hold up a server that ends.
+        // The client may be gone already, and one that does not read must not delay the server's shutdown.
         let _ = env::clock::timeout(FAREWELL_TIMEOUT, self.writer.shutdown()).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Five characters that say what kind of error it is.
+/// Five characters that identify the kind of error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SqlState([u8; 5]);
 
@@ -15,33 +15,33 @@ macro_rules! states {
 }
 
 states! {
-    /// Without a more precise code.
+    /// An error without a more precise code.
     INTERNAL_ERROR = b"XX000";
-    /// The connection is of no more use: reconnect.
+    /// The connection is unusable: reconnect.
     CONNECTION_FAILURE = b"08006";
-    /// The peer broke the rules of the protocol.
+    /// The peer violated the protocol.
     PROTOCOL_VIOLATION = b"08P01";
     /// Not supported.
     FEATURE_NOT_SUPPORTED = b"0A000";
-    /// Who connects may not do so, or not in this way.
+    /// The client may not connect, or not in this way.
     INVALID_AUTHORIZATION = b"28000";
     /// Wrong password.
     INVALID_PASSWORD = b"28P01";
     /// Unknown or malformed command.
     SYNTAX_ERROR = b"42601";
-    /// The named object (slot, say) does not exist.
+    /// The named object (such as a slot) does not exist.
     UNDEFINED_OBJECT = b"42704";
-    /// The named object exists already.
+    /// The named object already exists.
     DUPLICATE_OBJECT = b"42710";
     /// All connections are taken.
     TOO_MANY_CONNECTIONS = b"53300";
     /// Somebody else is using the object.
     OBJECT_IN_USE = b"55006";
-    /// The server shuts down.
+    /// The server is shutting down.
     ADMIN_SHUTDOWN = b"57P01";
-    /// The server does not accept connections now: it starts, stops or recovers.
+    /// The server does not accept connections now: it is starting, stopping or recovering.
     CANNOT_CONNECT_NOW = b"57P03";
-    /// A file is not there (any more), such as a removed WAL segment.
+    /// A file does not exist (anymore), such as a removed WAL segment.
     UNDEFINED_FILE = b"58P01";
 }
 
@@ -56,7 +56,7 @@ impl SqlState {
 
     /// The five characters.
     pub fn as_str(&self) -> &str {
-        // Only ASCII gets in, see `from_bytes` and the constants.
+        // Only ASCII is accepted, see `from_bytes` and the constants.
         std::str::from_utf8(&self.0).unwrap_or("XX000")
     }
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Any stream: what kind it is matters at the handshake only.
+/// Any stream: its kind matters only during the handshake.
 pub type BoxStream = Box<dyn Duplex>;
 
 /// A stream with some bytes put back in front.

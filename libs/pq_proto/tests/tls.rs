@@ -1,4 +1,4 @@
-//! TLS on the server's side, with this crate's own client and with bytes that no good client sends.
+//! TLS on the server's side, with this crate's own client and with bytes that no correct client sends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn options() -> ServerOptions {
     }
 }
 
-/// Serves one connection; gives its port, and how it ended.
+/// Serves one connection; returns its port, and how it ended.
 async fn serve() -> (u16, JoinHandle<Result<(), ConnectionError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -66,7 +66,7 @@ async fn without_tls_nobody_is_let_in() {
     assert!(matches!(served.await.unwrap(), Err(ConnectionError::Refused(_))));
 }
 
-/// Somebody in between might put a startup packet before the encrypted one.
+/// A man in the middle could insert a startup packet before the encrypted one.
 #[tokio::test]
 async fn nothing_may_come_between_request_and_handshake() {
     let (port, served) = serve().await;

@@ -1,6 +1,6 @@
-//! What tests need of a machine that it may lack: Postgres, root, FUSE. What is missing is a failure, for a test that
-//! passes without having run proves nothing. With `ALLOW_SKIP=1` such a test ends instead, and is listed: in the file
-//! that `SKIPPED_TESTS` names, which `make test` shows at its end.
+//! What tests need of a machine that it may lack: Postgres, root, FUSE. A missing requirement is a failure, because a
+//! test that passes without having run proves nothing. With `ALLOW_SKIP=1` such a test ends instead, and is listed in
+//! the file that `SKIPPED_TESTS` names, which `make test` shows at its end.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "for tests only, whose notes are no data of the engine")]
 
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Where Debian's package has the Postgres that most tests run.
+/// Where Debian's package installs the Postgres that most tests run.
 pub const POSTGRES_15: &str = "/usr/lib/postgresql/15/bin";
 
-/// Something that is not here.
+/// A requirement that is missing here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missing(String);
 
@@ -33,7 +33,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What was found, in a test's own function: where it is missing the test fails, or ends if that is allowed.
+/// Unwraps a requirement, in the test function itself: if it is missing the test fails, or ends if that is allowed.
 #[macro_export]
 macro_rules! need {
     ($found:expr) => {
@@ -44,19 +44,19 @@ macro_rules! need {
     };
 }
 
-/// Tests that act as several users, or mount, can do so as root only.
+/// Requires root: only root can act as several users, or mount.
 pub fn root() -> Result<(), Missing> {
     let me = std::fs::metadata("/proc/self").map(|process| process.uid());
     if matches!(me, Ok(0)) { Ok(()) } else { Err(Missing::new("root's rights")) }
 }
 
-/// A file, or a device.
+/// Requires a file or a device.
 pub fn file(path: impl AsRef<Path>) -> Result<(), Missing> {
     let path = path.as_ref();
     if path.exists() { Ok(()) } else { Err(Missing::new(path.display().to_string())) }
 }
 
-/// The directory of server programs: what `PG_BIN` names, or [`POSTGRES_15`].
+/// The directory of the server programs: the one that `PG_BIN` names, or [`POSTGRES_15`].
 pub fn postgres() -> Result<PathBuf, Missing> {
     let bin = std::env::var_os("PG_BIN").filter(|bin| !bin.is_empty());
     let bin = PathBuf::from(bin.unwrap_or_else(|| POSTGRES_15.into()));
@@ -64,7 +64,7 @@ pub fn postgres() -> Result<PathBuf, Missing> {
     Ok(bin)
 }
 
-/// For [`need!`]: `place` is the type of a closure in the test.
+/// Implementation of [`need!`]: `place` is the type of a closure in the test.
 #[doc(hidden)]
 #[track_caller]
 pub fn found_or_skipped<T>(found: Result<T, Missing>, place: &str) -> Option<T> {
@@ -72,14 +72,14 @@ pub fn found_or_skipped<T>(found: Result<T, Missing>, place: &str) -> Option<T> 
     match decide(found, place, allowed, &listed_in()) {
         Ok(found) => Some(found),
         Err(line) => {
-            // Not by eprint!, which the test harness would keep for itself.
+            // Not with eprint!, which the test harness would capture.
             let _ = std::io::stderr().write_all(format!("SKIPPED {line}").as_bytes());
             None
         }
     }
 }
 
-/// What was found, or the line that was added to the list.
+/// The requirement, or the line that was added to the list.
 #[track_caller]
 fn decide<T>(found: Result<T, Missing>, place: &str, allowed: bool, list: &Path) -> Result<T, String> {
     let missing = match found {
@@ -99,7 +99,7 @@ fn decide<T>(found: Result<T, Missing>, place: &str, allowed: bool, list: &Path)
     Err(line)
 }
 
-/// In one write, for other tests append at the same time.
+/// Appends in one write, because other tests append at the same time.
 fn append(list: &Path, line: &str) -> std::io::Result<()> {
     if let Some(dir) = list.parent() {
         std::fs::create_dir_all(dir)?;

@@ -1,16 +1,16 @@
-//! What is checked of a server's data by its own programs.
+//! Checks of a server's data by Postgres's own programs.
 
 use crate::Server;
 use crate::command::{Done, output, tail};
 
 impl Server {
-    /// A database as SQL, without what is drawn anew for every dump.
+    /// A database as SQL, without the parts that are random in every dump.
     pub fn dump(&self, database: &str) -> String {
         let dump = self.run("pg_dump", &["-d", database]);
         dump.lines().filter(|line| !line.contains("restrict")).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Verifies all tables and indexes; gives how many were.
+    /// Verifies all tables and indexes; returns how many.
     ///
     /// # Panics
     ///
@@ -26,18 +26,18 @@ impl Server {
         text.lines().filter(|line| line.contains("checking ")).count()
     }
 
-    /// The stopped server's pages have their checksums; gives what `pg_checksums` says.
+    /// Verifies the checksums of the stopped server's pages; returns the output of `pg_checksums`.
     ///
     /// # Panics
     ///
-    /// If one has not.
+    /// If a checksum is wrong.
     pub fn verify_checksums(&self) -> String {
         let told = self.offline("pg_checksums", &["--check"]);
         assert!(told.lines().any(|line| line.trim_end() == "Bad checksums:  0"), "{told}");
         told
     }
 
-    /// The sums that `pgbench` keeps equal are.
+    /// Verifies that the sums that `pgbench` keeps equal are equal.
     ///
     /// # Panics
     ///

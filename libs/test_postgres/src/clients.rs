@@ -9,28 +9,28 @@ use utils::lsn::Lsn;
 use crate::{Server, run};
 
 impl Server {
-    /// How to connect by its socket, as `host` and `port` in libpq's form.
+    /// Where to connect by its socket, as `host` and `port` in libpq's form.
     pub fn socket(&self) -> String {
         format!("host={} port={}", self.place().path(), self.port())
     }
 
-    /// The same by TCP.
+    /// The same over TCP.
     pub fn loopback(&self) -> String {
         format!("host=localhost hostaddr=127.0.0.1 port={}", self.port())
     }
 
-    /// How to connect by its socket as its superuser.
+    /// Connection string by its socket as its superuser.
     pub fn connstr(&self) -> String {
         format!("{} user=postgres dbname=postgres", self.socket())
     }
 
-    /// One that tries this server first, then `other` of the same place.
+    /// Connection string that tries this server first, then `other` of the same place.
     pub fn connstr_with(&self, other: &Self) -> String {
         let hosts = [self, other].map(|server| server.place().path().as_str()).join(",");
         format!("host={hosts} port={},{} user=postgres", self.port(), other.port())
     }
 
-    /// A client program; it connects to this server where it is not told otherwise.
+    /// A client program; it connects to this server by default.
     pub fn client(&self, program: &str) -> Command {
         let mut command = self.place().postgres().command(program);
         command.env("PGHOST", self.place().path()).env("PGPORT", self.port().to_string());
@@ -38,12 +38,12 @@ impl Server {
         command
     }
 
-    /// Runs a client program that must succeed; gives what it prints.
+    /// Runs a client program, which must succeed; returns its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         run(self.client(program).args(arguments))
     }
 
-    /// Runs SQL in one session, each statement in a transaction of its own; gives what is selected, unaligned.
+    /// Runs SQL in one session, each statement in its own transaction; returns the results, unaligned.
     pub fn sql(&self, sql: &str) -> String {
         self.sql_in("postgres", sql)
     }
@@ -58,12 +58,12 @@ impl Server {
         run(&mut command).trim_end().to_owned()
     }
 
-    /// Where its WAL ends.
+    /// The end of its WAL.
     pub fn current_lsn(&self) -> Lsn {
         self.sql("SELECT pg_current_wal_flush_lsn()").parse().unwrap()
     }
 
-    /// Makes and fills the tables of `pgbench`.
+    /// Creates and fills the `pgbench` tables.
     pub fn bench_init(&self, scale: u32) {
         self.run("pgbench", &["-i", "-q", "-s", &scale.to_string()]);
     }
@@ -73,7 +73,7 @@ impl Server {
         self.run("pgbench", arguments);
     }
 
-    /// Starts `pgbench`, and does not wait; its logs are in the server's place.
+    /// Starts `pgbench` without waiting; its logs are in the server's place.
     pub fn start_bench(&self, arguments: &[&str]) -> Child {
         let mut command = self.client("pgbench");
         command.args(arguments).current_dir(self.place().path()).process_group(0);

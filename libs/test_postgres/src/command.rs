@@ -3,17 +3,17 @@
 use std::io::{Read, Seek};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// How much of what a failed command said is shown.
+/// How many bytes of a failed command's output are shown.
 const SHOWN: usize = 8 << 10;
 
-/// How a command ended, and what it said.
+/// Exit status and output of a command.
 pub(crate) struct Done {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a command to its end. Its output goes to files: a server that `pg_ctl` has started would keep pipes open.
+/// Runs a command to its end. Its output goes to files: a server started by `pg_ctl` would keep pipes open.
 pub(crate) fn output(command: &mut Command) -> Done {
     let [mut out, mut err] = [(); 2].map(|()| camino_tempfile::tempfile().unwrap());
     command.stdout(out.try_clone().unwrap()).stderr(err.try_clone().unwrap());
@@ -27,11 +27,11 @@ pub(crate) fn output(command: &mut Command) -> Done {
     Done { status, stdout, stderr }
 }
 
-/// Runs a command that must succeed; gives what it prints.
+/// Runs a command, which must succeed; returns its output.
 ///
 /// # Panics
 ///
-/// If it fails, with the end of what it said.
+/// If it fails, with the end of its output.
 pub fn run(command: &mut Command) -> String {
     let Done { status, stdout, stderr } = output(command);
     assert!(status.success(), "{command:?}: {status}\n{}\n{}", tail(&stdout), tail(&stderr));
@@ -44,7 +44,7 @@ pub(crate) fn tail(text: &str) -> &str {
     &text[text.ceil_char_boundary(from)..]
 }
 
-/// Runs `tar` on an archive; gives what it prints.
+/// Runs `tar` on an archive; returns its output.
 ///
 /// # Panics
 ///

@@ -1,11 +1,11 @@
-//! Directories that look like data directories, without a server that made them.
+//! Directories that look like data directories, made without a server.
 
 use camino_tempfile::{Utf8TempDir, tempdir};
 use postgres_formats::control_file::{ClusterState, ControlFields, ControlFile};
 use postgres_formats::version::PgVersion;
 use utils::lsn::Lsn;
 
-/// What `pg_control` of a cluster of Postgres 15 in `state` says, with checksums and the default sizes.
+/// `pg_control` of a Postgres 15 cluster in `state`, with checksums and the default sizes.
 pub fn control(state: ClusterState) -> ControlFile {
     let mut bytes = [0; 8192];
     let version = PgVersion::V15;

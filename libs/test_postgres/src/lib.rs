@@ -1,7 +1,7 @@
-//! Stock Postgres for tests in Rust: its programs, places for its files, servers, what is checked of them; and
-//! directories that look like its own.
+//! Stock Postgres for tests in Rust: its programs, places for its files, servers, checks of their data; and
+//! directories that look like Postgres's own.
 //!
-//! A test asks for the programs first, for they may be missing:
+//! A test must first look for the programs, because they may be missing:
 //!
 //! ```no_run
 //! let postgres = test_needs::need!(test_postgres::Postgres::find());

@@ -7,8 +7,8 @@ use camino_tempfile::Utf8TempDir;
 
 use crate::programs::{Postgres, own};
 
-/// A directory for servers, their sockets and logs. Removed with all that is in it when neither it nor a server is in
-/// use.
+/// A directory for servers, their sockets and logs. Removed with its contents when neither it nor any of its servers
+/// is in use.
 #[derive(Clone, Debug)]
 pub struct Place {
     postgres: Postgres,
@@ -19,7 +19,7 @@ pub struct Place {
 impl Postgres {
     /// A new directory for servers.
     pub fn place(&self) -> Place {
-        // The path of a socket may have 107 bytes, and other users must get there.
+        // The path of a socket is limited to 107 bytes, and other users must be able to reach it.
         let dir = camino_tempfile::Builder::new().prefix("test-pg-").tempdir_in("/tmp").unwrap();
         own(dir.path());
         let path = dir.path().canonicalize_utf8().unwrap();
@@ -28,7 +28,7 @@ impl Postgres {
 }
 
 impl Place {
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Utf8Path {
         &self.path
     }

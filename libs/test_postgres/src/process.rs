@@ -1,4 +1,4 @@
-//! Processes of servers, known by their numbers.
+//! Server processes, identified by their process ids.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Processes of the server on this data directory: they work there.
+/// Processes of the server on this data directory, which is their working directory.
 pub fn of_server(data: &Path) -> Vec<i32> {
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| is_of_server(*pid, data)).collect()
 }
 
-/// Whether this is a process of the server on this data directory, not another one that has its number.
+/// Whether this is a process of the server on this data directory, and not another one with a reused id.
 pub(crate) fn is_of_server(pid: i32, data: &Path) -> bool {
     let link = |name| std::fs::read_link(format!("/proc/{pid}/{name}"));
     link("cwd").is_ok_and(|cwd| cwd == data) && link("exe").is_ok_and(|exe| exe.ends_with("postgres"))
 }
 
-/// SIGKILL, to a process that may be gone.
+/// Sends SIGKILL to a process that may be gone.
 pub fn kill(pid: i32) {
     send(pid, Signal::KILL);
 }
@@ -30,16 +30,16 @@ pub(crate) fn send(pid: i32, signal: Signal) {
     }
 }
 
-/// Returns when none of these processes is there: one that its parent has not waited for still looks alive to Postgres.
+/// Returns when none of these processes exists: to Postgres, one that its parent has not reaped still looks alive.
 ///
 /// # Panics
 ///
-/// If one is there for long.
+/// If one still exists after a minute.
 pub fn await_end(pids: &[i32]) {
     wait_until("end of Postgres", || pids.iter().all(|pid| has_ended(*pid)));
 }
 
-/// The same for a while only, for who must not panic; whether they have ended.
+/// The same with a time limit and without panicking; returns whether they have ended.
 pub(crate) fn end_within(pids: &[i32], limit: Duration) -> bool {
     becomes_true(limit, || pids.iter().all(|pid| has_ended(*pid)))
 }
@@ -48,11 +48,11 @@ fn has_ended(pid: i32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Returns when `holds`.
+/// Returns when `holds` does.
 ///
 /// # Panics
 ///
-/// If it does not for a minute.
+/// If it does not within a minute.
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     assert!(becomes_true(LIMIT, holds), "no {what} within a minute");
 }

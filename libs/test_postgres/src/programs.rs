@@ -8,7 +8,7 @@ use test_needs::Missing;
 
 use crate::command::run;
 
-/// The user that runs servers for root, whom they refuse.
+/// The user that runs servers if we are root, because servers refuse to run as root.
 pub(crate) const USER: &str = "postgres";
 
 /// The programs of one version.
@@ -19,7 +19,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Those that tests run: of the directory that `PG_BIN` names, or Debian's of version 15.
+    /// The programs that tests run: from the directory that `PG_BIN` names, or Debian's of version 15.
     pub fn find() -> Result<Self, Missing> {
         let bin = Utf8PathBuf::try_from(test_needs::postgres()?).unwrap();
         let told = run(Command::new(bin.join("postgres")).arg("--version"));
@@ -35,7 +35,7 @@ impl Postgres {
         self.version
     }
 
-    /// A program, run as a user that servers accept, in no language.
+    /// A program, run as a user that servers accept, with the C locale.
     pub fn command(&self, program: &str) -> Command {
         let program = self.program(program);
         let mut command = if is_root() {
@@ -45,24 +45,24 @@ impl Postgres {
         } else {
             Command::new(program)
         };
-        // Where that user may be.
+        // A directory that this user may access.
         command.current_dir("/").env("LC_ALL", "C").stdin(Stdio::null());
         command
     }
 
-    /// The packages of some versions have no clients; Debian's talk to all servers.
+    /// The packages of some versions have no clients; Debian's work with all servers.
     fn program(&self, name: &str) -> Utf8PathBuf {
         let own = self.bin.join(name);
         if own.exists() { own } else { Utf8Path::new(test_needs::POSTGRES_15).join(name) }
     }
 
-    /// Runs a program that must succeed; gives what it prints.
+    /// Runs a program, which must succeed; returns its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         run(self.command(program).args(arguments))
     }
 }
 
-/// Gives files to the user that runs servers.
+/// Makes the user that runs servers the owner of files.
 pub(crate) fn own(path: &Utf8Path) {
     if is_root() {
         run(Command::new("chown").args(["-R", USER]).arg(path));

@@ -1,4 +1,4 @@
-//! One server: its files, its process.
+//! A server: its files and its process.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,13 +13,13 @@ use crate::place::Place;
 use crate::process;
 use crate::programs::{Postgres, own};
 
-/// Small, and not durable. A slot that nobody reads may not fill the disk.
+/// Small and not durable. An abandoned slot must not fill the disk.
 const SETTINGS: &str = "fsync = off\nshared_buffers = 16MB\nmax_slot_wal_keep_size = 4GB\n";
 
 /// How long `pg_ctl` waits, in seconds.
 const PATIENCE: &str = "120";
 
-/// A server. What runs of it ends when it is dropped.
+/// A server. Dropping it ends its processes.
 #[derive(Debug)]
 pub struct Server {
     place: Place,
@@ -29,7 +29,7 @@ pub struct Server {
 }
 
 impl Postgres {
-    /// A new server in a place of its own, started, with these lines of `postgresql.conf`.
+    /// Creates and starts a server in its own place, with these lines of `postgresql.conf`.
     pub fn start(&self, settings: &str) -> Server {
         let server = self.place().server("data");
         server.init(&[]);
@@ -47,13 +47,13 @@ impl Place {
 
     /// A server on a data directory that may be elsewhere; its sockets and its log are here.
     pub fn server_on(&self, data: impl Into<Utf8PathBuf>) -> Server {
-        // Sockets of one directory differ by port.
+        // Sockets in one directory differ by port.
         static NEXT: AtomicU16 = AtomicU16::new(6000);
         let port = NEXT.fetch_add(1, Ordering::Relaxed);
         Server { place: self.clone(), data: data.into(), port, listens: false }
     }
 
-    /// A new cluster with checksums, started, with these lines of `postgresql.conf`.
+    /// Creates and starts a cluster with checksums, with these lines of `postgresql.conf`.
     pub fn start(&self, name: &str, settings: &str) -> Server {
         let server = self.server(name);
         server.init(&["-k"]);
@@ -86,12 +86,12 @@ impl Server {
         &self.data
     }
 
-    /// Where its sockets and its log are.
+    /// The directory of its sockets and its log.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Of its socket, and of TCP if it listens there.
+    /// The port of its socket, and of TCP if it listens there.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -100,7 +100,7 @@ impl Server {
         self.place.postgres()
     }
 
-    /// Makes the cluster, of user `postgres`, which everybody who gets at the socket may be.
+    /// Creates the cluster with superuser `postgres`, as whom anybody who can reach the socket may connect.
     pub fn init(&self, options: &[&str]) {
         let mut command = self.postgres().command("initdb");
         command.args(["-N", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8", "-D"]).arg(&self.data);
@@ -111,24 +111,24 @@ impl Server {
         self.configure(SETTINGS);
     }
 
-    /// Appends lines to `postgresql.conf`; the last one of a name counts, from the next start on.
+    /// Appends lines to `postgresql.conf`; the last line for a name takes effect, from the next start on.
     pub fn configure(&self, settings: &str) {
         let path = self.data.join("postgresql.conf");
         let before = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{before}\n{settings}\n")).unwrap();
     }
 
-    /// Has all files of its place belong to who runs it, and nobody else look into its own: for a data directory that a
-    /// test has made or changed.
+    /// Makes the user that runs it the owner of all files in its place, and its data directory private: for a data
+    /// directory that a test has created or changed.
     pub fn own(&self) {
         own(self.place.path());
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(&self.data, mode).unwrap();
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts it and waits until it answers.
     pub fn start(&self) {
-        // Where it listens is no setting, so that files of any origin do.
+        // The address is an argument, not a setting, so that files of any origin work.
         let address = if self.listens { "127.0.0.1" } else { "" };
         let options = format!("-k {} -p {} -c listen_addresses='{address}'", self.place.path(), self.port);
         let mut command = self.control(&["-w", "-t", PATIENCE, "-s", "-o", &options, "start", "-l"]);
@@ -136,22 +136,22 @@ impl Server {
         assert!(status.success(), "cannot start: {stderr}\n{}", tail(&self.log()));
     }
 
-    /// Stops it in order.
+    /// Shuts it down cleanly.
     pub fn stop(&self) {
         run(&mut self.control(&["-w", "-t", PATIENCE, "-s", "-m", "fast", "stop"]));
     }
 
-    /// Stops it without a checkpoint: the next start is recovery.
+    /// Stops it without a checkpoint: the next start performs recovery.
     pub fn stop_immediately(&self) {
         run(&mut self.control(&["-w", "-t", PATIENCE, "-s", "-m", "immediate", "stop"]));
     }
 
-    /// Has a standby become a primary.
+    /// Promotes a standby to a primary.
     pub fn promote(&self) {
         run(&mut self.control(&["-w", "-t", PATIENCE, "-s", "promote"]));
     }
 
-    /// SIGKILL for its first process. The others notice by themselves, and until then no server can start there.
+    /// Sends SIGKILL to the postmaster. The others notice by themselves, and until then no server can start there.
     pub fn kill(&self) {
         let all = self.processes();
         process::kill(self.postmaster());
@@ -164,12 +164,12 @@ impl Server {
         command
     }
 
-    /// Runs a program that is about the files of the server, such as `pg_controldata`.
+    /// Runs a program that works on the server's files, such as `pg_controldata`.
     pub fn offline(&self, program: &str, arguments: &[&str]) -> String {
         run(self.postgres().command(program).args(arguments).arg("-D").arg(&self.data))
     }
 
-    /// Its first process.
+    /// The process id of its postmaster.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl Server {
         self.place.path().join(format!("{name}-{}.log", self.port))
     }
 
-    /// What it has logged.
+    /// The content of its log.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -214,7 +214,8 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("--- the end of the log of {}\n{}", self.data, tail(&self.log()));
         }
-        // At once, by its number, and without a panic: the test may have failed because it did not start.
+        // Immediately, by process id, and without panicking: the test may have failed because the server did not
+        // start.
         let Some(postmaster) = self.running() else { return };
         let all = self.processes();
         process::send(postmaster, Signal::QUIT);

@@ -10,12 +10,12 @@ use std::sync::Arc;
 /// From a call of these methods until the value is dropped or changed through its own interface, no matter whether
 /// the value itself moves:
 /// * `stable_ptr` returns the same address;
-/// * the `bytes_init` bytes from there on are initialised, stay allocated, and `bytes_init` does not shrink;
+/// * the `bytes_init` bytes from there on are initialized, stay allocated, and `bytes_init` does not shrink;
 /// * if the value is leaked, so is that memory.
 pub unsafe trait IoBuf: Send + 'static {
     /// Address of the first byte.
     fn stable_ptr(&self) -> *const u8;
-    /// How many bytes are initialised.
+    /// Number of initialized bytes.
     fn bytes_init(&self) -> usize;
 }
 
@@ -23,19 +23,19 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// In addition to what [`IoBuf`] asks for: the `bytes_total` bytes from `stable_mut_ptr` on are allocated and
+/// In addition to the requirements of [`IoBuf`]: the `bytes_total` bytes from `stable_mut_ptr` on are allocated and
 /// writable, nobody else refers to them as long as the value is not accessed, and `bytes_total >= bytes_init`.
 /// `stable_mut_ptr` and [`IoBuf::stable_ptr`] are the same address.
 pub unsafe trait IoBufMut: IoBuf {
     /// Address of the first byte.
     fn stable_mut_ptr(&mut self) -> *mut u8;
-    /// How many bytes may be written: initialised or not.
+    /// Number of writable bytes, whether initialized or not.
     fn bytes_total(&self) -> usize;
-    /// Notes that the first `bytes` bytes are initialised. Never lowers [`IoBuf::bytes_init`].
+    /// Records that the first `bytes` bytes are initialized. Never lowers [`IoBuf::bytes_init`].
     ///
     /// # Safety
     ///
-    /// The first `bytes` bytes are initialised, and `bytes <= bytes_total`.
+    /// The first `bytes` bytes are initialized, and `bytes <= bytes_total`.
     unsafe fn set_init(&mut self, bytes: usize);
 }
 
@@ -62,7 +62,7 @@ unsafe impl IoBufMut for Vec<u8> {
 
     unsafe fn set_init(&mut self, bytes: usize) {
         if bytes > self.len() {
-            // SAFETY: the caller vouches for `bytes` initialised bytes within the capacity.
+            // SAFETY: the caller vouches for `bytes` initialized bytes within the capacity.
             unsafe { self.set_len(bytes) }
         }
     }
@@ -79,8 +79,8 @@ unsafe impl IoBuf for &'static [u8] {
     }
 }
 
-// SAFETY: the inner buffer lives as long as any clone, and its own implementation vouches for its memory. Only `&T`
-// can be had from the Arc while this clone exists, so the buffer cannot be changed through its interface.
+// SAFETY: the inner buffer lives as long as any clone, and its own implementation vouches for its memory. While this
+// clone exists the Arc yields only `&T`, so the buffer cannot be changed through its interface.
 unsafe impl<T: IoBuf + Sync> IoBuf for Arc<T> {
     fn stable_ptr(&self) -> *const u8 {
         T::stable_ptr(self)
@@ -100,11 +100,11 @@ pub struct Slice<B> {
 }
 
 impl<B: IoBuf> Slice<B> {
-    /// The bytes in `range`, all of them initialised: the source of a write.
+    /// The bytes in `range`, all of them initialized: the source of a write.
     ///
     /// # Panics
     ///
-    /// When the range is reversed or goes beyond the initialised bytes, as slicing does.
+    /// When the range is reversed or goes beyond the initialized bytes, as slicing does.
     pub fn new(buf: B, range: Range<usize>) -> Self {
         Self::checked(range, buf.bytes_init(), buf)
     }
@@ -117,12 +117,12 @@ impl<B: IoBuf> Slice<B> {
 }
 
 impl<B: IoBufMut> Slice<B> {
-    /// The bytes in `range`, initialised or not: the destination of a read. The range must not begin beyond the
-    /// initialised bytes, for that would leave a hole.
+    /// The bytes in `range`, initialized or not: the destination of a read. The range must not begin beyond the
+    /// initialized bytes, because that would leave a hole.
     ///
     /// # Panics
     ///
-    /// When the range is reversed, goes beyond the buffer or begins beyond the initialised bytes.
+    /// When the range is reversed, goes beyond the buffer or begins beyond the initialized bytes.
     pub fn new_mut(buf: B, range: Range<usize>) -> Self {
         let init = buf.bytes_init();
         assert!(range.start <= init, "slice {range:?} begins beyond the {init} initialised bytes");
@@ -136,7 +136,7 @@ impl<B> Slice<B> {
         self.begin
     }
 
-    /// Offset in the buffer of the first byte behind the slice.
+    /// Offset in the buffer of the first byte after the slice.
     pub fn end(&self) -> usize {
         self.end
     }
@@ -165,7 +165,7 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-// SAFETY: as above. A slice from `new` ends within the initialised bytes, one from `new_mut` within the buffer.
+// SAFETY: as above. A slice from `new` ends within the initialized bytes, one from `new_mut` within the buffer.
 unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: `begin` is within the buffer.
@@ -177,7 +177,7 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     }
 
     unsafe fn set_init(&mut self, bytes: usize) {
-        // SAFETY: everything before `begin` is initialised (checked by the constructors), and the caller vouches for
+        // SAFETY: everything before `begin` is initialized (checked by the constructors), and the caller vouches for
         // `bytes` more.
         unsafe { self.buf.set_init(self.begin + bytes) }
     }
@@ -191,7 +191,7 @@ mod tests {
     fn slice_covers_its_range() {
         let slice = Slice::new(b"0123456789".to_vec(), 2..5);
         assert_eq!(slice.bytes_init(), 3);
-        // SAFETY: `bytes_init` bytes are initialised.
+        // SAFETY: `bytes_init` bytes are initialized.
         let bytes = unsafe { std::slice::from_raw_parts(slice.stable_ptr(), slice.bytes_init()) };
         assert_eq!(bytes, b"234");
         assert_eq!(slice.into_inner(), b"0123456789");
@@ -203,7 +203,7 @@ mod tests {
         buf.extend_from_slice(b"abc");
         let mut slice = Slice::new_mut(buf, 3..10);
         assert_eq!((slice.bytes_init(), slice.bytes_total()), (0, 7));
-        // SAFETY: the bytes are written before they are declared initialised.
+        // SAFETY: the bytes are written before they are declared initialized.
         unsafe {
             slice.stable_mut_ptr().copy_from(b"de".as_ptr(), 2);
             slice.set_init(2);

@@ -1,4 +1,4 @@
-//! What keeps a ring open.
+//! Keeps a ring open.
 
 use std::sync::Arc;
 

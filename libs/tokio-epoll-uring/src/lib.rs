@@ -20,8 +20,8 @@
 //! * **A thread that submitted an operation may exit.** The kernel then cancels what it had put on that thread's
 //!   worker threads; such an operation is submitted again by the thread that polls it.
 //!
-//! Registered buffers and registered files are left out: they pay for many small I/Os on fast devices, and whether
-//! they do for ours (4 KiB and up) has to be measured first.
+//! Registered buffers and registered files are not used: they pay off for many small I/Os on fast devices, and
+//! whether they do for ours (4 KiB and up) must be measured first.
 //!
 //! # Example
 //!

@@ -11,30 +11,30 @@ use tokio::task::coop;
 use crate::lease::Lease;
 use crate::slots::{Discard, SlotId};
 
-/// How often an operation is submitted again before its error is handed out.
+/// How often an operation is resubmitted before its error is returned.
 const MAX_RETRIES: u8 = 16;
 
-/// One kind of operation, with all it owns: file, buffer, path.
+/// One kind of operation, with everything it owns: file, buffer, path.
 ///
 /// # Safety
 ///
-/// What `entry` points to and its file descriptor are owned by `self`, do not move when `self` moves, and stay valid
-/// and open until `self` is dropped or `complete` is called; they outlive a leaked `self`.
+/// Everything that `entry` points to and its file descriptor are owned by `self`, do not move when `self` moves, and
+/// stay valid and open until `self` is dropped or `complete` is called; they outlive a leaked `self`.
 pub unsafe trait Operation: Sized + Send + 'static {
     /// What the future yields.
     type Output;
 
-    /// The operation as the kernel wants it. Called again when it has to be submitted again; an error is the result
-    /// of the operation.
+    /// The operation in the kernel's form. Called again for a resubmission; an error becomes the result of the
+    /// operation.
     #[doc(hidden)]
     fn entry(&mut self) -> io::Result<squeue::Entry>;
 
-    /// Gives back what the operation owned, with its result.
+    /// Returns what the operation owned, with its result.
     #[doc(hidden)]
     fn complete(self, result: io::Result<u32>) -> Self::Output;
 }
 
-/// An operation on its way. It was submitted when it was made (if the ring had room) and proceeds without being
+/// An operation in progress. It was submitted when it was created (if the ring had room) and proceeds without being
 /// polled. If it is dropped, the kernel finishes it nevertheless, and what it owns is freed after that. Taking the
 /// result counts against the task's budget of tokio's cooperative scheduling.
 ///
@@ -66,9 +66,9 @@ impl<R: Operation> Op<R> {
         self.operation.take().expect("only a result takes it, and after one there is no further poll")
     }
 
-    /// Whether the operation is worth another try: when a thread exits, the kernel cancels what it had handed to
-    /// that thread's workers (ECANCELED, EINTR) or could not resume in its context (EFAULT). All operations here may
-    /// be repeated. EAGAIN is a shortage that leaks out of some file systems.
+    /// Whether the operation should be retried: when a thread exits, the kernel cancels operations that it had handed
+    /// to that thread's workers (ECANCELED, EINTR) or could not resume in its context (EFAULT). All operations here
+    /// may be repeated. EAGAIN is a shortage that leaks out of some file systems.
     fn may_retry(&mut self, result: i32) -> bool {
         let limit = match -result {
             libc::ECANCELED | libc::EINTR | libc::EAGAIN => MAX_RETRIES,
@@ -92,15 +92,15 @@ impl Progress {
     }
 }
 
-/// Nothing in an `Op` is borrowed by address; the kernel is given addresses that are stable when it moves.
+/// No part of an `Op` is borrowed by address; the kernel gets only addresses that are stable when it moves.
 impl<R: Operation> Unpin for Op<R> {}
 
 impl<R: Operation> Future for Op<R> {
     type Output = R::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R::Output> {
-        // Results are often there at once: without this, a task that only does I/O would never yield, and its runtime
-        // could neither run others nor shut down.
+        // Results are often available at once: without this, a task that only does I/O would never yield, and its
+        // runtime could neither run others nor shut down.
         let budget = ready!(coop::poll_proceed(cx));
         let this = self.get_mut();
         loop {
@@ -141,7 +141,7 @@ struct Dropped<R>(R);
 
 impl<R: Operation> Discard for Dropped<R> {
     fn discard(self: Box<Self>, result: i32) {
-        // Completing matters: a file that was opened for nobody has to be closed.
+        // Completing matters: a file that was opened for a dropped future must be closed.
         drop(self.0.complete(to_result(result)));
     }
 }

@@ -40,7 +40,7 @@ impl AsRawFd for RingFd {
     }
 }
 
-/// Starts the poller of `ring` in `runtime`, which the ring has been told of (`Pollers::insert`).
+/// Starts the poller of `ring` in `runtime`, which must already be registered with the ring (`Pollers::insert`).
 ///
 /// # Panics
 ///
@@ -61,7 +61,8 @@ async fn run(life: Life, fd: AsyncFd<RingFd>) {
         loop {
             match fd.poll_read_ready(cx) {
                 Poll::Ready(Ok(mut ready)) => {
-                    // In this order: what becomes ready while we collect makes the descriptor readable again.
+                    // In this order: anything that becomes ready while we collect makes the descriptor readable
+                    // again.
                     ready.clear_ready();
                     fd.get_ref().advance();
                 }

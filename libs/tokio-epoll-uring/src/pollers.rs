@@ -1,10 +1,10 @@
-//! Which runtimes wait for a ring, and whom to wake there.
+//! Which runtimes wait for a ring, and which tasks to wake there.
 
 use std::task::Waker;
 
 use tokio::runtime;
 
-/// What a runtime does for a ring.
+/// State of a runtime's poller for a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// It has no poller yet.
@@ -21,8 +21,8 @@ struct Poller {
     waker: Option<Waker>,
 }
 
-/// The pollers of a ring: usually one, that of the runtime it was made in. Further ones come with futures that are
-/// awaited in other runtimes, because the ring's own runtime may be idle (`current_thread`) or gone by then.
+/// The pollers of a ring: usually one, that of the runtime it was made in. More are added by futures that are awaited
+/// in other runtimes, because the ring's own runtime may be idle (`current_thread`) or gone by then.
 #[derive(Default)]
 pub(crate) struct Pollers(Vec<Poller>);
 
@@ -35,7 +35,7 @@ impl Pollers {
         }
     }
 
-    /// Notes that `runtime` is about to get a poller.
+    /// Records that `runtime` is about to get a poller.
     pub(crate) fn insert(&mut self, runtime: runtime::Id) {
         self.0.push(Poller { runtime, alive: true, waker: None });
     }

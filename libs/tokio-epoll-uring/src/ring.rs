@@ -1,4 +1,4 @@
-//! A ring shared by threads: operations queue here, and whoever holds the lock moves all of them forward.
+//! A ring shared by threads: operations queue here, and whoever holds the lock advances all of them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use crate::pollers::{Pollers, Presence};
 use crate::slots::{Abandoned, Completion, Discard, SlotId, Slots};
 use crate::uring::{Submitted, Uring};
 
-/// How long to pause when the kernel has no memory for an operation and holds none whose end could be awaited.
+/// Pause when the kernel has no memory for an operation and holds none whose end could be awaited.
 const STALL_PAUSE: Duration = Duration::from_millis(1);
 
 #[allow(clippy::disallowed_methods, reason = "below the seams: nothing of ours may be used here")]
@@ -23,7 +23,7 @@ fn pause() {
     std::thread::sleep(STALL_PAUSE);
 }
 
-/// Starts the task that waits for a ring in a runtime; `poller::spawn` but for tests.
+/// Starts the task that waits for a ring in a runtime; `poller::spawn` except in tests.
 pub(crate) type SpawnPoller = fn(&Arc<Ring>, &Handle) -> io::Result<()>;
 
 pub(crate) struct Ring {
@@ -35,16 +35,16 @@ pub(crate) struct Ring {
 pub(crate) struct State {
     uring: Uring,
     slots: Slots,
-    /// What did not fit into the ring, oldest first.
+    /// Operations that did not fit into the ring, oldest first.
     queue: VecDeque<(SlotId, squeue::Entry)>,
-    /// Why the kernel takes nothing any more (errno).
+    /// Why the kernel accepts nothing anymore (errno).
     refused: Option<i32>,
     pub(crate) pollers: Pollers,
-    /// No handle and no future refers to the ring any more.
+    /// No handle and no future refers to the ring anymore.
     closed: bool,
 }
 
-/// Calls into foreign code (wakers, destructors of buffers), collected under the lock and made without it.
+/// Calls into foreign code (wakers, destructors of buffers), collected under the lock and made after releasing it.
 #[derive(Default)]
 struct Deferred(Vec<Completion>);
 
@@ -67,7 +67,7 @@ impl Deferred {
 }
 
 impl State {
-    /// Moves everything forward that can be moved without waiting.
+    /// Advances everything that can be advanced without waiting.
     fn advance(&mut self, deferred: &mut Deferred) {
         loop {
             let slots = &mut self.slots;
@@ -78,12 +78,12 @@ impl State {
         }
     }
 
-    /// Submits from the queue what the ring has room for. Returns whether the kernel took something.
+    /// Submits as many queued operations as the ring has room for. Returns whether the kernel accepted any.
     fn submit(&mut self, deferred: &mut Deferred) -> bool {
         while self.refused.is_none() && self.uring.has_room() {
             let Some((slot, entry)) = self.queue.pop_front() else { break };
             if self.slots.submit(slot) {
-                // SAFETY: `Ring::start` obliged its caller to keep what the entry points to until the slot's result
+                // SAFETY: `Ring::start` requires its caller to keep what the entry points to until the slot's result
                 // is taken or the resources are handed to `Ring::abandon`, which keeps them until the completion.
                 unsafe { self.uring.push(slot, entry) };
             }
@@ -102,7 +102,7 @@ impl State {
         false
     }
 
-    /// Whether something is left to do after the last user is gone.
+    /// Whether nothing is left to do after the last user is gone.
     fn is_drained(&self) -> bool {
         self.closed && self.uring.in_flight() == 0
     }
@@ -136,8 +136,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// All memory that `entry` points to stays valid for what the operation does, and its file descriptor stays
-    /// open, until `poll` returned the result of the slot, or `abandon` got what owns them.
+    /// All memory that `entry` points to stays valid for the operation, and its file descriptor stays open, until
+    /// `poll` has returned the result of the slot, or `abandon` has received their owner.
     pub(crate) unsafe fn start(&self, entry: squeue::Entry, batched: bool) -> SlotId {
         let mut deferred = Deferred::default();
         let mut state = self.lock();
@@ -154,7 +154,7 @@ impl Ring {
         slot
     }
 
-    /// Collects results, submits what is queued, wakes whom it concerns.
+    /// Collects results, submits queued operations, and wakes the futures and pollers concerned.
     pub(crate) fn advance(&self) {
         let mut deferred = Deferred::default();
         self.lock().advance(&mut deferred);
@@ -178,7 +178,7 @@ impl Ring {
                 Some((_, Presence::Alive)) => {
                     let waker = previous.filter(|previous| previous.will_wake(waker)).unwrap_or_else(|| waker.clone());
                     if state.uring.in_kernel() == 0 {
-                        // Nothing in the kernel will ever wake us: come back ourselves.
+                        // Nothing in the kernel will ever wake us, so we must poll again.
                         MutexGuard::unlocked(&mut state, pause);
                         deferred.push(Completion::Wake(waker.clone()));
                     }
@@ -212,7 +212,7 @@ impl Ring {
         }
     }
 
-    /// The future of an operation is dropped: keeps what it owns until the kernel is done with it.
+    /// The future of an operation was dropped: keeps what it owns until the kernel is done with it.
     pub(crate) fn abandon<R: Discard + 'static>(&self, slot: SlotId, resources: R) {
         let outcome = self.lock().slots.abandon(slot, Box::new(resources));
         match outcome {
@@ -232,14 +232,14 @@ impl Ring {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Called by a poller before it sleeps: notes its waker. Returns true if it should end instead.
+    /// Called by a poller before it sleeps: stores its waker. Returns true if it should end instead.
     pub(crate) fn park_poller(&self, runtime: runtime::Id, waker: &Waker) -> bool {
         let mut state = self.lock();
         state.pollers.set_waker(runtime, waker);
         state.is_drained()
     }
 
-    /// A poller is gone, and its runtime cannot have another one: whoever relied on it has to look for itself.
+    /// A poller is gone, and its runtime cannot have another one: futures that relied on it must poll for themselves.
     pub(crate) fn poller_died(&self, runtime: runtime::Id) {
         let wakers = {
             let mut state = self.lock();
@@ -251,7 +251,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for what the kernel still does for dropped futures, then frees what they owned.
+    /// Waits for operations that the kernel still performs for dropped futures, then frees what they owned.
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let mut deferred = Deferred::default();
@@ -265,7 +265,7 @@ impl Drop for Ring {
                 break;
             }
             if uring.wait().is_err() {
-                // The kernel may write into the buffers at any later time: better leak them than free them.
+                // The kernel may write into the buffers at any later time: better to leak them than to free them.
                 std::mem::forget(std::mem::take(slots));
                 break;
             }

@@ -1,4 +1,4 @@
-//! Making rings, and saying what to do when that fails.
+//! Creates rings, and explains failures to do so.
 
 use std::io;
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use io_uring::{IoUring, Probe, opcode};
 /// Entries of a ring unless [`set_default_ring_entries`] said otherwise.
 pub const DEFAULT_RING_ENTRIES: u32 = 128;
 
-/// The kernel's limit of a ring's entries (`IORING_MAX_ENTRIES`).
+/// The kernel's limit on a ring's entries (`IORING_MAX_ENTRIES`).
 pub const MAX_RING_ENTRIES: u32 = 32768;
 
-/// Without these nothing works; the kernel has them since 5.6.
+/// Required operations; the kernel has all of them since 5.6.
 const NEEDED: [(u8, &str); 9] = [
     (opcode::Readv::CODE, "READV"),
     (opcode::Writev::CODE, "WRITEV"),
@@ -28,14 +28,14 @@ const NEEDED: [(u8, &str); 9] = [
 static RING_ENTRIES: AtomicU32 = AtomicU32::new(DEFAULT_RING_ENTRIES);
 static SUPPORT: OnceLock<Support> = OnceLock::new();
 
-/// What the kernel has beyond what is needed.
+/// Kernel features beyond the required ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Support {
     /// `IORING_OP_FTRUNCATE`, since 6.9.
     pub(crate) ftruncate: bool,
 }
 
-/// Why there is no ring. Converts to an [`io::Error`] of the same kind, whose source it is.
+/// Why there is no ring. Converts to an [`io::Error`] of the same kind, with this as its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A ring size outside `1..=MAX_RING_ENTRIES`.
@@ -47,13 +47,13 @@ pub enum SetupError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel could not be asked for its operations.
+    /// The kernel could not be asked for its supported operations.
     #[error("io_uring cannot be probed for its operations: {source}; Linux 5.6 or newer is needed")]
     Probe {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel lacks needed operations.
+    /// The kernel lacks required operations.
     #[error("io_uring lacks operations: {}; Linux 5.6 or newer is needed", .0.join(", "))]
     MissingOperations(Vec<&'static str>),
     /// The ring could not be added to the runtime's epoll.
@@ -62,7 +62,7 @@ pub enum SetupError {
              fs.epoll.max_user_watches exhausted?"
     )]
     Epoll {
-        /// The answer of tokio or the kernel.
+        /// The error from tokio or the kernel.
         source: io::Error,
     },
     /// There is no tokio runtime.
@@ -105,8 +105,8 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Sets the size of the rings that [`thread_local_system`](crate::thread_local_system) makes from now on; the kernel
-/// rounds it up to a power of two. It bounds the operations in flight of each (thread, runtime).
+/// Sets the size of the rings that [`thread_local_system`](crate::thread_local_system) creates from now on; the
+/// kernel rounds it up to a power of two. It bounds the operations in flight of each (thread, runtime).
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ fn check_entries(entries: u32) -> Result<(), SetupError> {
     if (1..=MAX_RING_ENTRIES).contains(&entries) { Ok(()) } else { Err(SetupError::Entries(entries)) }
 }
 
-/// Tests whether this process can use io_uring: makes a ring and asks the kernel for its operations.
+/// Tests whether this process can use io_uring: creates a ring and asks the kernel for its operations.
 ///
 /// # Errors
 ///
@@ -136,7 +136,7 @@ pub fn is_available() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a ring, and tests it for what is needed if this has not been done yet.
+/// Creates a ring, and checks for the required operations if this has not been done yet.
 pub(crate) fn make_ring(entries: u32) -> Result<(IoUring, Support), SetupError> {
     let ring = build(entries)?;
     let support = match SUPPORT.get() {

@@ -1,4 +1,4 @@
-//! The table of operations that the ring knows: one slot each, from submission until the result was taken.
+//! The table of operations that the ring knows: one slot each, from submission until the result is taken.
 
 use std::task::Waker;
 
@@ -8,7 +8,7 @@ pub(crate) struct SlotId(pub(crate) usize);
 
 /// The resources of an operation whose future was dropped.
 pub(crate) trait Discard: Send {
-    /// Frees them, the kernel having answered `result`.
+    /// Frees them after the kernel has answered `result`.
     fn discard(self: Box<Self>, result: i32);
 }
 
@@ -26,18 +26,18 @@ enum Slot {
     Done(i32),
 }
 
-/// What is left to do for an operation that is complete. Runs foreign code, hence not under the ring's lock.
+/// What remains to be done for a completed operation. Runs foreign code, hence not under the ring's lock.
 pub(crate) enum Completion {
     Wake(Waker),
     Discard(Box<dyn Discard>, i32),
     Nothing,
 }
 
-/// What became of an operation whose future was dropped.
+/// The outcome of dropping an operation's future.
 pub(crate) enum Abandoned {
-    /// The kernel has or may have it; the slot took the resources.
+    /// The kernel has or may have it; the slot took over the resources.
     Kept,
-    /// It never reached the kernel. What it owned is given back, to be freed outside the lock.
+    /// It never reached the kernel. What it owned is returned, to be freed outside the lock.
     NotStarted(Box<dyn Discard>),
     /// It is complete.
     Done(i32, Box<dyn Discard>),
@@ -61,7 +61,7 @@ impl Slots {
         SlotId(self.slots.len() - 1)
     }
 
-    /// A queued operation is about to be submitted. False if it is not wanted any more: its slot is free then.
+    /// A queued operation is about to be submitted. Returns false if its future was dropped: then its slot is free.
     pub(crate) fn submit(&mut self, id: SlotId) -> bool {
         match std::mem::replace(self.get_mut(id), Slot::Vacant) {
             Slot::Queued(waker) => {
@@ -76,7 +76,7 @@ impl Slots {
         }
     }
 
-    /// An operation is complete, be it by the kernel or because it could not be submitted.
+    /// An operation is complete, either by the kernel or because it could not be submitted.
     pub(crate) fn complete(&mut self, id: SlotId, result: i32) -> Completion {
         match std::mem::replace(self.get_mut(id), Slot::Vacant) {
             Slot::Queued(waker) | Slot::InFlight(waker) => {
@@ -103,7 +103,7 @@ impl Slots {
         Some(result)
     }
 
-    /// The future of the operation is dropped. The slot keeps `resources` if it has to.
+    /// The future of the operation was dropped. The slot keeps `resources` if it must.
     pub(crate) fn abandon(&mut self, id: SlotId, resources: Box<dyn Discard>) -> Abandoned {
         if let Some(result) = self.take_result(id) {
             return Abandoned::Done(result, resources);
@@ -122,7 +122,7 @@ impl Slots {
         }
     }
 
-    /// The waker to call when the operation is complete. Returns the one before.
+    /// Sets the waker to call when the operation is complete. Returns the previous one.
     pub(crate) fn set_waker(&mut self, id: SlotId, waker: Option<Waker>) -> Option<Waker> {
         match self.get_mut(id) {
             Slot::Queued(current) | Slot::InFlight(current) => std::mem::replace(current, waker),
@@ -130,7 +130,7 @@ impl Slots {
         }
     }
 
-    /// All wakers.
+    /// Takes all wakers.
     pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         let waker_of = |slot: &mut Slot| match slot {
             Slot::Queued(waker) | Slot::InFlight(waker) => waker.take(),

@@ -21,7 +21,7 @@ thread_local! {
     static SYSTEM: RefCell<Option<(runtime::Id, SystemHandle)>> = const { RefCell::new(None) };
 }
 
-/// A handle of a ring. Clones refer to the same ring; it may be used from any thread, but threads that use the same
+/// A handle to a ring. Clones refer to the same ring; it may be used from any thread, but threads that use the same
 /// ring take turns. Operations are submitted when the method is called, see [`Op`].
 #[derive(Clone)]
 pub struct SystemHandle {
@@ -29,23 +29,23 @@ pub struct SystemHandle {
     batched: bool,
 }
 
-/// What a ring is doing.
+/// The current load of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Operations that wait to be submitted.
     pub queued: usize,
     /// Operations in the kernel.
     pub in_flight: usize,
-    /// At most so many operations may be in the kernel at a time.
+    /// Maximum number of operations in the kernel at a time.
     pub capacity: usize,
 }
 
-/// The ring of this thread in the current runtime, made at first use. If the thread had a ring of another runtime,
+/// The ring of this thread in the current runtime, created at first use. If the thread had a ring of another runtime,
 /// the new one replaces it.
 ///
 /// # Errors
 ///
-/// A [`SetupError`] when there is no runtime or the ring cannot be made.
+/// A [`SetupError`] when there is no runtime or the ring cannot be created.
 ///
 /// # Panics
 ///
@@ -60,7 +60,7 @@ pub fn thread_local_system() -> io::Result<SystemHandle> {
         return Ok(handle);
     }
     let handle = launch(&runtime, setup::default_ring_entries())?;
-    // The old ring is dropped after the borrow: that may run foreign destructors.
+    // The old ring is dropped after the borrow, because that may run foreign destructors.
     let _replaced = SYSTEM
         .try_with(|system| system.replace(Some((runtime.id(), handle.clone()))))
         .map_err(|_| SetupError::ThreadExiting)?;
@@ -76,14 +76,14 @@ fn launch(runtime: &Handle, entries: u32) -> Result<SystemHandle, SetupError> {
     Ok(SystemHandle { lease, batched: false })
 }
 
-/// How a truncation is done.
+/// How a truncation is performed.
 enum Route<F: AsFdOwned> {
     Ring(Op<Ftruncate<F>>),
     Pool(F),
 }
 
 impl SystemHandle {
-    /// A ring of its own, with `entries` entries (rounded up to a power of two), in the current runtime.
+    /// Creates a separate ring with `entries` entries (rounded up to a power of two) in the current runtime.
     ///
     /// # Errors and panics
     ///
@@ -93,19 +93,19 @@ impl SystemHandle {
         Ok(launch(&runtime, entries)?)
     }
 
-    /// A handle of the same ring whose operations are only queued. They are submitted, in one system call, by
+    /// A handle to the same ring whose operations are only queued. They are submitted, in one system call, by
     /// [`submit`](Self::submit), or with whatever next happens on the ring: a poll, a completion, an operation from
     /// another handle.
     pub fn batch(&self) -> Self {
         Self { lease: self.lease.clone(), batched: true }
     }
 
-    /// Submits what is queued, as far as there is room.
+    /// Submits queued operations, as far as there is room.
     pub fn submit(&self) {
         self.lease.ring.advance();
     }
 
-    /// What the ring is doing at the moment.
+    /// The current load of the ring.
     pub fn load(&self) -> Load {
         let (queued, in_flight, capacity) = self.lease.ring.load();
         Load { queued, in_flight, capacity }
@@ -115,8 +115,8 @@ impl SystemHandle {
         Op::start(self.lease.clone(), operation, self.batched)
     }
 
-    /// Reads at `offset` into the front of `buf`, up to its total size. Yields how many bytes were read: fewer than
-    /// asked for at the end of the file, and at most 2 GiB.
+    /// Reads at `offset` into the front of `buf`, up to its total size. Yields the number of bytes read: fewer than
+    /// requested at the end of the file, and at most 2 GiB.
     pub fn read<F: AsFdOwned, B: IoBufMut>(&self, file: F, offset: u64, buf: B) -> Op<Read<F, B>> {
         self.start(Read { file, offset, buf })
     }
@@ -126,13 +126,13 @@ impl SystemHandle {
         self.start(Readv::new(file, offset, bufs))
     }
 
-    /// Writes the initialised bytes of `buf` at `offset`. Yields how many bytes were written: possibly fewer than
+    /// Writes the initialized bytes of `buf` at `offset`. Yields the number of bytes written: possibly fewer than
     /// there are, and at most 2 GiB.
     pub fn write<F: AsFdOwned, B: IoBuf>(&self, file: F, offset: u64, buf: B) -> Op<Write<F, B>> {
         self.start(Write { file, offset, buf })
     }
 
-    /// Writes the initialised bytes of the buffers, one after the other; as [`write`](Self::write). At most 1024
+    /// Writes the initialized bytes of the buffers, one after the other; as [`write`](Self::write). At most 1024
     /// buffers.
     pub fn writev<F: AsFdOwned, B: IoBuf>(&self, file: F, offset: u64, bufs: Vec<B>) -> Op<Writev<F, B>> {
         self.start(Writev::new(file, offset, bufs))
@@ -183,8 +183,8 @@ impl SystemHandle {
         self.start(Open::new(path.as_ref(), options))
     }
 
-    /// `statx(2)` of an open file: basic fields, birth time, and direct I/O alignment where the kernel knows them
-    /// (`stx_mask` tells).
+    /// `statx(2)` of an open file: basic fields, birth time, and direct I/O alignment if the kernel knows them (see
+    /// `stx_mask`).
     pub fn statx<F: AsFdOwned>(&self, file: F) -> Op<Statx<F>> {
         self.start(Statx::new(file))
     }

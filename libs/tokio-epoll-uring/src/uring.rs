@@ -1,4 +1,4 @@
-//! The bare ring: pushing, submitting, collecting and waiting, with exact counts of what the kernel holds.
+//! The bare ring: pushing, submitting, collecting and waiting, with exact counts of the operations in the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,20 +15,20 @@ const ENTER_GETEVENTS: u32 = 1;
 pub(crate) struct Uring {
     ring: IoUring,
     entries: usize,
-    /// In the submission queue, not yet taken by the kernel; oldest first, as the kernel takes them.
+    /// In the submission queue, not yet taken by the kernel; oldest first, the order in which the kernel takes them.
     unsubmitted: VecDeque<SlotId>,
-    /// Taken by the kernel, result not collected.
+    /// Taken by the kernel, result not collected yet.
     in_kernel: usize,
 }
 
-/// What a submission achieved.
+/// The outcome of a submission.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Submitted {
     /// The kernel took at least one operation.
     Some,
     /// There was nothing to take, or the kernel is out of resources for now.
     Nothing,
-    /// The kernel will take nothing ever (errno).
+    /// The kernel will never take anything again (errno).
     Refused(i32),
 }
 
@@ -46,12 +46,12 @@ impl Uring {
         self.entries
     }
 
-    /// How many operations the kernel holds.
+    /// Number of operations that the kernel holds.
     pub(crate) fn in_kernel(&self) -> usize {
         self.in_kernel
     }
 
-    /// How many operations the kernel holds or is about to be given.
+    /// Number of operations that the kernel holds or is about to get.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_kernel + self.unsubmitted.len()
     }
@@ -66,8 +66,8 @@ impl Uring {
     ///
     /// # Safety
     ///
-    /// All memory that `entry` points to stays valid for what the operation does, and its file descriptor stays
-    /// open, until `reap` reports `slot`.
+    /// All memory that `entry` points to stays valid for the operation, and its file descriptor stays open, until
+    /// `reap` reports `slot`.
     pub(crate) unsafe fn push(&mut self, slot: SlotId, entry: squeue::Entry) {
         let entry = entry.user_data(slot.0 as u64);
         // SAFETY: the caller's promise.
@@ -76,7 +76,7 @@ impl Uring {
         self.unsubmitted.push_back(slot);
     }
 
-    /// Gives the kernel what is in the submission queue.
+    /// Passes the content of the submission queue to the kernel.
     pub(crate) fn submit(&mut self) -> Submitted {
         let mut outcome = Submitted::Nothing;
         while !self.unsubmitted.is_empty() {
@@ -89,7 +89,7 @@ impl Uring {
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // Out of memory, or completions have to be collected first: both pass.
+                    // Out of memory, or completions must be collected first: both pass.
                     Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) | None => break,
                     Some(errno) => return Submitted::Refused(errno),
                 },
@@ -98,26 +98,26 @@ impl Uring {
         outcome
     }
 
-    /// After [`Submitted::Refused`]: what the kernel has not taken. Nothing may be pushed afterwards.
+    /// After [`Submitted::Refused`]: returns what the kernel has not taken. Nothing may be pushed afterwards.
     pub(crate) fn take_unsubmitted(&mut self) -> VecDeque<SlotId> {
         std::mem::take(&mut self.unsubmitted)
     }
 
-    /// Reports every result that is there, without waiting.
+    /// Reports every available result, without waiting.
     pub(crate) fn reap(&mut self, mut report: impl FnMut(SlotId, i32)) {
         loop {
             for entry in self.ring.completion() {
                 self.in_kernel -= 1;
                 report(SlotId(entry.user_data() as usize), entry.result());
             }
-            // Results the kernel keeps outside the queue because it was full are handed over by an enter.
+            // An enter makes the kernel hand over results that it keeps outside the queue because the queue was full.
             if !self.ring.submission().cq_overflow() || self.enter(0, 0, ENTER_GETEVENTS).is_err() {
                 return;
             }
         }
     }
 
-    /// Blocks until at least one result is there. The kernel must hold an operation.
+    /// Blocks until at least one result is available. The kernel must hold an operation.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         debug_assert!(self.in_kernel > 0, "waiting for nothing");
         loop {
@@ -128,15 +128,15 @@ impl Uring {
         }
     }
 
-    /// Asks the kernel to give up what it can: a read of a pipe, say, that may never end by itself. What is under way
-    /// on a disk is completed.
+    /// Asks the kernel to cancel what it can, such as a read of a pipe that may never end by itself. Disk I/O in
+    /// progress is completed.
     pub(crate) fn cancel_all(&self) {
-        // Failure, be it for want of support (before 6.0), only means to wait longer.
+        // Failure, for example for lack of support (before 6.0), only means a longer wait.
         let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
     }
 
     fn enter(&self, to_submit: u32, min_complete: u32, flags: u32) -> io::Result<usize> {
-        // SAFETY: no argument structure is passed, and `push` obliged its caller to keep valid what the entries in
+        // SAFETY: no argument structure is passed, and `push` requires its caller to keep valid what the entries in
         // the submission queue point to.
         unsafe { self.ring.submitter().enter::<libc::sigset_t>(to_submit, min_complete, flags, None) }
     }

@@ -1,4 +1,4 @@
-//! Running out of open files. Alone in its process, because the limit is the process's.
+//! Running out of open files. In a separate process, because the limit applies to the whole process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use tokio_epoll_uring::{is_available, thread_local_system};
 #[test]
 fn too_many_open_files_says_what_to_do() {
     let runtime = multi_thread(1);
-    // The lowest number that is free: all below it are taken.
+    // The lowest free descriptor: all below it are in use.
     let free = File::open("/dev/null").unwrap().as_raw_fd();
     let limit = libc::rlimit { rlim_cur: free as u64, rlim_max: 1 << 10 };
     // SAFETY: a valid structure.

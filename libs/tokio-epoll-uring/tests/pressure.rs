@@ -91,7 +91,7 @@ fn operations_proceed_without_being_polled() {
 fn a_write_is_submitted_when_it_is_made() {
     let dir = TempDir::new();
     let file = dir.file("file");
-    // No runtime runs: nobody but the kernel can bring the bytes into the file.
+    // No runtime runs: only the kernel can write the bytes to the file.
     let runtime = current_thread();
     let entered = runtime.enter();
     let _op = thread_local_system().unwrap().write(file, 0, b"now".to_vec());
@@ -129,7 +129,7 @@ fn a_full_ring_does_not_fail_and_does_not_let_more_through() {
     let (reader, mut writer) = pipe();
     multi_thread(1).block_on(within(60, async {
         let system = SystemHandle::with_entries(2).unwrap();
-        // Two reads that do not end until we say so.
+        // Two reads that do not end until we let them.
         let reads: Vec<_> = (0..2).map(|_| system.read(reader.clone(), 0, vec![0; 1])).collect();
         let write = tokio::spawn(system.write(file, 0, b"x".to_vec()));
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -225,7 +225,7 @@ fn a_task_whose_results_are_always_there_lets_others_run() {
                 assert_eq!(read.unwrap(), 1);
             }
         });
-        // Without a yield of the task above, this never gets a turn again.
+        // If the task above did not yield, this would never run again.
         tokio::time::sleep(Duration::from_millis(20)).await;
         busy.abort();
         assert!(busy.await.unwrap_err().is_cancelled());

@@ -1,4 +1,4 @@
-//! Kernels that refuse: system call filters on single threads stand in for them.
+//! Kernels that refuse, simulated by system call filters on single threads.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn refuse(system_call: libc::c_long, errno: i32) {
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is valid and outlives the calls; both concern this thread only.
+    // SAFETY: the program is valid and outlives the calls; both affect only this thread.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter), 0);
@@ -54,7 +54,7 @@ fn a_shortage_in_the_kernel_passes() {
             let _entered = runtime.enter();
             refuse(libc::SYS_io_uring_enter, errno);
             let mut ops: Vec<_> = (0..5).map(|i| system.write(file.clone(), i, vec![b'0' + i as u8])).collect();
-            // The poller may help from its thread only after a completion, and nothing is in the kernel yet.
+            // The poller's thread can help only after a completion, and nothing is in the kernel yet.
             let start = Instant::now();
             assert!(poll_once(&mut ops[4]).is_pending());
             assert!(start.elapsed() >= Duration::from_millis(1), "it pauses instead of spinning");

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio_epoll_uring::{DEFAULT_RING_ENTRIES, SystemHandle, set_default_ring_entries, thread_local_system};
 
 /// Open files are counted for the whole process: one test at a time, and none before the first runtime, which opens
-/// tokio's signal pipe for good.
+/// tokio's signal pipe permanently.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock();
@@ -246,7 +246,7 @@ fn a_handle_serves_many_threads() {
                 for i in 0..200 {
                     let offset = (thread * 200 + i) * 512;
                     let write = system.write(file.clone(), offset, pattern(offset, 512));
-                    // Two of the threads know nothing of tokio.
+                    // Two of the threads run without tokio.
                     let (_, written) = if thread % 2 == 0 { block_on(write) } else { runtime.block_on(write) };
                     assert_eq!(written.unwrap(), 512);
                 }

@@ -1,7 +1,8 @@
 //! Fixed-width binary encoding of serde types, big- or little-endian.
 //!
 //! Integers take their own width; lengths of byte strings, strings, sequences and maps are `u64`; enum variants are
-//! `u32` tags in order of declaration; `Option` is one byte 0 or 1; structs and tuples are their fields back to back.
+//! `u32` tags in order of declaration; `Option` is one byte, 0 or 1; structs and tuples are their fields back to
+//! back.
 
 mod de;
 mod endian;
@@ -41,7 +42,7 @@ macro_rules! encoding {
                 Ok(out)
             }
 
-            /// Encodes a value of a type that has a fixed-width form, into memory: nothing can go wrong.
+            /// Encodes a value of a fixed-width type into memory, which cannot fail.
             fn to_bytes(&self) -> Vec<u8>
             where
                 Self: Serialize,
@@ -67,7 +68,7 @@ macro_rules! encoding {
                 Ok(counter.0)
             }
 
-            /// Decodes a value that takes all of `bytes`.
+            /// Decodes a value that must take up all of `bytes`.
             fn des(bytes: &[u8]) -> Result<Self, DeserializeError>
             where
                 Self: DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Files that survive a crash: written aside, synced, renamed, and the directory synced.
+//! Files that survive a crash: written to a temporary file, synced, renamed, and the directory synced.
 
 #![allow(clippy::disallowed_methods, reason = "below the engine, whose seam for files is above")]
 
@@ -11,7 +11,7 @@ pub fn fsync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Replaces the file `path` by `contents` so that a crash leaves the old or the new contents, never a mixture.
+/// Replaces the file `path` with `contents` so that a crash leaves the old or the new contents, never a mixture.
 ///
 /// Writes `path` + `.tmp` first; both must be on one file system. Errors leave the old file in place.
 pub fn replace_file(path: &Path, contents: &[u8]) -> io::Result<()> {

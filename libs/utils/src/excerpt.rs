@@ -1,17 +1,17 @@
-//! Text from outside in messages: as it is if it is short, else its beginning and its length. So whoever sends much
-//! fills neither logs nor answers with it.
+//! External text in messages: complete if it is short, otherwise its beginning and its length. So a sender of long
+//! text cannot fill logs or answers with it.
 
 use std::fmt;
 
-/// Bytes that are shown at most.
+/// Maximum number of bytes shown.
 const SHOWN: usize = 200;
 
-/// Text as it may stand in a message: `{}` as it is, `{:?}` quoted and escaped.
+/// Text for a message: `{}` prints it verbatim, `{:?}` quoted and escaped.
 #[derive(Clone, Copy)]
 pub struct Excerpt<'a>(pub &'a str);
 
 impl Excerpt<'_> {
-    /// What is shown, and what is said of the rest.
+    /// The part to show, and the full length if it was shortened.
     fn parts(&self) -> (&str, Option<usize>) {
         if self.0.len() <= SHOWN {
             return (self.0, None);

@@ -1,6 +1,6 @@
 //! Identifiers, LSNs, the fixed-width binary encoding, shutdown gates and durable file helpers.
 //!
-//! Rank 0: everything else may use this crate, it uses nothing of ours but `env`.
+//! Rank 0: every crate may use this one, and it uses none of ours except `env`.
 #![forbid(unsafe_code)]
 
 pub mod bin_ser;

@@ -1,4 +1,4 @@
-//! Log sequence numbers and the arithmetic of WAL pages and segments.
+//! Log sequence numbers, and the arithmetic of WAL pages and segments.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -15,7 +15,7 @@ pub const WAL_SHORT_HEADER: u64 = 24;
 /// Length of the header of a segment's first page.
 pub const WAL_LONG_HEADER: u64 = 40;
 
-/// A position in the WAL, in bytes from the beginning of time. Text form: `X/Y`, two hexadecimal halves.
+/// A position in the WAL, in bytes from its beginning. Text form: `X/Y`, two hexadecimal halves.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
@@ -28,17 +28,17 @@ pub struct Lsn(pub u64);
 pub struct LsnParseError(pub String);
 
 impl Lsn {
-    /// No position: 0/0 is never the LSN of a record.
+    /// Not a position: 0/0 is never the LSN of a record.
     pub const INVALID: Lsn = Lsn(0);
     /// The largest position.
     pub const MAX: Lsn = Lsn(u64::MAX);
 
-    /// Whether this is a position at all (not 0/0).
+    /// Whether this is a valid position (not 0/0).
     pub fn is_valid(self) -> bool {
         self != Self::INVALID
     }
 
-    /// Rounded up to a multiple of 8, where records start.
+    /// Rounds up to a multiple of 8, where records start.
     pub fn align(self) -> Lsn {
         Lsn(self.0.saturating_add(7) & !7)
     }
@@ -53,27 +53,27 @@ impl Lsn {
         self.0.checked_sub(other.0)
     }
 
-    /// The distance from `other`, negative if `self` is earlier.
+    /// The distance from `other`; negative if `self` is earlier.
     pub fn widening_sub(self, other: Lsn) -> i128 {
         i128::from(self.0) - i128::from(other.0)
     }
 
-    /// Saturating subtraction of bytes.
+    /// Subtracts bytes, saturating at zero.
     pub fn saturating_sub(self, bytes: u64) -> Lsn {
         Lsn(self.0.saturating_sub(bytes))
     }
 
-    /// Offset inside the WAL page.
+    /// Offset within the WAL page.
     pub fn page_offset(self) -> u64 {
         self.0 % WAL_PAGE_SIZE
     }
 
-    /// Start of the WAL page that holds this position.
+    /// Start of the WAL page that contains this position.
     pub fn page_start(self) -> Lsn {
         Lsn(self.0 - self.page_offset())
     }
 
-    /// Offset inside the segment; `segment_size` is in bytes.
+    /// Offset within the segment; `segment_size` is in bytes.
     pub fn segment_offset(self, segment_size: u64) -> u64 {
         self.0 % segment_size
     }
@@ -93,7 +93,7 @@ impl Lsn {
         WAL_PAGE_SIZE - self.page_offset()
     }
 
-    /// Where a record that would start here really starts: aligned, and past a page header at a page boundary.
+    /// Where a record that would start here actually starts: aligned, and after the page header at a page boundary.
     pub fn normalize(self, segment_size: u64) -> Lsn {
         let lsn = self.align();
         if lsn.segment_offset(segment_size) == 0 {

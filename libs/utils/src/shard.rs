@@ -7,11 +7,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::{IdParseError, TenantId};
 
-/// Number of one shard, below its tenant's count.
+/// Number of a shard, less than its tenant's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardNumber(pub u8);
 
-/// How many shards a tenant has; 0 means unsharded, which is written without a suffix.
+/// Number of shards of a tenant; 0 means unsharded, which is written without a suffix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardCount(pub u8);
 
@@ -34,12 +34,12 @@ pub struct TenantShardId {
 }
 
 impl TenantShardId {
-    /// The only shard of a tenant that is not sharded.
+    /// The only shard of an unsharded tenant.
     pub fn unsharded(tenant_id: TenantId) -> Self {
         Self { tenant_id, shard_number: ShardNumber(0), shard_count: ShardCount(0) }
     }
 
-    /// Whether this shard keeps what is not relation blocks (SLRUs and the like).
+    /// Whether this shard stores everything other than relation blocks (SLRUs and the like).
     pub fn is_shard_zero(&self) -> bool {
         self.shard_number.0 == 0
     }

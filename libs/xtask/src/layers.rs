@@ -1,11 +1,11 @@
-//! The rank check: every crate, and every module of every library and program, may use only what is ranked below it;
-//! and no modules may use each other in a circle.
+//! The rank check: every crate, and every module of every library and program, may use only lower ranks; and modules
+//! must not form cycles.
 //!
-//! The table is `docs/layers.toml`. Four rules: a crate depends on crates of lower rank; a module imports from modules
-//! of lower rank of its own crate; two of the same rank only where the table names the pair and says why; the modules
-//! of each crate can be put in an order in which each uses only earlier ones. An import is judged by the path as
-//! written, so naming a type through a parent's re-export counts as using the parent: that is how cycles hide. Only
-//! what a crate's root hands on is followed to the module that defines it: the root is above all modules.
+//! The table is `docs/layers.toml`. Four rules: a crate depends on crates of lower rank; a module imports from
+//! modules of lower rank of its own crate; between equal ranks only the pairs that the table lists with a reason are
+//! allowed; the modules of each crate can be ordered so that each uses only earlier ones. An import is judged by the
+//! path as written, so naming a type through a parent's re-export counts as using the parent: that is how cycles
+//! hide. Only re-exports of a crate's root are followed to the defining module: the root is above all modules.
 
 mod crates;
 mod cycles;
@@ -25,7 +25,7 @@ use modules::{Ranks, Seen};
 use table::Table;
 use targets::Target;
 
-/// Checks the workspace at `root`; gives the findings, in order, and a summary line.
+/// Checks the workspace at `root`; returns the findings, in order, and a summary line.
 pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     let file = root.join("docs/layers.toml");
     let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -51,7 +51,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     Ok((findings, summary))
 }
 
-/// Checks every library and program against its ranks, and that the table has ranks for each and for no other.
+/// Checks every library and program against its ranks, and that the table ranks each of them and no others.
 fn check_modules(root: &Path, table: &Table, targets: &[Target<'_>], findings: &mut Vec<String>) -> Result<Seen> {
     let mut all = Seen::default();
     let mut wanted = BTreeSet::new();

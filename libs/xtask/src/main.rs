@@ -1,9 +1,9 @@
-//! Checks of the project's own habits that no compiler makes: which way dependencies point, and how large things are.
+//! Checks of project rules that no compiler enforces: the direction of dependencies, and sizes.
 //!
 //! `xtask layers` reads `docs/layers.toml` and fails on an import that points up or sideways; `xtask tidy` reads
 //! `docs/ratchet.toml` and fails when anything it measures grows. Both print one line per finding, `file:line: what`.
 #![forbid(unsafe_code)]
-// A build-time tool: it has no seams for disk or clock, and writes one file (the ratchet).
+// A build-time tool: it has no seams for disk or clock, and writes only one file (the ratchet).
 #![allow(clippy::disallowed_methods)]
 
 mod layers;
@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(about = "Checks of the workspace's own rules")]
 struct Args {
-    /// Root of the workspace; found upwards from the current directory if absent.
+    /// Root of the workspace; by default found upwards from the current directory.
     #[arg(long, global = true)]
     root: Option<PathBuf>,
     #[command(subcommand)]
@@ -29,7 +29,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fail on an import or a crate dependency against the ranks in docs/layers.toml.
+    /// Fail on an import or a crate dependency that violates the ranks in docs/layers.toml.
     Layers,
     /// Fail on anything larger than docs/ratchet.toml allows.
     Tidy {
@@ -65,7 +65,7 @@ fn run(args: Args) -> Result<ExitCode> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The nearest directory upwards that holds `docs/layers.toml`.
+/// The nearest directory upwards that contains `docs/layers.toml`.
 fn find_root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("current directory")?;
     here.ancestors()

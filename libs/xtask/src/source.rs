@@ -1,4 +1,4 @@
-//! Reading Rust sources: the tree of a crate's modules, and what each of them names.
+//! Reads Rust sources: the tree of a crate's modules, and the paths that each names.
 
 pub(crate) mod cfg_test;
 pub(crate) mod paths;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use paths::PathRef;
 
-/// One module of a crate, inline or in a file of its own. Modules compiled only for tests are not collected.
+/// One module of a crate, inline or in its own file. Modules compiled only for tests are not collected.
 pub(crate) struct Module {
     /// Names from the crate's root; empty for the root itself.
     pub(crate) path: Vec<String>,

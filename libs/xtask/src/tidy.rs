@@ -1,8 +1,9 @@
-//! Size ratchets: what is measured may only shrink.
+//! Size ratchets: measured sizes may only shrink.
 //!
-//! Limits hold for every source of the tree. What exceeds one must stand in `docs/ratchet.toml` with its present size:
-//! larger or new fails, and smaller or gone fails too until `xtask tidy --update` has lowered the entry. Calls of
-//! `expect` have a limit for all sources together, and a crate's own list of seams may leave out files only.
+//! Limits apply to every source of the tree. Whatever exceeds one must be in `docs/ratchet.toml` with its present
+//! size: larger or new fails, and smaller or gone fails too until `xtask tidy --update` has lowered the entry. Calls
+//! of `expect` have one limit for all sources together, and a crate's own list of seams may omit only calls for
+//! files.
 
 mod measure;
 mod ratchet;
@@ -17,7 +18,7 @@ use anyhow::{Context, Result};
 
 use ratchet::Ratchet;
 
-/// Measures the tree at `root` against its ratchet; gives the findings and a summary line.
+/// Measures the tree at `root` against its ratchet; returns the findings and a summary line.
 pub(crate) fn check(root: &Path, update: bool) -> Result<(Vec<String>, String)> {
     let file = root.join("docs/ratchet.toml");
     let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! `pagectl attach`: a copy of a running Postgres, with its progress.
+//! `pagectl attach`: follows a running Postgres, and shows the progress of its base backup.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::connection::Remote;
 use crate::output;
 use crate::table::text;
 
-/// How often the server is asked how far it is.
+/// Interval at which the server is asked for its progress.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Which Postgres.
+/// Which Postgres to follow.
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
-    /// How to reach it: postgres://user@host:port or "host=... user=...". The user needs REPLICATION, and a password
-    /// is best given in the environment.
+    /// How to reach it: postgres://user@host:port or "host=... user=...". The user needs REPLICATION. Use the
+    /// environment variable if this contains a password.
     #[arg(env = "PAGECTL_CONNSTR", hide_env_values = true)]
     connstr: String,
-    /// Name of the replication slot to make; drawn if not given.
+    /// Name of the replication slot to create; random if not given.
     #[arg(long)]
     slot: Option<String>,
-    /// Do not wait until the copy is complete.
+    /// Do not wait for the base backup to complete.
     #[arg(long)]
     no_wait: bool,
 }
@@ -56,14 +56,14 @@ pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells what the server has found to be wary of.
+/// Prints the warnings that the server has reported.
 fn warn(status: &Value) {
     for warning in status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         tracing::warn!("{warning}");
     }
 }
 
-/// Waits until the copy is complete, showing how far it is.
+/// Waits until the base backup is complete, showing its progress.
 fn wait(remote: &Remote<'_>, path: &str) -> anyhow::Result<Value> {
     let bar = output::byte_bar(0);
     loop {

@@ -1,4 +1,4 @@
-//! `pagectl branch ...`, and branches by their names.
+//! `pagectl branch ...`, and lookup of branches by name.
 
 mod diff;
 
@@ -13,36 +13,37 @@ use super::moment::{self, Moment};
 use crate::output;
 use crate::table::{bytes, table, text};
 
-/// What is done with branches.
+/// Operations on branches.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BranchCommand {
-    /// Make a branch: of another one's end, or of any moment of it.
+    /// Create a branch of another one, at its end or at an earlier point.
     Create {
         /// Its name.
         name: String,
-        /// The branch that it continues, by name or id; the one that was attached or imported if not given.
+        /// The branch that it continues, by name or id; defaults to the only root, the one that was followed or
+        /// imported.
         #[arg(long, value_name = "BRANCH")]
         from: Option<String>,
-        /// The moment: an LSN (0/16B3748), a time (2026-01-31T12:30:00Z), or '10 minutes ago'.
+        /// Where to branch: an LSN (0/16B3748), a time (2026-01-31T12:30:00Z), or '10 minutes ago'.
         #[arg(long, value_name = "MOMENT")]
         at: Option<String>,
     },
     /// List all branches.
     List,
-    /// Show which relations differ between two branches, or between two moments, and in how many blocks.
+    /// Show which relations differ between two branches or two points in time, and in how many blocks.
     Diff {
         /// Its name or id.
         branch: String,
-        /// The other one; the one that it continues if not given, as of where it branches off.
+        /// The branch to compare with; defaults to the ancestor, as of the branch point.
         other: Option<String>,
-        /// As of when: an LSN, a time, or '10 minutes ago'; its end if not given.
+        /// Compare as of an LSN, a time, or '10 minutes ago'; defaults to the branch's end.
         #[arg(long, value_name = "MOMENT")]
         at: Option<String>,
-        /// The other one as of when.
+        /// Compare with the other branch, or with this one if no other is given, as of this LSN or time.
         #[arg(long, value_name = "MOMENT")]
         other_at: Option<String>,
     },
-    /// Remove a branch with all that is stored of it.
+    /// Delete a branch and everything stored for it.
     Delete {
         /// Its name or id.
         branch: String,
@@ -68,7 +69,7 @@ pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result
 }
 
 impl Remote<'_> {
-    /// Those of the tenant that the arguments name, or of the only one.
+    /// The branches of the tenant named by the arguments, or of the only tenant.
     pub(super) fn branches(&self) -> anyhow::Result<Vec<Value>> {
         let all = self.timelines()?;
         let tenants: std::collections::BTreeSet<_> = all.iter().map(|timeline| text(timeline, "tenant_id")).collect();
@@ -78,13 +79,13 @@ impl Remote<'_> {
         Ok(all)
     }
 
-    /// A branch by its name or id, if there is one.
+    /// Finds a branch by its name or id.
     pub(super) fn find_branch(&self, wanted: &str) -> anyhow::Result<Option<Value>> {
         let is_wanted = |timeline: &Value| text(timeline, "name") == wanted || text(timeline, "timeline_id") == wanted;
         Ok(self.branches()?.into_iter().find(is_wanted))
     }
 
-    /// A branch by its name or id; without one the timeline of `--timeline`, or the only root.
+    /// Finds a branch by its name or id; without one, the timeline of `--timeline`, or the only root.
     pub(super) fn branch_or_root(&self, wanted: Option<&str>) -> anyhow::Result<Value> {
         if let Some(wanted) = wanted {
             return match self.find_branch(wanted)? {
@@ -105,7 +106,7 @@ impl Remote<'_> {
     }
 }
 
-/// Makes a branch.
+/// Creates a branch.
 pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Option<&str>) -> anyhow::Result<Value> {
     let moment = at.map(moment::parse).transpose()?;
     let ancestor = remote.branch_or_root(from)?;
@@ -120,7 +121,7 @@ pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Op
     remote.client.call("POST", &format!("/v1/tenant/{tenant}/timeline"), Some(&body))
 }
 
-/// Who writes a branch, for people.
+/// Describes who writes a branch: a compute, or the server that it follows.
 pub(super) fn writer(branch: &Value) -> Option<String> {
     let receiver = branch["walreceiver_status"].as_object()?;
     let host = receiver.get("host").and_then(Value::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Calls of the management interface.
+//! Client of the management interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use ureq::http::{Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, AsSendBody};
 
-/// Longer than the server takes for any request by default.
+/// Exceeds the server's default time limit for any request.
 const TIMEOUT: Duration = Duration::from_secs(310);
 
-/// A server. Cheap to clone.
+/// Client of one server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
@@ -35,7 +35,7 @@ impl Client {
         Ok(Self { agent: config.build().into(), limit: TIMEOUT, base, token })
     }
 
-    /// The same, whose calls fail after `limit`.
+    /// The same client with a time limit of `limit` per call.
     pub(super) fn within(&self, limit: Duration) -> Self {
         Self { limit, ..self.clone() }
     }
@@ -44,13 +44,13 @@ impl Client {
         self.call("GET", path, None)
     }
 
-    /// The JSON of an answer; an error says what the server's says.
+    /// Makes a call and returns the JSON of the answer. Errors carry the server's message.
     pub(super) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let bytes = self.bytes(method, path, body)?;
         serde_json::from_slice(&bytes).with_context(|| format!("{}{path}: the answer is not JSON", self.base))
     }
 
-    /// The bytes of an answer.
+    /// Makes a call and returns the bytes of the answer.
     pub(super) fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
@@ -100,7 +100,7 @@ fn trusting(path: &Utf8Path) -> anyhow::Result<TlsConfig> {
     Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }
 
-/// `text` as it may stand in a query.
+/// Percent-encodes `text` for a query.
 pub(super) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

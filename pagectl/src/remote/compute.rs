@@ -22,30 +22,30 @@ use crate::output;
 use control::Registry;
 pub(crate) use start::StartArgs;
 
-/// What is done with computes.
+/// Operations on computes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ComputeCommand {
-    /// Start a stock Postgres on a branch, or one that was stopped. The branch is made if it is not there.
+    /// Start a stock Postgres on a branch, new or stopped. The branch is created if it does not exist.
     Start(Box<StartArgs>),
-    /// Stop a compute, and wait until its branch has all that it wrote.
+    /// Stop a compute, and wait until its branch has everything that it wrote.
     Stop {
         /// Its name.
         name: String,
-        /// For Postgres to stop and the branch to have all.
+        /// Time limit for Postgres to stop and for the branch to receive everything.
         #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
         timeout: Duration,
     },
-    /// Tell a compute something else from now on, whether it runs or not: `list` shows what it is told. Another page
-    /// service is effective at once, settings of Postgres at its next start.
+    /// Change a compute's options, whether it runs or not; `list` shows them. A new page service takes effect at
+    /// once, settings of Postgres at its next start.
     Set {
         /// Its name.
         name: String,
         #[command(flatten)]
         args: Box<set::SetArgs>,
     },
-    /// List the computes of this machine, what they were told, and what is wrong with them.
+    /// List the computes of this machine, their options and their problems.
     List,
-    /// Open psql on a compute, or print how to reach it.
+    /// Open psql on a compute, or print its connection string.
     Connect {
         /// Its name.
         name: String,
@@ -67,19 +67,19 @@ pub(crate) enum ComputeCommand {
         #[arg(long, default_value_t = 50)]
         lines: usize,
     },
-    /// Remove a compute that is stopped. Its branch stays.
+    /// Remove a stopped compute. Its branch remains.
     Destroy {
         /// Its name.
         name: String,
-        /// Also if it runs: what its branch has not got is lost.
+        /// Even if it is running: what its branch has not received is lost.
         #[arg(long)]
         force: bool,
     },
-    /// Do all of this for others, by HTTP, until it is ended.
+    /// Offer all these commands over HTTP until terminated.
     Serve(Box<serve::ServeArgs>),
 }
 
-/// Where computes are.
+/// Options of all compute commands.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
     /// Directory of this machine's computes.
@@ -127,7 +127,7 @@ fn connect(
     if !matches!(State::of(&compute, &layout), State::Running(_)) {
         bail!("{name} does not run: pagectl compute start {name}");
     }
-    // The one of the same installation if it has one: server packages may come without.
+    // Prefer the psql of the same installation; server packages may lack it.
     let own = compute.bin_dir.join("psql");
     let program = if own.is_file() { own } else { "psql".into() };
     let error = Command::new(&program).arg(&connstr).args(psql).exec();

@@ -1,4 +1,4 @@
-//! The server that commands are for.
+//! The server that commands talk to.
 
 use camino::Utf8PathBuf;
 use clap::Args;
@@ -6,25 +6,25 @@ use clap::Args;
 use super::client::Client;
 use crate::args::Common;
 
-/// Which server, and who asks.
+/// The server and the caller's credentials.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Management interface of the pageserver.
     #[arg(long, global = true, env = "PAGECTL_SERVER", default_value = "http://127.0.0.1:9898", value_name = "URL")]
     server: String,
-    /// Bearer token. Others on this machine can see arguments: the environment is the better place.
+    /// Bearer token. Prefer the environment variable: arguments are visible to other users of this machine.
     #[arg(long, global = true, env = "PAGECTL_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Certificates to trust for https, PEM.
+    /// CA certificates to trust for https, in PEM format.
     #[arg(long, global = true, env = "PAGECTL_CA_FILE", value_name = "FILE")]
     ca_file: Option<Utf8PathBuf>,
 }
 
-/// A server, and what to ask it about.
+/// A server, and the arguments that say what to ask it about.
 pub(super) struct Remote<'a> {
     pub(super) client: Client,
     pub(super) common: &'a Common,
-    /// For those who ask the page service.
+    /// For connections to the page service.
     pub(super) token: Option<String>,
 }
 

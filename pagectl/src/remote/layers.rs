@@ -1,4 +1,4 @@
-//! `pagectl layers`: the layers of a timeline as a table or a picture.
+//! `pagectl layers`: shows the layers of a timeline as a table or a picture.
 
 use anyhow::Context;
 use camino::Utf8PathBuf;

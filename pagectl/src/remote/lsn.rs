@@ -1,4 +1,4 @@
-//! `pagectl checkpoint`, `lease`, `lsn-at`.
+//! `pagectl checkpoint`, `lease` and `lsn-at`.
 
 use serde_json::json;
 use utils::lsn::Lsn;
@@ -8,7 +8,7 @@ use super::connection::Remote;
 use crate::output;
 use crate::table::text;
 
-/// Makes everything durable.
+/// Makes everything received so far durable.
 pub(super) fn checkpoint(remote: &Remote<'_>) -> anyhow::Result<()> {
     let answer = remote.client.call("PUT", &format!("{}/checkpoint", remote.base()?), None)?;
     let summary = format!("on disk up to LSN {}", text(&answer, "disk_consistent_lsn"));
@@ -25,7 +25,7 @@ pub(super) fn lease(remote: &Remote<'_>, lsn: Lsn) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finds an LSN by its moment.
+/// Finds the LSN for a time.
 pub(super) fn at(remote: &Remote<'_>, moment: &str, lease: bool) -> anyhow::Result<()> {
     let path = format!("{}/get_lsn_by_timestamp?timestamp={}&with_lease={lease}", remote.base()?, encoded(moment));
     let answer = remote.client.get(&path)?;

@@ -1,4 +1,4 @@
-//! Moments as people give them: an LSN, a time, or how long ago.
+//! Points in a history as people give them: an LSN, a time, or how long ago.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -8,19 +8,19 @@ use super::client::encoded;
 use super::connection::Remote;
 use crate::table::text;
 
-/// A place in a history.
+/// A point in a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     /// At an LSN.
     Lsn(Lsn),
-    /// At a time, as the server takes it.
+    /// At a time, in a format that the server accepts.
     Time(String),
 }
 
-/// What `--at` may say.
+/// What `--at` accepts.
 pub(super) const HELP: &str = "an LSN (0/16B3748), a time (2026-01-31T12:30:00Z), or '10 minutes ago'";
 
-/// Parses what `--at` says.
+/// Parses the value of `--at`.
 pub(super) fn parse(text: &str) -> anyhow::Result<Moment> {
     let text = text.trim();
     if let Ok(lsn) = text.parse::<Lsn>() {
@@ -28,17 +28,17 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Moment> {
     }
     if let Some(ago) = text.strip_suffix("ago") {
         humantime::parse_duration(ago.trim()).with_context(|| format!("--at {text:?}: expected {HELP}"))?;
-        // By the server's clock: this machine's may go wrong.
+        // The server's clock decides, since this machine's may be wrong.
         return Ok(Moment::Time(text.to_owned()));
     }
     match text.bytes().next() {
-        // The server knows what a time looks like.
+        // The server validates the format of the time.
         Some(digit) if digit.is_ascii_digit() && text.contains(':') => Ok(Moment::Time(text.to_owned())),
         _ => bail!("--at {text:?}: expected {HELP}"),
     }
 }
 
-/// The LSN of a moment of a branch.
+/// The LSN of a point in a branch's history.
 pub(super) fn lsn_at(remote: &Remote<'_>, branch: &Value, at: Option<&str>) -> anyhow::Result<Lsn> {
     let lsn = |text: String| text.parse().map_err(|error| anyhow::anyhow!("{text:?}: {error}"));
     match at.map(parse).transpose()? {

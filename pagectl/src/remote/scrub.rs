@@ -1,4 +1,4 @@
-//! `pagectl scrub --running`: the server verifies what it has stored.
+//! `pagectl scrub --running`: the server verifies its own storage.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::connection::Remote;
 use crate::output;
 use crate::scrub::{ScrubArgs, finish};
 
-/// How often the server is asked.
+/// Interval at which the server is asked for its progress.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Runs the command.

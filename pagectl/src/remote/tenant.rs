@@ -9,7 +9,7 @@ use super::timeline::tell_left_slots;
 use crate::output;
 use crate::table::{bytes, table, text};
 
-/// Lists all.
+/// Lists all tenants.
 pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
     let tenants = remote.client.get("/v1/tenant")?;
     let mut rows = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes one.
+/// Creates a tenant.
 pub(super) fn create(remote: &Remote<'_>, id: Option<TenantId>) -> anyhow::Result<()> {
     let id = id.unwrap_or_else(TenantId::generate);
     remote.client.call("PUT", &format!("/v1/tenant/{id}/location_config"), Some(&json!({"mode": "AttachedSingle"})))?;
@@ -31,7 +31,7 @@ pub(super) fn create(remote: &Remote<'_>, id: Option<TenantId>) -> anyhow::Resul
     Ok(())
 }
 
-/// Removes one.
+/// Deletes a tenant.
 pub(super) fn delete(remote: &Remote<'_>, id: TenantShardId) -> anyhow::Result<()> {
     let answer = remote.client.call("DELETE", &format!("/v1/tenant/{id}"), None)?;
     tell_left_slots(remote, &answer);

@@ -1,4 +1,4 @@
-//! `pagectl timeline ...`, and which timeline a command is about.
+//! `pagectl timeline ...`, and the choice of the timeline that a command is about.
 
 use pageserver_api::shard::TenantShardId;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::table::{bytes, table, text};
 use crate::target::{Found, TimelineRef, choose};
 
 impl Remote<'_> {
-    /// All timelines: of the tenant that the arguments name, or of all.
+    /// All timelines of the tenant named by the arguments, or of all tenants.
     pub(super) fn timelines(&self) -> anyhow::Result<Vec<Value>> {
         let tenants = match self.common.tenant {
             Some(tenant) => vec![tenant.to_string()],
@@ -28,7 +28,7 @@ impl Remote<'_> {
         Ok(all)
     }
 
-    /// Tenant and timeline that the arguments name, or the only ones of the server.
+    /// The tenant and timeline named by the arguments, or the only ones of the server.
     pub(super) fn target(&self) -> anyhow::Result<(TenantShardId, TimelineId)> {
         let (tenant, timeline) = (self.common.tenant, self.common.timeline.as_ref());
         if let (Some(tenant), Some(TimelineRef::Id(timeline))) = (tenant, timeline) {
@@ -39,7 +39,7 @@ impl Remote<'_> {
         Ok((chosen.tenant, chosen.id))
     }
 
-    /// Path of the timeline that the command is about.
+    /// URL path of the timeline that the command is about.
     pub(super) fn base(&self) -> anyhow::Result<String> {
         self.target().map(|(tenant, timeline)| format!("/v1/tenant/{tenant}/timeline/{timeline}"))
     }
@@ -50,7 +50,7 @@ fn found(timeline: &Value) -> anyhow::Result<Found> {
     Ok(Found { tenant, id, name: timeline["name"].as_str().map(str::to_owned) })
 }
 
-/// Lists all.
+/// Lists all timelines.
 pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
     let timelines = remote.timelines()?;
     let rows: Vec<Vec<String>> = timelines.iter().map(row).collect();
@@ -77,7 +77,7 @@ fn row(timeline: &Value) -> Vec<String> {
     row
 }
 
-/// Shows one.
+/// Shows a timeline.
 pub(super) fn info(remote: &Remote<'_>) -> anyhow::Result<()> {
     let info = remote.client.get(&remote.base()?)?;
     let mut lines = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn info(remote: &Remote<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a branch.
+/// Creates a branch.
 pub(super) fn branch(
     remote: &Remote<'_>,
     at_lsn: Option<Lsn>,
@@ -116,7 +116,7 @@ pub(super) fn branch(
     Ok(())
 }
 
-/// Removes one.
+/// Deletes a timeline.
 pub(super) fn delete(remote: &Remote<'_>) -> anyhow::Result<()> {
     let (tenant, timeline) = remote.target()?;
     let answer = remote.client.call("DELETE", &format!("/v1/tenant/{tenant}/timeline/{timeline}"), None)?;
@@ -125,7 +125,7 @@ pub(super) fn delete(remote: &Remote<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says which slots to drop, as their servers keep WAL for them.
+/// Prints which slots to drop, because their servers retain WAL for them.
 pub(super) fn tell_left_slots(remote: &Remote<'_>, answer: &Value) {
     for left in answer["left_slots"].as_array().into_iter().flatten().filter(|_| !remote.common.json) {
         let (host, slot) = (text(left, "host"), text(left, "slot"));

@@ -1,4 +1,4 @@
-//! Attaches live Postgres 15 servers and follows them through what happens to servers.
+//! Follows live Postgres 15 servers through restarts, failovers and failures.
 
 mod small_disk;
 mod world;
@@ -14,7 +14,7 @@ use test_needs::need;
 use test_postgres::{Postgres, Server};
 use world::{World, until};
 
-/// Servers have room for all WAL of a test, and pages whose hints are logged.
+/// Servers have room for all WAL of a test, and log hint bit changes.
 const SETTINGS: &str = "
 shared_buffers = 64MB
 max_wal_size = 1GB
@@ -55,7 +55,7 @@ async fn a_server_is_attached_under_load_and_followed_through_restarts() {
     server.sql("create table during as select generate_series(1, 100000) a;\ncommit prepared 'p1';\ncheckpoint");
     world.wait_for(server.current_lsn()).await;
 
-    // Both sides restart, in order and not.
+    // Both sides restart, cleanly and not.
     load.kill().unwrap();
     load.wait().unwrap();
     server.stop();
@@ -72,7 +72,7 @@ async fn a_server_is_attached_under_load_and_followed_through_restarts() {
     world.restart().await;
     server.sql("drop table during;\ninsert into after_crash select generate_series(1, 1000)");
     world.wait_for(server.current_lsn()).await;
-    // What is durable is told to the server: its slot moves.
+    // The server is told what is durable: its slot advances.
     let slot = || server.sql("select restart_lsn from pg_replication_slots where active");
     let kept: utils::lsn::Lsn = slot().parse().unwrap();
     assert!(kept > origin.consistent_lsn, "{kept}");
@@ -108,7 +108,7 @@ async fn the_next_host_takes_over_unless_it_has_gone_another_way() {
     let (first, second) = (World::new().await, World::new().await);
     first.attach(first.request(primary.connstr_with(&follows))).await.unwrap();
     second.attach(second.request(primary.connstr_with(&strays))).await.unwrap();
-    // One standby has all the WAL when the primary ends, the other one does not.
+    // One standby has all WAL when the primary stops, the other does not.
     let has_all = |standby: &Server| {
         let (standby, last) = (standby.sql("select pg_last_wal_replay_lsn()"), primary.current_lsn());
         standby.parse::<utils::lsn::Lsn>().unwrap() >= last
@@ -161,7 +161,7 @@ async fn a_lost_slot_is_made_again_only_while_the_wal_is_there() {
     let error = world.wait_for_failure().await;
     assert!(error.contains("has already been removed") && error.contains("attach it anew"), "{error}");
     until("the useless slot to go", || slots() == "0").await;
-    // What is stored stays readable.
+    // What is stored remains readable.
     assert!(world.timeline().check_readable(world.timeline().last_record_lsn()).is_ok());
     assert_eq!(before, world.id);
     world.stop().await;
@@ -187,7 +187,7 @@ async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
     assert!(!world.has_directory() && world.manager.tenants().is_empty());
     assert_eq!(slots(), "taken");
 
-    // A copy that is cancelled.
+    // A base backup that is cancelled.
     world.attacher.start(world.request(server.connstr())).unwrap();
     let status = || world.attacher.status(world.id.0, world.id.1).unwrap();
     until("the copy to begin", || status().bytes > 0).await;
@@ -198,7 +198,7 @@ async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
     assert!(!world.has_directory() && world.manager.tenants().is_empty());
     assert_eq!(slots(), "taken");
 
-    // A slot of ours that a crash left is taken over, and the same attach works.
+    // A slot of ours that a crash left behind is taken over, and the same request succeeds.
     server.sql(&format!("select pg_create_physical_replication_slot('pageserver_{}')", world.id.1));
     world.attach(world.request(server.connstr())).await.unwrap();
     let again = world.attacher.start(world.request(server.connstr())).unwrap_err().to_string();
@@ -218,7 +218,7 @@ async fn a_full_disk_stops_the_intake_but_not_the_reads_until_there_is_room() {
     server.bench_init(2);
     let world = World::within(work, "disk").await;
     world.attach(world.request(server.connstr())).await.unwrap();
-    // Wide rows: what counts is bytes, and each record costs time.
+    // Wide rows, because bytes matter here and each record costs time.
     server.sql("create table filler as select a, repeat(md5(a::text), 40) b from generate_series(1, 130000) a");
     let is_full = |error: String| error.contains("No space left") || error.contains("the local disk has no room");
     until("the disk to be full", || world.receiver_error().is_some_and(is_full)).await;

@@ -1,17 +1,17 @@
-//! A file system that is soon full.
+//! A file system that fills up quickly.
 
 use std::process::Command;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use test_needs::Missing;
 
-/// In memory; unmounted when dropped.
+/// A tmpfs, unmounted when dropped.
 pub struct SmallDisk {
     at: Utf8PathBuf,
 }
 
 impl SmallDisk {
-    /// One of `mib` MiB at `dir`, which is made.
+    /// Mounts one of `mib` MiB at `dir`, which is created.
     pub fn mount(dir: &Utf8Path, mib: u32) -> Result<Self, Missing> {
         std::fs::create_dir(dir).unwrap();
         let size = format!("size={mib}m");

@@ -1,4 +1,4 @@
-//! A pageserver's engine within the test's own process.
+//! A pageserver's engine within the test process.
 
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,9 @@ impl World {
         Self::within(camino_tempfile::tempdir().unwrap(), ".").await
     }
 
-    /// With its files in a directory below `work`.
+    /// A world with its files in a directory below `work`.
     pub async fn within(work: Utf8TempDir, dir: &str) -> Self {
-        // What the engine said is shown if the test fails.
+        // The engine's log is shown if the test fails.
         let _ = tracing_subscriber::fmt().with_test_writer().try_init();
         let mut conf = PageServerConf::dummy_conf(work.path().join(dir));
         conf.checkpoint_distance = 32 << 20;
@@ -47,7 +47,7 @@ impl World {
         AttachRequest { connstr, tenant_id, timeline_id, slot: None }
     }
 
-    /// Starts an attach and waits for its end. The error, if it fails.
+    /// Starts to follow a server, and waits until that has succeeded or failed.
     pub async fn attach(&self, request: AttachRequest) -> Result<(), String> {
         self.attacher.start(request).map_err(|error| error.to_string())?;
         let (tenant, timeline) = self.id;
@@ -65,21 +65,21 @@ impl World {
         assert!(waited.is_ok(), "WAL up to {lsn} does not come: {:?}", self.receivers.status(self.id.0, self.id.1));
     }
 
-    /// Waits until the receiver has failed, and gives its error.
+    /// Waits until the receiver has failed, and returns its error.
     pub async fn wait_for_failure(&self) -> String {
         let status = || self.receivers.status(self.id.0, self.id.1).unwrap();
         until("the receiver to fail", || status().state == WalReceiverState::Failed).await;
         status().last_error.unwrap()
     }
 
-    /// Ends everything in order.
+    /// Shuts everything down cleanly.
     pub async fn stop(&self) {
         self.attacher.shutdown().await;
         self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }
 
-    /// As a new process would.
+    /// Restarts everything, as a new process would.
     pub async fn restart(&mut self) {
         self.stop().await;
         (self.manager, self.receivers, self.attacher) = load(self.conf).await;
@@ -91,7 +91,7 @@ impl World {
         let last = server.current_lsn();
         server.stop();
         self.wait_for(last).await;
-        // The server waits until its last record, the checkpoint, is received; it need not be taken in yet.
+        // The server waits only until its last record, the checkpoint, is received; ingest may take a moment longer.
         tokio::time::sleep(Duration::from_secs(1)).await;
         self.stop().await;
         let args = ["--workdir", self.conf.workdir.as_str(), "--json", "verify", "--pgdata", server.data().as_str()];

@@ -1,4 +1,4 @@
-//! Whether a server can be attached.
+//! Whether a server can be followed.
 
 use postgres_formats::version::PgVersion;
 use pq_proto::client::ClientError;
@@ -6,7 +6,7 @@ use pq_proto::replication::ReplicationClient;
 
 use super::error::AttachError;
 
-/// Sizes that are fixed when a server is built, and what they must be.
+/// Parameters fixed when a server is built, and their required values.
 const BUILD: [(&str, &str); 3] = [("block_size", "8192"), ("wal_block_size", "8192"), ("segment_size", "1GB")];
 
 /// Checks version, build and settings.
@@ -35,7 +35,7 @@ fn refused(reason: String) -> Result<(), AttachError> {
     Err(AttachError::Refused(reason))
 }
 
-/// What to tell somebody whose slot could not be made.
+/// Explains to the user why the slot could not be created.
 pub(super) fn slot_error(slot: &str, error: ClientError) -> AttachError {
     use pq_proto::sqlstate::SqlState;
     match error.sqlstate() {

@@ -1,11 +1,11 @@
-//! Why a server is not attached.
+//! Why a server cannot be followed.
 
 use pq_proto::client::ClientError;
 
 use engine::tenant::manager::ManageError;
 use errors::StorageError;
 
-/// Why a server was not attached.
+/// Why a server cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttachError {
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! One attach, from the connection to the receiver.
+//! One request to follow a server, from the connection to the receiver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use engine::tenant::timeline::Timeline;
 use metrics::{self, METRICS, StorageOperation};
 use pgdata::import::{BackupImport, BackupStart, BackupTablespace, ImportStats, discard};
 
-/// For the removal of a slot after a failure.
+/// Time limit for removing the slot after a failure.
 const DROP_SLOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the WAL that makes the copy consistent.
+/// Time limit for the WAL that makes the copy consistent.
 const FIRST_WAL: Duration = Duration::from_secs(60);
 
-/// An attach under way.
+/// A request in progress.
 pub(super) struct Job {
     pub(super) manager: TenantManager,
     pub(super) receivers: WalReceivers,
     pub(super) tenant: TenantShardId,
     pub(super) timeline: TimelineId,
     pub(super) source: WalSource,
-    /// The slot's name says that it is of this timeline: nobody else made it.
+    /// Whether the slot's name is derived from this timeline, so that nobody else can have created it.
     pub(super) slot_is_ours: bool,
     pub(super) cancel: CancellationToken,
     pub(super) status: StatusCell,
 }
 
-/// Attaches, or leaves nothing behind but the reason in the status.
+/// Completes the request, or leaves nothing behind except the reason in the status.
 pub(super) async fn run(job: Arc<Job>) {
     let (id, host) = (job.timeline, job.source.host());
     tracing::info!(timeline = %id, "attaching the server at {host}");
@@ -50,7 +50,7 @@ pub(super) async fn run(job: Arc<Job>) {
         Err(error) => {
             tracing::warn!(timeline = %id, "the server at {host} was not attached: {error}");
             if tenant_is_new && job.manager.timelines(job.tenant).is_ok_and(|timelines| timelines.is_empty()) {
-                // Nothing was in it, and what is left of it would come back as a tenant without timelines.
+                // It was empty, and what is left of it would come back as a tenant without timelines.
                 let _ = job.manager.delete_tenant(job.tenant).await;
             }
             job.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(error.to_string())));
@@ -59,7 +59,7 @@ pub(super) async fn run(job: Arc<Job>) {
 }
 
 impl Job {
-    /// What it has made is left for the next start to remove.
+    /// Whatever the job has created is left for the next start to remove.
     pub(super) fn note_panic(&self, reason: String) {
         self.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(reason)));
     }
@@ -84,7 +84,7 @@ impl Job {
         Ok(ReplicationClient::connect(&self.source.config()?).await?)
     }
 
-    /// Says what whoever has set the server up may not expect.
+    /// Warns about settings of the server with consequences that its administrator may not expect.
     async fn warn(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
         let config = self.source.config()?;
         let name = config.get_application_name().unwrap_or_default();
@@ -128,8 +128,8 @@ impl Job {
         Ok(())
     }
 
-    /// Waits a while for the WAL up to the backup's end, so that pages can be read when the attach is done. Why it does
-    /// not come is told by the receiver's status.
+    /// Waits a while for the WAL up to the backup's end, so that pages can be read as soon as the request is done. If
+    /// it does not arrive, the receiver's status has the reason.
     async fn first_wal(&self, timeline: &Timeline) {
         tokio::select! {
             _ = timeline.wait_for_lsn_timeout(timeline.min_readable_lsn(), FIRST_WAL) => {}
@@ -148,7 +148,7 @@ impl Job {
         let remote = self.manager.remote_of(self.tenant);
         let conf = self.manager.conf();
         let mut import = BackupImport::begin(conf, self.tenant, self.timeline, &start, remote, &ctx).await?;
-        // With the manifest: a timeline never comes back without its source.
+        // Stored with the manifest, so that the timeline never comes back without its source.
         import.tell(self.source.told()?);
         let left = import.left();
         let imported = self.receive_all(backup, import).await;
@@ -184,7 +184,8 @@ impl Job {
         Ok(())
     }
 
-    /// Removes what was written, and the slot, which would keep WAL for ever. What cannot be removed is told.
+    /// Removes what was written, and the slot, which would otherwise retain WAL forever. Reports what cannot be
+    /// removed.
     async fn clean_up(&self, error: AttachError) -> AttachError {
         if let Err(left) = discard(&self.dir()).await {
             tracing::warn!("{} is left: {left}", self.dir());
@@ -224,7 +225,7 @@ fn backup_start(backup: &BaseBackup) -> BackupStart {
     BackupStart { lsn: backup.start().lsn, tablespaces: tablespaces.collect() }
 }
 
-/// Removes a timeline that nobody knows yet.
+/// Removes a timeline that is not registered yet.
 async fn remove(timeline: Timeline) -> Result<(), AttachError> {
     let dir = timeline.dir().to_owned();
     if let Err(error) = timeline.bury().await {

@@ -1,34 +1,34 @@
-//! How an attach goes.
+//! Progress of a request to follow a server.
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use utils::lsn::Lsn;
 
-/// What an attach is doing.
+/// Phase of a request to follow a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttachPhase {
-    /// Connecting, checking the server, making the slot, waiting for its checkpoint.
+    /// Connecting, checking the server, creating the slot, waiting for the backup's checkpoint.
     #[default]
     Connecting,
     /// Receiving the base backup.
     Copying,
-    /// Putting what was received in order.
+    /// Importing the small files, and creating the timeline.
     Finishing,
     /// Done: the timeline exists and follows the server.
     Streaming,
-    /// Failed or cancelled; nothing is left.
+    /// Failed or cancelled; everything was removed.
     Failed,
 }
 
-/// How an attach goes.
+/// Progress of a request to follow a server.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachStatus {
-    /// What it is doing.
+    /// The phase.
     pub phase: AttachPhase,
     /// Bytes of the backup received.
     pub bytes: u64,
-    /// Bytes of the backup in all, as the server estimated.
+    /// Total bytes of the backup, as estimated by the server.
     pub total_bytes: Option<u64>,
     /// Files received.
     pub files: u64,
@@ -36,9 +36,9 @@ pub struct AttachStatus {
     pub layers: u64,
     /// Where the history begins.
     pub start_lsn: Option<Lsn>,
-    /// From here on pages can be read.
+    /// Pages can be read from here on.
     pub consistent_lsn: Option<Lsn>,
-    /// What to be wary of in the server's settings.
+    /// Warnings about the server's settings.
     pub warnings: Vec<String>,
     /// Why it failed.
     pub error: Option<String>,

@@ -1,13 +1,13 @@
-//! What commits on a server wait for, if it takes us for a synchronous standby: told where it is less, or more, than
-//! whoever has set it may think.
+//! What commits wait for on a server that uses us as a synchronous standby: warns where that is less, or more, than
+//! the administrator may expect.
 
 use std::time::Duration;
 
 use pq_proto::client::ClientError;
 use pq_proto::replication::ReplicationClient;
 
-/// What to be wary of in the server's settings. `application_name` is what we are called there, `until_written` how
-/// long what has arrived may wait for being written out.
+/// Checks the server's settings and returns a warning if necessary. `application_name` is our name there;
+/// `until_written` is the maximum time before received WAL is flushed.
 pub(super) async fn warning(
     client: &mut ReplicationClient,
     application_name: &str,
@@ -56,7 +56,7 @@ fn names_us(standbys: &str, application_name: &str) -> bool {
     names.any(|name| name == "*" || name.eq_ignore_ascii_case(application_name))
 }
 
-/// Names between commas; in quotes anything goes, and two quotes are one.
+/// Splits names at commas; inside quotes any character is allowed, and two quotes mean one.
 fn split_names(list: &str) -> Vec<String> {
     let (mut names, mut name, mut quoted) = (Vec::new(), String::new(), false);
     let mut chars = list.chars().peekable();

@@ -1,4 +1,4 @@
-//! What a caller was allowed, for as long as his token is good.
+//! What a caller may do, for as long as its token is valid.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -7,19 +7,19 @@ use super::jwt::Verified;
 use super::keys::KeyRing;
 use super::permission::Permission;
 
-/// How often the clock is looked at: it may be set while somebody waits for a token's end.
+/// How often the clock is checked: it may be set while someone waits for a token's end.
 const CLOCK_PERIOD: Duration = Duration::from_secs(10);
 
-/// What a caller may do, until his token expires or the key that has signed it is withdrawn. Cheap to clone.
+/// What a caller may do, until its token expires or the key that signed it is withdrawn. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Grant {
     permission: Permission,
-    /// By which token; `None` if nobody asked for one.
+    /// The token, and the keys to check it against; `None` if no token was required.
     token: Option<(Verified, Arc<KeyRing>)>,
 }
 
 impl Grant {
-    /// To everybody, for ever.
+    /// Everything, for everybody, forever.
     pub(super) fn trusted() -> Self {
         Self { permission: Permission::All, token: None }
     }
@@ -28,12 +28,12 @@ impl Grant {
         Self { permission: token.permission, token: Some((token, keys)) }
     }
 
-    /// What may be done.
+    /// The permission.
     pub fn permission(&self) -> Permission {
         self.permission
     }
 
-    /// Ends when it does.
+    /// Completes when the grant ends.
     pub async fn ended(&self) {
         let Some((token, keys)) = &self.token else { return std::future::pending().await };
         let mut keys = keys.watch();
@@ -51,7 +51,7 @@ impl Grant {
     }
 }
 
-/// How much time is left; `None` if none.
+/// The time left; `None` if none.
 fn left(until: Option<SystemTime>) -> Option<Duration> {
     let Some(until) = until else { return Some(Duration::MAX) };
     until.duration_since(env::clock::system_now()).ok().filter(|left| !left.is_zero())

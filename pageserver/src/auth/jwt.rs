@@ -1,4 +1,4 @@
-//! One token: its three parts, its signature, its claims (RFC 7515, 7519, 8037).
+//! Verification of a token: its three parts, signature and claims (RFC 7515, 7519, 8037).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,15 +10,15 @@ use utils::id::TenantId;
 use super::keys::PublicKey;
 use super::permission::Permission;
 
-/// Tokens longer than this are not looked at.
+/// Longer tokens are refused unread.
 const MAX_TOKEN_BYTES: usize = 8192;
-/// How far the clocks of issuer and server may be apart.
+/// Tolerated clock difference between issuer and server.
 const LEEWAY: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    /// Extensions that must be understood: there are none that we do.
+    /// Extensions that the receiver must understand; we support none.
     crit: Option<serde_json::Value>,
 }
 
@@ -31,18 +31,18 @@ struct Claims {
     nbf: Option<f64>,
 }
 
-/// A token that is good.
+/// A valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verified {
-    /// What it allows.
+    /// What it permits.
     pub(super) permission: Permission,
-    /// Who has signed it.
+    /// The key that signed it.
     pub(super) key: PublicKey,
-    /// When it is good no more; never if `None`.
+    /// When it ceases to be valid; `None` for never.
     pub(super) until: Option<SystemTime>,
 }
 
-/// What `token` says, if one of `keys` has signed it and it is valid at `now`. The error is for the log.
+/// Verifies that `token` was signed by one of `keys` and is valid at `now`. The error is for the log only.
 pub(super) fn verify(token: &str, keys: &[PublicKey], now: SystemTime) -> Result<Verified, &'static str> {
     let (claims, key) = verified_claims(token, keys)?;
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -52,7 +52,7 @@ pub(super) fn verify(token: &str, keys: &[PublicKey], now: SystemTime) -> Result
     if claims.nbf.is_some_and(|nbf| now + LEEWAY.as_secs_f64() < nbf) {
         return Err("it is not valid yet");
     }
-    // One that is farther away than the clock reaches is as good as none.
+    // An expiry beyond the clock's range counts as none.
     let until = claims.exp.and_then(|exp| Duration::try_from_secs_f64(exp + LEEWAY.as_secs_f64()).ok());
     let until = until.and_then(|until| UNIX_EPOCH.checked_add(until));
     Ok(Verified { permission: Permission::of(&claims.scope, claims.tenant_id)?, key, until })

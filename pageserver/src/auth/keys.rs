@@ -1,4 +1,4 @@
-//! The public keys that tokens may be signed with: a PEM file, or a directory of them, read again on request.
+//! The public keys for token signatures: a PEM file or a directory of such files, reloaded on request.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::sync::watch;
 
-/// What stands before the 32 bytes of an Ed25519 key in DER (RFC 8410): sequence, algorithm 1.3.101.112, bit string.
+/// The DER prefix of the 32 bytes of an Ed25519 key (RFC 8410): sequence, algorithm 1.3.101.112, bit string.
 const ED25519_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 /// Why keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The system refused.
+    /// An I/O error.
     #[error("cannot read the public keys for authentication at {path}: {source}")]
     Read {
         /// File or directory.
@@ -22,7 +22,7 @@ pub enum KeyError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file holds no key that we could use.
+    /// The file contains no usable key.
     #[error("{path} is not a PEM file with Ed25519 public keys: {reason}")]
     NotAKey {
         /// The file.
@@ -60,20 +60,20 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Reads the keys at `path`: all of a PEM file, or all of a directory's files that end in `.pem`.
+    /// Loads the keys at `path`: those of a PEM file, or of all files in a directory whose names end in `.pem`.
     ///
     /// # Errors
-    /// If a file cannot be read or holds anything but Ed25519 public keys, or if there is no key at all.
+    /// If a file cannot be read or contains anything but Ed25519 public keys, or if there is no key at all.
     pub fn load(path: Utf8PathBuf) -> Result<Self, KeyError> {
         let keys = watch::Sender::new(read_all(&path)?);
         Ok(Self { path, keys })
     }
 
-    /// Reads the keys again; gives their number. On error those in use stay. What was allowed by a key that is gone
-    /// ends.
+    /// Reloads the keys and returns their number. On error the present keys stay in use. Grants based on a key that
+    /// was removed end.
     ///
     /// # Errors
-    /// As [`KeyRing::load`].
+    /// Same as [`KeyRing::load`].
     pub fn reload(&self) -> Result<usize, KeyError> {
         let keys = read_all(&self.path)?;
         let count = keys.len();
@@ -85,7 +85,7 @@ impl KeyRing {
         Arc::clone(&self.keys.borrow())
     }
 
-    /// The keys, and every change of them.
+    /// The keys, with notification of changes.
     pub(super) fn watch(&self) -> watch::Receiver<Arc<[PublicKey]>> {
         self.keys.subscribe()
     }

@@ -9,14 +9,14 @@ use super::error::AuthError;
 pub enum Permission {
     /// Everything.
     All,
-    /// What concerns this tenant alone, and its end.
+    /// Everything that concerns only this tenant, including its removal.
     TenantAdmin(TenantId),
-    /// What concerns this tenant alone, but what would be its end.
+    /// Everything that concerns only this tenant, except its removal.
     Tenant(TenantId),
 }
 
 impl Permission {
-    /// What a scope allows. The error is for the log.
+    /// What a scope permits. The error is for the log only.
     pub(super) fn of(scope: &str, tenant: Option<TenantId>) -> Result<Self, &'static str> {
         match (scope, tenant) {
             ("pageserverapi", _) => Ok(Permission::All),
@@ -51,7 +51,7 @@ impl Permission {
         }
     }
 
-    /// Whether what concerns the whole process may be done.
+    /// Whether operations on the whole process are allowed.
     ///
     /// # Errors
     /// [`AuthError::Forbidden`] if not.

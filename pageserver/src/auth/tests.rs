@@ -13,7 +13,7 @@ use super::*;
 
 const TENANT: &str = "11223344556677881122334455667788";
 
-/// Makes keys and tokens.
+/// Creates keys and tokens.
 pub(crate) struct Signer(Ed25519KeyPair);
 
 impl Signer {
@@ -153,7 +153,7 @@ fn keys_come_from_a_file_or_a_directory_and_can_be_replaced() {
     assert_eq!(KeyRing::load(both).unwrap().reload().unwrap(), 2);
 }
 
-/// Whether a grant ends within a moment.
+/// Whether a grant ends within a short time.
 async fn ends(grant: &Grant) -> bool {
     tokio::time::timeout(Duration::from_millis(50), grant.ended()).await.is_ok()
 }
@@ -170,7 +170,7 @@ async fn what_was_allowed_ends_with_the_token_and_with_its_key() {
         auth.check(Some(&signer.claims(&json!({"scope": "pageserverapi", "exp": exp})))).unwrap()
     };
     assert!(!ends(&Auth::trust().check(None).unwrap()).await);
-    // Clocks may be a minute apart: it is good for a second yet.
+    // Clocks may differ by a minute: the token is valid for one more second.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let short = granted(&first, json!(now - 59.0));
     assert!(!ends(&short).await);

@@ -1,4 +1,4 @@
-//! Who may ask for what: what each operation needs, and what a caller's token gives.
+//! Access control: what each operation requires, and what a caller's token grants.
 
 use axum::extract::RawPathParams;
 use axum::extract::rejection::RawPathParamsRejection;
@@ -12,29 +12,29 @@ use super::error::ApiError;
 use crate::auth::{AuthError, Grant};
 use metrics::METRICS;
 
-/// These answer without a token.
+/// Paths that need no token.
 const OPEN: [&str; 5] = ["/v1/status", "/v1/doc", "/v1/openapi.json", "/swagger.yml", "/metrics"];
-/// These would be the end of a tenant, here at least.
+/// Operations that delete a tenant, or make this server let go of it.
 const TENANT_ADMIN: [(Method, &str); 2] =
     [(Method::DELETE, "/v1/tenant/{tenant_shard_id}"), (Method::PUT, "/v1/tenant/{tenant_shard_id}/location_config")];
-/// The part of a path that names a tenant.
+/// The path parameter that names a tenant.
 const TENANT: &str = "tenant_shard_id";
 
-/// What a caller must be allowed for an operation.
+/// The permission that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Everybody may.
+    /// None.
     Nothing,
-    /// What concerns the path's tenant.
+    /// Access to the tenant in the path.
     Tenant,
-    /// What could be its end.
+    /// Permission to delete that tenant.
     TenantAdmin,
     /// Everything.
     All,
 }
 
 impl Needs {
-    /// What concerns a tenant is open to its own tokens, all else only to those for everything.
+    /// Operations below a tenant are open to that tenant's tokens; all others only to tokens for everything.
     pub(crate) fn of(method: &Method, path: &str) -> Self {
         if OPEN.contains(&path) {
             Needs::Nothing
@@ -59,17 +59,17 @@ impl Needs {
     }
 }
 
-/// On whose behalf a connection speaks: who has asked by it last and was let in.
+/// The caller that a connection acts for: the last one that was authorized on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller(watch::Sender<Option<Grant>>);
 
 impl Caller {
-    /// Whoever asks now.
+    /// Sets the current caller.
     pub(crate) fn is(&self, grant: Grant) {
         self.0.send_replace(Some(grant));
     }
 
-    /// Ends when that caller's token is good no more.
+    /// Completes when the current caller's token is no longer valid.
     pub(crate) async fn ended(&self) {
         let mut callers = self.0.subscribe();
         loop {
@@ -82,14 +82,14 @@ impl Caller {
             };
             tokio::select! {
                 () = ended => return,
-                // Never an error: the sender is here.
+                // Never an error: the sender is owned by `self`.
                 _ = callers.changed() => {}
             }
         }
     }
 }
 
-/// What the caller may do, if that is enough; `None` if nobody needs to ask.
+/// Checks the caller's permission and returns its grant; `None` if the operation is open to everybody.
 pub(crate) fn permitted(
     app: &App,
     needed: Needs,
@@ -121,7 +121,7 @@ pub(crate) fn permitted(
     Ok(Some(grant))
 }
 
-/// The token of the header `Authorization`, if there is one.
+/// The bearer token from the `Authorization` header, if there is one.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, AuthError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {

@@ -1,4 +1,4 @@
-//! What handlers of requests have in common.
+//! Shared state of the request handlers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::manager::TenantManager;
 
-/// There is one server, and this is its number.
+/// The number of this server; there is only one.
 pub(super) const NODE_ID: u64 = 1;
 
-/// What handlers need.
+/// The state that handlers need.
 #[derive(Clone)]
 pub(crate) struct App(pub(super) Arc<AppState>);
 
@@ -32,9 +32,9 @@ pub(crate) struct AppState {
     pub(super) ctx: RequestContext,
     pub(super) known_args: KnownArgs,
     pub(super) scrubs: Scrubs,
-    /// Held while a branch of the tenant is given a name.
+    /// Held while a branch of the tenant is named.
     pub(super) naming: KeyedLock<TenantShardId>,
-    /// The OpenAPI document, and the same for people.
+    /// The OpenAPI document as JSON, and as a page for people.
     pub(super) document: Bytes,
     pub(super) page: Bytes,
     pub(super) launch_timestamp: HeaderValue,
@@ -52,7 +52,7 @@ pub(super) fn new_ctx() -> RequestContext {
     RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
 }
 
-/// Does what must not be left half done, even if the caller goes away meanwhile.
+/// Runs work that must not be left half done to its end, even if the caller disconnects.
 pub(super) async fn to_the_end<T: Send + 'static>(
     name: &'static str,
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the handlers, and completed with what every operation has.
+//! The OpenAPI document: generated from the handlers, then completed with what all operations share.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::access::Needs;
 use super::error::ErrorBody;
 use super::ids::{KeyText, LsnText, TenantShardText, TenantText, TimelineText};
 
-/// Name of the way to authenticate.
+/// Name of the security scheme.
 const BEARER: &str = "bearer";
 const SCOPES: &str = "A JWT signed by EdDSA. Its claim scope says what it allows: pageserverapi everything; \
     tenant what \
@@ -26,12 +26,12 @@ const SCOPES: &str = "A JWT signed by EdDSA. Its claim scope says what it allows
 )]
 struct Description;
 
-/// What there is to say before any operation.
+/// The document's general part, without operations.
 pub(super) fn description() -> OpenApi {
     Description::openapi()
 }
 
-/// Adds to each operation who may call it, if callers are asked for tokens, and the errors that it shares with others.
+/// Adds to each operation its required scopes, if tokens are in use, and the errors that operations share.
 pub(super) fn complete(document: &mut OpenApi, tokens: bool) {
     if tokens {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").description(Some(SCOPES));
@@ -79,7 +79,7 @@ fn add_errors(operation: &mut Operation, needs: Needs, names_something: bool) {
     add(operation, "503", "Not now: try again");
 }
 
-/// Adds an error, unless the handler has more to say of it.
+/// Adds an error, unless the handler describes it in more detail.
 fn add(operation: &mut Operation, status: &str, what: &str) {
     let responses: &mut BTreeMap<String, RefOr<Response>> = &mut operation.responses.responses;
     responses.entry(status.to_owned()).or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! Errors as callers see them: a status, and a JSON object whose one member `msg` says what is wrong.
+//! Errors as callers see them: a status code, and a JSON object whose only member `msg` describes the problem.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -10,14 +10,14 @@ use crate::auth::AuthError;
 use engine::tenant::manager::ManageError;
 use errors::{ErrorKind, StorageError};
 
-/// What every error's body looks like.
+/// The body of every error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorBody {
-    /// What is wrong, for people.
+    /// Description of the error, for people.
     msg: String,
 }
 
-/// Why a request is not answered as asked.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -29,22 +29,22 @@ impl ApiError {
         Self { status, msg: msg.into() }
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is invalid.
     pub(crate) fn bad_request(msg: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, msg)
     }
 
-    /// 404: there is no such thing.
+    /// 404: the object does not exist.
     pub(crate) fn not_found(msg: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, msg)
     }
 
-    /// 406: the LSN or moment is not one that can be served.
+    /// 406: the LSN or time cannot be used.
     pub(crate) fn not_acceptable(msg: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_ACCEPTABLE, msg)
     }
 
-    /// 412: what is stored does not permit it.
+    /// 412: the stored state does not permit it.
     pub(crate) fn precondition(msg: impl Into<String>) -> Self {
         Self::new(StatusCode::PRECONDITION_FAILED, msg)
     }

@@ -1,4 +1,4 @@
-//! Parts of a request, refused in the form of all our errors where they make no sense.
+//! Extractors for parts of a request, which report invalid input as an `ApiError`.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use super::ids::{TenantShardText, TimelineText};
 
-/// For the whole body to arrive: while it does, the request takes the place of another one.
+/// Time limit for the whole body to arrive; meanwhile the request occupies a place.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The path names a tenant.
+/// Path parameters that name a tenant.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(crate) struct TenantPath {
@@ -26,7 +26,7 @@ pub(crate) struct TenantPath {
     pub(crate) tenant_shard_id: TenantShardId,
 }
 
-/// The path names a timeline.
+/// Path parameters that name a timeline.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(crate) struct TimelinePath {
@@ -38,7 +38,7 @@ pub(crate) struct TimelinePath {
     pub(crate) timeline_id: TimelineId,
 }
 
-/// What the path names.
+/// Extracts path parameters.
 pub(crate) struct At<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
@@ -49,7 +49,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
     }
 }
 
-/// The query's parameters.
+/// Extracts query parameters.
 pub(crate) struct Args<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Args<T> {
@@ -60,7 +60,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Args<T> {
     }
 }
 
-/// The body, which is JSON.
+/// Extracts a JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {

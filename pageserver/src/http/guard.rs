@@ -1,5 +1,4 @@
-//! What is checked of every request before its handler sees it: who asks, and that nothing is asked that would be
-//! ignored.
+//! Checks on every request before its handler runs: authorization, and that no parameter would be ignored.
 
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
@@ -13,11 +12,11 @@ use super::error::ApiError;
 use crate::auth::{AuthError, Grant};
 use metrics::METRICS;
 
-/// Tells that the server has been started anew.
+/// Lets clients notice that the server was restarted.
 const LAUNCH_HEADER: HeaderName = HeaderName::from_static("pageserver_launch_timestamp");
 
-/// Refuses callers that may not do what they ask for, and parameters that nobody knows. What a handler is about when
-/// the caller's token ends is not waited for.
+/// Refuses callers without permission, and unknown parameters. The handler is cut off when the request times out or
+/// the caller's token ceases to be valid.
 pub(crate) async fn check(
     State(app): State<App>,
     path: MatchedPath,
@@ -58,7 +57,7 @@ async fn ended_if_any(grant: Option<Grant>) {
     }
 }
 
-/// Stamps every answer with the moment of the server's start.
+/// Adds the server's start time to every answer.
 pub(crate) async fn stamp(State(app): State<App>, mut response: Response) -> Response {
     response.headers_mut().insert(LAUNCH_HEADER, app.launch_timestamp.clone());
     response

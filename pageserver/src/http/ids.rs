@@ -1,4 +1,4 @@
-//! What ids, LSNs and keys look like as text, for the OpenAPI document.
+//! Text forms of ids, LSNs and keys, for the OpenAPI document.
 
 use std::borrow::Cow;
 

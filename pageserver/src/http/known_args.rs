@@ -1,4 +1,5 @@
-//! What parameters there are: others are refused, for who sends one that is ignored is mistaken.
+//! The known query parameters. Others are refused, because a client that sends a parameter which would be ignored is
+//! mistaken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use super::error::ApiError;
 
-/// Query parameters by path and method, as the OpenAPI document has them.
+/// Query parameters by path and method, as listed in the OpenAPI document.
 #[derive(Debug, Default)]
 pub(crate) struct KnownArgs(BTreeMap<(String, Method), BTreeSet<String>>);
 
@@ -49,7 +50,7 @@ impl KnownArgs {
     }
 }
 
-/// The parameters of an operation. None of ours refers to one elsewhere.
+/// The parameters of an operation. All of ours are inline, none is a reference.
 pub(crate) fn parameters(operation: &Operation) -> impl Iterator<Item = &Parameter> {
     operation.parameters.iter().flatten().filter_map(|parameter| match parameter {
         RefOr::T(parameter) => Some(parameter),

@@ -1,5 +1,5 @@
-//! Bodies of requests and answers. Members have the names that clients of this kind of server know; what exists only
-//! here comes at the end of each.
+//! Bodies of requests and answers. Members have the names that clients of this kind of server know; members specific
+//! to this server come last.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
 use engine::disk_budget::Level;
 
-/// A state, as `slug` and what there is to say about it.
+/// A state, represented by its `slug`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Slug {
     /// The state's name.
@@ -25,32 +25,32 @@ pub(crate) struct TenantInfo {
     /// Its id.
     #[schema(value_type = TenantShardText)]
     pub(crate) id: TenantShardId,
-    /// Active; Fenced: another server has taken it over, and this one serves what it has; or Broken: it could not be
-    /// attached.
+    /// Active; Fenced: another server has taken the tenant over, and this one still serves what it has; or Broken:
+    /// the tenant could not be attached.
     pub(crate) state: Slug,
-    /// Why it is Broken.
+    /// Why the tenant is Broken.
     pub(crate) reason: Option<String>,
-    /// Bytes of all layer files.
+    /// Total size of the layer files in bytes.
     pub(crate) current_physical_size: u64,
     /// Always attached.
     pub(crate) attachment_status: Slug,
-    /// Its timelines, those that could not be opened among them.
+    /// Its timelines, including those that could not be opened.
     #[schema(value_type = Vec<TimelineText>)]
     pub(crate) timelines: Vec<TimelineId>,
-    /// The generation that this server holds; null without object storage.
+    /// The generation that this server holds; null without a bucket.
     pub(crate) generation: Option<u32>,
-    /// Why this server writes nothing more, if so.
+    /// Why this server no longer writes, if it is fenced.
     pub(crate) fenced: Option<String>,
-    /// Bytes of layers that are whole on this disk.
+    /// Size of the resident layers in bytes.
     pub(crate) resident_bytes: u64,
-    /// Bytes of layers that object storage has.
+    /// Size of the layers in the bucket, in bytes.
     pub(crate) in_bucket_bytes: u64,
 }
 
-/// How a tenant is to be here.
+/// Desired location mode of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 pub(crate) enum LocationMode {
-    /// This server has it: it is taken over from whoever had it.
+    /// Attach the tenant to this server, taking it over from its current owner.
     AttachedSingle,
     /// Not supported.
     AttachedMulti,
@@ -58,22 +58,22 @@ pub(crate) enum LocationMode {
     AttachedStale,
     /// Not supported.
     Secondary,
-    /// This server lets go of it, once all is in object storage.
+    /// Detach the tenant from this server, once everything is in the bucket.
     Detached,
 }
 
-/// Settings of one tenant: there are none as yet.
+/// Settings of a tenant; there are none yet.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TenantConf {}
 
-/// How a tenant is to be here.
+/// Desired location of a tenant.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LocationConfig {
-    /// AttachedSingle makes the tenant if it is nowhere yet.
+    /// AttachedSingle creates the tenant if it does not exist anywhere.
     pub(crate) mode: LocationMode,
-    /// Taken for compatibility: generations are taken in object storage.
+    /// Accepted for compatibility and ignored: generations are taken in the bucket.
     #[serde(rename = "generation")]
     pub(crate) _generation: Option<u32>,
     /// Must be null.
@@ -82,10 +82,10 @@ pub(crate) struct LocationConfig {
     /// Must be 0.
     #[serde(default)]
     pub(crate) shard_number: u8,
-    /// Must be 0: not sharded.
+    /// Must be 0, for unsharded.
     #[serde(default)]
     pub(crate) shard_count: u8,
-    /// Without effect where there are no shards.
+    /// Ignored, since tenants are not sharded.
     #[serde(default, rename = "shard_stripe_size")]
     pub(crate) _shard_stripe_size: u32,
     /// Settings of the tenant.
@@ -93,34 +93,34 @@ pub(crate) struct LocationConfig {
     pub(crate) _tenant_conf: TenantConf,
 }
 
-/// Where a tenant's shards are.
+/// Locations of a tenant's shards.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LocationAnswer {
-    /// One for each shard.
+    /// One location per shard.
     pub(crate) shards: Vec<ShardLocation>,
-    /// Null: not sharded.
+    /// Always null, since tenants are not sharded.
     #[schema(value_type = Option<u32>)]
     pub(crate) stripe_size: Option<u32>,
 }
 
-/// Where a shard is.
+/// Location of a shard.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShardLocation {
     /// The shard.
     #[schema(value_type = TenantShardText)]
     pub(crate) shard_id: TenantShardId,
-    /// This server.
+    /// Always this server.
     pub(crate) node_id: u64,
 }
 
-/// Whether a timeline serves: `"Active"`, or why it does not.
+/// State of a timeline: `"Active"`, or why it is not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) enum TimelineState {
-    /// It serves.
+    /// The timeline is in service.
     Active,
-    /// It serves what it has, but takes no more writes; or it could not be opened.
+    /// The timeline serves reads but takes no more writes, or it could not be opened.
     Broken {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -134,39 +134,39 @@ pub(crate) struct TimelineInfo {
     /// Its id.
     #[schema(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
-    /// The branch's name, if it was given one.
+    /// The branch's name, if it has one.
     pub(crate) name: Option<String>,
     /// The timeline that it branches off.
     #[schema(value_type = Option<TimelineText>)]
     pub(crate) ancestor_timeline_id: Option<TimelineId>,
-    /// The last LSN that it has in common with that.
+    /// The last LSN that it shares with its ancestor.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) ancestor_lsn: Option<Lsn>,
-    /// History is complete up to here, in memory.
+    /// End of the last record: history is complete up to here, in memory.
     #[schema(value_type = LsnText)]
     pub(crate) last_record_lsn: Lsn,
-    /// Start of the last record; null if not known.
+    /// Start of the last record; null if unknown.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) prev_record_lsn: Option<Lsn>,
-    /// History is complete up to here, on disk.
+    /// History is complete up to here on disk.
     #[schema(value_type = LsnText)]
     pub(crate) disk_consistent_lsn: Lsn,
-    /// Nothing below is readable.
+    /// Lowest readable LSN.
     #[schema(value_type = LsnText)]
     pub(crate) min_readable_lsn: Lsn,
-    /// The same: nothing is collected as yet.
+    /// Same as `min_readable_lsn`: there is no garbage collection yet.
     #[schema(value_type = LsnText)]
     pub(crate) applied_gc_cutoff_lsn: Lsn,
-    /// Its own history begins here.
+    /// Start of the timeline's own history.
     #[schema(value_type = LsnText)]
     pub(crate) initdb_lsn: Lsn,
-    /// Bytes of its layer files.
+    /// Total size of its layer files in bytes.
     pub(crate) current_physical_size: u64,
     /// Major version of Postgres.
     pub(crate) pg_version: u32,
-    /// Whether it serves.
+    /// Whether it is in service.
     pub(crate) state: TimelineState,
-    /// Where its WAL comes from, and how that goes; null if it has no source.
+    /// Source and state of its WAL receiver; null if it has no source.
     #[schema(value_type = Option<Object>)]
     pub(crate) walreceiver_status: Option<serde_json::Value>,
     /// Always false.
@@ -174,38 +174,38 @@ pub(crate) struct TimelineInfo {
     /// Timelines that branch off it.
     #[schema(value_type = Vec<TimelineText>)]
     pub(crate) children: Vec<TimelineId>,
-    /// The cluster's own identifier.
+    /// System identifier of the cluster.
     pub(crate) system_identifier: u64,
-    /// Bytes of a WAL segment.
+    /// Size of a WAL segment in bytes.
     pub(crate) wal_segment_size: u32,
-    /// Layer files.
+    /// Number of layer files.
     pub(crate) layer_count: usize,
-    /// L0 layers among them.
+    /// Number of L0 layers among them.
     pub(crate) l0_layer_count: usize,
-    /// In-memory layers that wait to be written.
+    /// Number of frozen in-memory layers waiting to be flushed.
     pub(crate) frozen_layer_count: usize,
-    /// Bytes of values in memory and ephemeral files.
+    /// Bytes of values in memory and in ephemeral files.
     pub(crate) in_memory_bytes: u64,
-    /// History is complete up to here in object storage; null if it is not there.
+    /// History is complete up to here in the bucket; null if the timeline is not in the bucket.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) remote_consistent_lsn: Option<Lsn>,
-    /// The generation that this server writes under; 0 if there never was object storage.
+    /// The generation under which this server writes; 0 if there never was a bucket.
     pub(crate) generation: u32,
-    /// Why this server writes nothing more, if so.
+    /// Why this server no longer writes, if it is fenced.
     pub(crate) fenced: Option<String>,
-    /// Bytes of layers that are whole on this disk.
+    /// Size of the resident layers in bytes.
     pub(crate) resident_bytes: u64,
-    /// Bytes of layers that object storage has.
+    /// Size of the layers in the bucket, in bytes.
     pub(crate) in_bucket_bytes: u64,
-    /// Layers that wait to be uploaded.
+    /// Number of layers waiting to be uploaded.
     pub(crate) upload_layers: usize,
-    /// Their bytes.
+    /// Their size in bytes.
     pub(crate) upload_bytes: u64,
-    /// Why the last upload failed, until one succeeds.
+    /// Why the last upload failed; null after a success.
     pub(crate) upload_error: Option<String>,
 }
 
-/// A timeline that could not be opened. It has these members only: so it is told from one that is open.
+/// A timeline that could not be opened. It has only these members, which distinguishes it from an open one.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BrokenTimeline {
@@ -215,7 +215,7 @@ pub(crate) struct BrokenTimeline {
     /// Its id.
     #[schema(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
-    /// Why.
+    /// Why it could not be opened.
     pub(crate) state: TimelineState,
 }
 
@@ -223,33 +223,33 @@ pub(crate) struct BrokenTimeline {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum ListedTimeline {
-    /// It is open.
+    /// The timeline is open.
     Open(Box<TimelineInfo>),
-    /// It could not be opened.
+    /// The timeline could not be opened.
     Broken(BrokenTimeline),
 }
 
-/// A branch to be made.
+/// A branch to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TimelineCreate {
-    /// A name, which no other branch of the tenant may have: a letter or digit, then letters, digits and `_.-`, 63 at
-    /// most.
+    /// A name, unique among the tenant's branches: a letter or digit, then letters, digits and `_.-`, 63 characters
+    /// at most.
     #[serde(default)]
     pub(crate) name: Option<String>,
-    /// Its id, drawn by the caller so that he may try again.
+    /// Its id, chosen by the caller so that the request can be repeated.
     #[schema(value_type = TimelineText)]
     pub(crate) new_timeline_id: TimelineId,
     /// The timeline to branch off.
     #[schema(value_type = Option<TimelineText>)]
     pub(crate) ancestor_timeline_id: Option<TimelineId>,
-    /// The last LSN to have in common; the ancestor's last record if not given.
+    /// The last LSN to share; defaults to the ancestor's last record.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) ancestor_start_lsn: Option<Lsn>,
-    /// Instead of an LSN: the last commit to have in common is the last one up to this moment (RFC 3339, or how long
-    /// ago by the server's clock, such as `10 minutes ago`).
+    /// Alternative to an LSN: branch at the last commit up to this time (RFC 3339, or relative to the server's clock,
+    /// such as `10 minutes ago`).
     pub(crate) ancestor_start_timestamp: Option<String>,
-    /// If given, must be that of the ancestor.
+    /// If given, must be the ancestor's.
     pub(crate) pg_version: Option<u32>,
     /// Must be false.
     #[serde(default)]
@@ -268,20 +268,20 @@ pub(crate) struct LsnBody {
 /// A lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LeaseAnswer {
-    /// The LSN stays readable until then (RFC 3339).
+    /// Until when the LSN stays readable (RFC 3339).
     pub(crate) valid_until: String,
 }
 
-/// Where a moment lies in history.
+/// Where a time lies in a history.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LsnByTimestampAnswer {
     /// See `kind`.
     #[schema(value_type = LsnText)]
     pub(crate) lsn: Lsn,
-    /// present: the last LSN whose commits are not after the moment; future: no commit is after it, the last LSN;
-    /// past: all are, the first readable LSN; nodata: no commit is known, the last LSN.
+    /// present: the last LSN up to which no commit is after the time; future: no commit is after it, the last LSN;
+    /// past: all commits are after it, the first readable LSN; nodata: no commit is known, the last LSN.
     pub(crate) kind: &'static str,
-    /// Until when the LSN is leased, if a lease was asked for.
+    /// Until when the LSN is leased, if a lease was requested.
     pub(crate) valid_until: Option<String>,
 }
 
@@ -289,23 +289,23 @@ pub(crate) struct LsnByTimestampAnswer {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WaitLsn {
-    /// By timeline.
+    /// The LSN for each timeline.
     #[schema(value_type = BTreeMap<TimelineText, LsnText>)]
     pub(crate) timelines: BTreeMap<TimelineId, Lsn>,
-    /// How long at most, such as `10s`.
+    /// Maximum time to wait, such as `10s`.
     pub(crate) timeout: String,
 }
 
 /// The layers of a timeline.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LayersAnswer {
-    /// From new to old.
+    /// Newest first.
     pub(crate) in_memory_layers: Vec<InMemoryLayer>,
-    /// Files.
+    /// Layers with files.
     pub(crate) historic_layers: Vec<HistoricLayer>,
 }
 
-/// A layer in memory.
+/// An in-memory layer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct InMemoryLayer {
     /// Open or Frozen.
@@ -313,7 +313,7 @@ pub(crate) struct InMemoryLayer {
     /// First LSN.
     #[schema(value_type = LsnText)]
     pub(crate) lsn_start: Lsn,
-    /// End of its LSNs so far, exclusive.
+    /// End of its LSN range so far, exclusive.
     #[schema(value_type = LsnText)]
     pub(crate) lsn_end: Lsn,
     /// Bytes of values.
@@ -325,58 +325,58 @@ pub(crate) struct InMemoryLayer {
 pub(crate) struct HistoricLayer {
     /// Delta or Image.
     pub(crate) kind: &'static str,
-    /// Its name.
+    /// Its file name.
     pub(crate) layer_file_name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub(crate) layer_file_size: u64,
     /// First LSN.
     #[schema(value_type = LsnText)]
     pub(crate) lsn_start: Lsn,
-    /// End of its LSNs, exclusive; null for images, which are as of `lsn_start`.
+    /// End of its LSN range, exclusive; null for images, which are at `lsn_start`.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) lsn_end: Option<Lsn>,
-    /// Whether it is in object storage only, but for blocks that are cached.
+    /// Whether only the bucket has it; single blocks may still be cached here.
     pub(crate) remote: bool,
-    /// Whether object storage has it.
+    /// Whether the bucket has it.
     pub(crate) in_bucket: bool,
-    /// Whether it covers all keys, because it was written from memory.
+    /// Whether it is an L0 layer, which covers all keys because it was flushed from memory.
     pub(crate) l0: bool,
     /// First key.
     pub(crate) key_start: String,
-    /// End of its keys, exclusive.
+    /// End of its key range, exclusive.
     pub(crate) key_end: String,
 }
 
-/// Which keys exist.
+/// The keys that exist.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KeySpaceAnswer {
-    /// Ranges, end exclusive, of which every key has a value.
+    /// Key ranges, end exclusive, in which every key has a value.
     pub(crate) keys: Vec<[String; 2]>,
-    /// Ranges, end exclusive, of which some keys have a value.
+    /// Key ranges, end exclusive, in which some keys have a value.
     pub(crate) sparse_keys: Vec<[String; 2]>,
-    /// As of here.
+    /// The LSN.
     #[schema(value_type = LsnText)]
     pub(crate) at_lsn: Lsn,
 }
 
-/// A cluster to be attached.
+/// A server to follow.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachBody {
     /// How to reach the server: `postgres://user:password@host:port` or `host=... user=...`. The user needs
     /// REPLICATION.
     pub(crate) connstr: String,
-    /// The tenant to make; drawn if not given.
+    /// The tenant to create; random by default.
     #[schema(value_type = Option<TenantText>)]
     pub(crate) tenant_id: Option<TenantId>,
-    /// The timeline to make; drawn if not given.
+    /// The timeline to create; random by default.
     #[schema(value_type = Option<TimelineText>)]
     pub(crate) timeline_id: Option<TimelineId>,
-    /// Name of the replication slot; made from the timeline's id if not given.
+    /// Name of the replication slot; derived from the timeline's id by default.
     pub(crate) slot: Option<String>,
 }
 
-/// What an attachment was begun for.
+/// The tenant and timeline that will follow the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AttachAnswer {
     /// The tenant.
@@ -387,46 +387,46 @@ pub(crate) struct AttachAnswer {
     pub(crate) timeline_id: TimelineId,
 }
 
-/// What a deletion leaves to others.
+/// What a deletion leaves for others to clean up.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct DeleteAnswer {
-    /// Replication slots to drop on their servers, which keep all WAL for them until then.
+    /// Replication slots to drop on their servers, which retain all WAL for them until then.
     pub(crate) left_slots: Vec<LeftSlot>,
 }
 
 /// The server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StatusAnswer {
-    /// Always 1: there is one server.
+    /// Always 1: there is only one server.
     pub(crate) id: u64,
     /// Version of the program.
     pub(crate) version: &'static str,
     /// Tenants that another server has taken over.
     #[schema(value_type = Vec<TenantShardText>)]
     pub(crate) fenced_tenants: Vec<TenantShardId>,
-    /// The local disk, once it was measured.
+    /// The local disk, once it has been measured.
     pub(crate) disk: Option<DiskStatus>,
 }
 
 /// The local disk.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DiskStatus {
-    /// What happens to WAL that comes in: Open, Slow, or Refuse for lack of room.
+    /// Whether incoming WAL is accepted: Open, Slow, or Refuse for lack of room.
     #[schema(value_type = String)]
     pub(crate) intake: Level,
-    /// Bytes that may still be taken in; negative if there are too many already.
+    /// Bytes that may still be taken in; negative if the limit is exceeded.
     pub(crate) room: i64,
     /// Bytes of layers, whole and partial.
     pub(crate) resident: u64,
-    /// Bytes of layers among them that the bucket does not have yet.
+    /// Bytes of layers that the bucket does not have yet; included in `resident`.
     pub(crate) not_uploaded: u64,
     /// Bytes of values in in-memory layers.
     pub(crate) in_memory: u64,
-    /// Bytes free on the file system.
+    /// Free bytes on the file system.
     pub(crate) free: Option<u64>,
 }
 
-/// A replication slot that nobody reads from any more: until somebody drops it, its server keeps all WAL.
+/// An abandoned replication slot: until it is dropped, its server retains all WAL.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LeftSlot {
     /// The server.

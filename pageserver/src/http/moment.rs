@@ -1,4 +1,4 @@
-//! Moments as text: RFC 3339 with any offset, or how long ago by this server's clock; RFC 3339 in UTC out.
+//! Times as text: input is RFC 3339 with any offset, or relative to this server's clock; output is RFC 3339 in UTC.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ use utils::excerpt::Excerpt;
 
 use pgdata::timestamps::PgTimestamp;
 
-/// Seconds from 1970 to 2000, where Postgres' time begins.
+/// Seconds from 1970 to 2000, the Postgres epoch.
 const PG_EPOCH: u64 = 946_684_800;
 
-/// Parses `2026-01-31T12:30:00.5Z`, also with a blank for the `T`, or an offset such as `+02:00` for the `Z`; or
+/// Parses `2026-01-31T12:30:00.5Z`, optionally with a blank for the `T` or an offset such as `+02:00` for the `Z`; or
 /// `10 minutes ago`.
 pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
     let invalid = || {
@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
     shifted.ok_or_else(invalid)
 }
 
-/// The text without its offset, and the offset in seconds east of UTC.
+/// Splits off the offset, in seconds east of UTC.
 fn split_offset(text: &str) -> Option<(&str, i64)> {
     let Some(at) = text.len().checked_sub(6).filter(|at| text.get(*at..).is_some_and(|end| end.contains(':'))) else {
         return Some((text, 0));
@@ -48,12 +48,12 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     (hours < 24 && minutes < 60).then_some((local, sign * (hours * 3600 + minutes * 60)))
 }
 
-/// The moment in UTC.
+/// The time in UTC.
 pub(super) fn print(moment: SystemTime) -> String {
     humantime::format_rfc3339_micros(moment).to_string()
 }
 
-/// The moment as Postgres stores it.
+/// The time as stored by Postgres.
 pub(super) fn to_pg(moment: SystemTime) -> PgTimestamp {
     let epoch = UNIX_EPOCH + Duration::from_secs(PG_EPOCH);
     let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
@@ -63,7 +63,7 @@ pub(super) fn to_pg(moment: SystemTime) -> PgTimestamp {
     }
 }
 
-/// The moment that Postgres has stored; `None` if no calendar could show it.
+/// The time from a Postgres timestamp; `None` if RFC 3339 cannot represent it.
 pub(super) fn from_pg(time: PgTimestamp) -> Option<SystemTime> {
     /// RFC 3339 ends with the year 9999.
     const LAST: u64 = 253_402_300_799;

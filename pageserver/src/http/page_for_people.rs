@@ -1,4 +1,4 @@
-//! The OpenAPI document as one page of HTML that needs nothing else.
+//! The OpenAPI document as one self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><
     td{padding:.3rem .8rem .3rem 0;vertical-align:top}code{font-size:13px;white-space:nowrap}\
     tr+tr td{border-top:1px solid #ddd}small{color:#555}</style>\n<h1>pageserver</h1>\n";
 
-/// The page.
+/// Renders the page.
 pub(super) fn html(document: &OpenApi) -> String {
     let mut page = HEAD.to_owned();
     let description = document.info.description.as_deref().unwrap_or_default();
@@ -47,7 +47,7 @@ fn row(page: &mut String, method: &str, path: &str, operation: &Operation) {
         writeln!(page, "<tr><td><code>{method}</code><td><code>{path}</code><td>{summary}{}</tr>", details.concat());
 }
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! What the paths do, one module for each kind of thing.
+//! Request handlers, one module per kind of object.
 
 pub(super) mod diff;
 pub(super) mod layers;

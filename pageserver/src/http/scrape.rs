@@ -1,4 +1,5 @@
-//! What a scrape asks of tenants and timelines, besides what the process counts as it works.
+//! Metrics of tenants and timelines collected during a scrape, in addition to those that the process counts as it
+//! works.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +16,7 @@ use metrics::{Exposition, METRICS};
 
 type Of<const N: usize> = Family<[(&'static str, String); N], Gauge<u64, AtomicU64>>;
 
-/// Gauges by timeline, filled for one scrape.
+/// Gauges per timeline, filled for one scrape.
 #[derive(Default)]
 struct Gauges {
     last_record_lsn: Of<3>,
@@ -35,7 +36,7 @@ struct Gauges {
     task_panics: Of<1>,
 }
 
-/// The whole text of a scrape, of the kind `wanted`.
+/// The complete text of a scrape, in the format `wanted`.
 pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Exposition) -> Result<String, fmt::Error> {
     let gauges = Gauges::default();
     let tenants = manager.tenants();
@@ -46,7 +47,7 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     for (task, panics) in env::spawn::panics() {
         set(&gauges.task_panics, [("task", task.to_owned())], panics);
     }
-    // Those that could not be opened, and those that broke since.
+    // Timelines that could not be opened, and those that broke later.
     let (mut active, mut broken) = (0, manager.broken().len() as u64);
     for timeline in tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten() {
         match timeline.broken() {
@@ -87,7 +88,7 @@ impl Gauges {
         if let Some(is_following) = is_following {
             set(&self.following, labels.clone(), u64::from(is_following));
         }
-        // The open layer does not count: it comes and goes.
+        // The open layer does not count, since it comes and goes.
         for layer in timeline.layers().iter().filter(|layer| layer.kind != LayerKind::Open) {
             let [tenant, shard, timeline] = labels.clone();
             let (level, kind) = level_and_kind(layer);

@@ -1,4 +1,4 @@
-//! Scrubs that were asked for: one at a time for each tenant, in the background.
+//! Requested scrubs, which run in the background, one per tenant at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use engine::tenant::manager::{ManageError, TenantManager};
 use engine::tenant::scrub::{self, Options, Progress, Report, Subject};
 
-/// How far a scrub is, or what came of it.
+/// Progress of a scrub, or its result.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ScrubAnswer {
     /// Running, Done, or Failed.
@@ -23,11 +23,11 @@ pub(crate) struct ScrubAnswer {
     pub(crate) objects: u64,
     /// Bytes read so far.
     pub(crate) bytes: u64,
-    /// Bytes to read, of the timelines begun so far.
+    /// Bytes to read in the timelines started so far.
     pub(crate) planned_bytes: u64,
-    /// Whether all that is named is there and whole, once it is done.
+    /// Whether everything that is referenced exists and is intact; null until the scrub is done.
     pub(crate) sound: Option<bool>,
-    /// What was found, once it is done.
+    /// The findings; null until the scrub is done.
     #[schema(value_type = Option<Object>)]
     pub(crate) report: Option<Report>,
     /// Why it failed.
@@ -68,10 +68,10 @@ pub(crate) struct Scrubs {
 }
 
 impl Scrubs {
-    /// Starts one.
+    /// Starts a scrub.
     ///
     /// # Errors
-    /// [`ManageError::Conflict`] while one of the same tenant runs.
+    /// [`ManageError::Conflict`] while a scrub of the same tenant is running.
     pub(crate) fn start(
         &self,
         manager: &TenantManager,
@@ -110,11 +110,11 @@ impl Scrubs {
         Ok(job.answer())
     }
 
-    /// How far the last one is.
+    /// Progress or result of the tenant's last scrub.
     pub(crate) fn status(&self, tenant: TenantShardId) -> Option<ScrubAnswer> {
         self.jobs.lock().get(&tenant).map(|job| job.answer())
     }
 }
 
-/// What is younger than this may be about to be named.
+/// Minimum age of an orphan: anything younger may be about to be referenced.
 pub(crate) const GRACE: Duration = Duration::from_secs(3600);

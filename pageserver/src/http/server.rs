@@ -1,5 +1,5 @@
-//! Connections to the management interface: accepted at once, with or without TLS, and let go when another one needs
-//! the place, when whoever asks may not any more, and on shutdown.
+//! Connections to the management interface, with or without TLS. They are accepted at once, and closed when another
+//! connection needs the place, when the caller loses its permission, and on shutdown.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use tokio_util::task::TaskTracker;
 use super::access::Caller;
 use crate::places::{Place, Places, Work};
 
-/// A client must have sent a request's headers, and done its part of the TLS handshake, within this time.
+/// Time limit for a client to send the headers of a request, and for the TLS handshake.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(20);
-/// On shutdown, requests in progress have this time.
+/// Time limit for requests in progress on shutdown.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(3);
-/// After an error of the system that is not one connection's, such as too many open files.
+/// Pause after an accept error that does not concern a single connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// What others ask to know whether the server is well.
+/// Paths of health probes.
 const PROBES: [&str; 2] = ["/v1/status", "/metrics"];
 
-/// Serves `router` until `cancel`; then requests in progress may end, and it returns. `limit` requests are served at
-/// once, and further ones wait.
+/// Serves `router` until `cancel`, then returns when requests in progress have ended. At most `limit` requests are
+/// served concurrently; further ones wait.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -53,7 +53,7 @@ pub(crate) async fn serve(
     connections.wait().await;
 }
 
-/// The next connection; `None` when cancelled.
+/// Accepts the next connection; `None` when cancelled.
 async fn accept(listener: &TcpListener, cancel: &CancellationToken) -> Option<(TcpStream, SocketAddr)> {
     let next = async {
         loop {
@@ -72,7 +72,7 @@ async fn accept(listener: &TcpListener, cancel: &CancellationToken) -> Option<(T
     }
 }
 
-/// A connection, and who has asked by it last.
+/// A connection, and the last caller on it.
 struct Connection {
     place: Place,
     caller: Caller,
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// When the server ends, or whoever has asked may not any more.
+    /// Completes when the server shuts down or the caller loses its permission.
     async fn must_end(&self, cancel: &CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => {}

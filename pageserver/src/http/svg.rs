@@ -1,8 +1,7 @@
-//! The layers of a timeline as a picture: keys across, LSNs up, a box for each layer.
+//! Draws the layers of a timeline: keys horizontally, LSNs vertically, one box per layer.
 //!
-//! Neither axis is to scale: each is divided at the layers' borders, and every piece is as large as the others. So what
-//! covers what can be seen, whether a layer has ten keys or all, and with thousands of layers too. Each box tells its
-//! particulars when pointed at.
+//! Neither axis is to scale: each is divided at the layers' boundaries into pieces of equal length. So overlaps are
+//! visible whether a layer has ten keys or all, even with thousands of layers. Each box shows details on hover.
 
 mod axis;
 #[cfg(test)]
@@ -19,18 +18,18 @@ use engine::tenant::timeline::{LayerInfo, LayerKind};
 
 /// Width of the key axis in pixels.
 const WIDTH: f64 = 1400.0;
-/// Room on the left for LSNs, above for title and legend, below for keys.
+/// Margins: on the left for LSNs, above for title and legend, below for keys.
 const LEFT: f64 = 130.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 60.0;
-/// A box narrower or lower than this has no text.
+/// Smaller boxes have no label.
 const LABEL_WIDTH: f64 = 110.0;
 const LABEL_HEIGHT: f64 = 11.0;
-/// Labels of an axis are at least this far apart.
+/// Minimum distance of labels on an axis.
 const LSN_STEP: f64 = 14.0;
 const KEY_STEP: f64 = 170.0;
 
-/// What a layer is called and painted.
+/// Name and color of a layer.
 fn looks(layer: &LayerInfo) -> (&'static str, &'static str) {
     match layer.kind {
         LayerKind::Open => ("in memory, open", "#f6c344"),
@@ -41,7 +40,7 @@ fn looks(layer: &LayerInfo) -> (&'static str, &'static str) {
     }
 }
 
-/// Draws `layers`; everything up to `durable` is on disk.
+/// Draws `layers`; `durable` is the LSN up to which everything is on disk.
 pub(super) fn draw(title: &str, layers: &[LayerInfo], durable: Lsn) -> String {
     let keys = Axis::new(layers.iter().flat_map(|layer| [layer.keys.start, layer.keys.end]), WIDTH);
     let rows = Axis::new(layers.iter().flat_map(|layer| [layer.lsns.start, layer.lsns.end]), 1.0);
@@ -158,7 +157,7 @@ fn key_labels(svg: &mut String, keys: &Axis<Key>, y: f64) {
     }
 }
 
-/// What a key stands for, roughly.
+/// Describes a key, roughly.
 fn describe(key: &Key) -> String {
     match (key.to_rel_block(), key.field1) {
         _ if *key == Key::MAX => "the last key".to_owned(),

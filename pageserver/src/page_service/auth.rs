@@ -1,4 +1,4 @@
-//! Who is let in: the password is a token, and there must be room.
+//! Authentication: the password is a token, and there must be room for the client.
 
 use pq_proto::backend::ErrorFields;
 use pq_proto::server::Authenticator;
@@ -9,7 +9,7 @@ use crate::auth::Grant;
 use crate::places::{Place, Work, Working};
 use metrics::METRICS;
 
-/// Where a client that has a place waits to be let in.
+/// Authenticates a client that already has a place.
 pub(super) struct Gate<'a> {
     pub(super) shared: &'a Shared,
     pub(super) place: &'a Place,

@@ -1,4 +1,4 @@
-//! Base backups on their way out.
+//! Sending base backups.
 
 use std::io;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use engine::tenant::timeline::Timeline;
 use pgdata::TimelineStore;
 use pgdata::basebackup::{self, BackupError, BackupRequest, Extent, Sink};
 
-/// Bytes that are collected before they are sent.
+/// Number of bytes collected before they are sent.
 const SEND_ABOVE: usize = 256 * 1024;
 
-/// Bytes of the archive become data of a COPY.
+/// Sends the bytes of the archive as COPY data.
 struct CopyOut<'a> {
     writer: &'a mut ServerWriter,
     limit: Duration,
@@ -64,7 +64,7 @@ async fn send_all(
     extent: Extent,
     gzip: bool,
 ) -> Result<(), CommandError> {
-    // Older clients say 0/0 for the latest.
+    // Older clients use 0/0 for the latest.
     let lsn = lsn.filter(|lsn| lsn.is_valid());
     if let Some(lsn) = lsn {
         wait_for(timeline, lsn, session.shared.manager.conf().wait_lsn_timeout).await?;

@@ -1,7 +1,8 @@
-//! Requests as they come in, folded: consecutive requests for pages become one batch.
+//! Grouping of incoming requests: consecutive requests for pages form one batch.
 //!
-//! While a batch is being answered, requests wait in the socket. What is there once it has been is the next batch: no
-//! request ever waits for others to come, and a client cannot make the server hold more than one batch.
+//! While a batch is being answered, further requests wait in the socket; those that have arrived by then form the
+//! next batch. So no request ever waits for others to arrive, and a client cannot make the server hold more than one
+//! batch.
 
 use pageserver_api::pagestream::{ProtocolVersion, Query, Request};
 use pq_proto::error::ProtocolError;
@@ -11,7 +12,7 @@ use pq_proto::server::ServerReader;
 
 use super::errors::CommandError;
 
-/// What is to be answered together.
+/// Requests to answer together.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Requests for pages; at least one.
@@ -26,7 +27,7 @@ pub(super) enum Work {
 pub(super) struct Batches {
     version: ProtocolVersion,
     max_size: usize,
-    /// What did not fit into the last batch.
+    /// The request that did not fit into the last batch.
     next: Option<Result<Incoming, CommandError>>,
 }
 
@@ -40,10 +41,10 @@ impl Batches {
         Self { version, max_size: max_size.max(1), next: None }
     }
 
-    /// Waits for the next request, and takes with it those that are there already. Cancellation safe.
+    /// Waits for the next request, and takes with it those that have already arrived. Cancellation safe.
     ///
     /// # Errors
-    /// The client sent something that is no request. Those before it have been answered.
+    /// The client sent something that is not a request. Earlier requests have been answered.
     pub(super) async fn next(&mut self, reader: &mut ServerReader) -> Result<Work, CommandError> {
         let first = match self.next.take() {
             Some(waiting) => waiting?,
@@ -73,7 +74,7 @@ impl Batches {
         Ok(Work::Pages(pages))
     }
 
-    /// What is there already. It does not wait, so cancelling cannot lose what was collected.
+    /// The next request, if it has already arrived. Does not wait, so cancellation cannot lose what was collected.
     async fn ready(&self, reader: &mut ServerReader) -> Option<Result<Incoming, CommandError>> {
         match reader.read_ready().await {
             Ok(raw) => raw.map(|raw| self.decode(raw)),

@@ -10,25 +10,25 @@ use utils::shard::TenantShardId;
 
 use metrics::ComputeCommand;
 
-/// A command. Its words are separated by white space; the first ones may be in any case.
+/// A command. Words are separated by white space; keywords are case-insensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Requests for pages follow.
     PageStream { version: ProtocolVersion, tenant: TenantId, timeline: TimelineId },
-    /// A data directory, without relations.
+    /// A data directory without relations.
     BaseBackup { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn>, gzip: bool, replica: bool },
     /// A whole data directory.
     FullBackup { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn> },
-    /// What a compute starts with.
+    /// The boot image of a compute.
     BootImage { tenant: TenantId, timeline: TimelineId, lsn: Option<Lsn>, gzip: bool },
-    /// An LSN shall stay readable.
+    /// Keep an LSN readable.
     Lease { tenant: TenantShardId, timeline: TimelineId, lsn: Lsn },
-    /// Drivers set what they like; nothing depends on it.
+    /// `SET`: accepted and ignored, because drivers send it.
     Set,
 }
 
 impl Command {
-    /// Its name in metrics, if it is counted.
+    /// The command's name in metrics, if it is counted.
     pub(super) fn kind(&self) -> Option<ComputeCommand> {
         match self {
             Command::PageStream { version: ProtocolVersion::V2, .. } => Some(ComputeCommand::PageStreamV2),
@@ -41,14 +41,14 @@ impl Command {
     }
 }
 
-/// Columns of what a command gives, if it gives rows.
+/// Result columns of a command, if it returns rows.
 pub(super) fn columns(text: &str) -> Option<&'static [&'static str]> {
     let (first, rest) = first_word(text);
     let is_lease = first.eq_ignore_ascii_case("lease") && first_word(rest).0.eq_ignore_ascii_case("lsn");
     is_lease.then_some(&["valid_until"])
 }
 
-/// Parses a command; the error is what the client is told.
+/// Parses a command; the error is the message for the client.
 pub(super) fn parse(text: &str) -> Result<Command, String> {
     let text = text.trim().trim_end_matches(';');
     let (word, rest) = first_word(text);
@@ -111,7 +111,7 @@ fn base_backup(words: &[&str]) -> Result<Command, String> {
     Ok(Command::BaseBackup { tenant, timeline, lsn, gzip, replica })
 }
 
-/// Takes the arguments of a base backup, but for a standby's.
+/// Takes the arguments of a base backup, except the one for standbys.
 fn boot_image(words: &[&str]) -> Result<Command, String> {
     match base_backup(words) {
         Ok(Command::BaseBackup { tenant, timeline, lsn, gzip, replica: false }) => {
@@ -122,7 +122,7 @@ fn boot_image(words: &[&str]) -> Result<Command, String> {
     }
 }
 
-/// The LSN before that a client may give is not needed: nothing before the backup is ever read.
+/// Clients may also give the previous LSN. It is not needed: nothing before the backup is ever read.
 fn full_backup(words: &[&str]) -> Result<Command, String> {
     let (ids, lsns) = words.split_at_checked(2).unwrap_or((words, &[]));
     let ([tenant, timeline], [] | [_] | [_, _]) = (ids, lsns) else {

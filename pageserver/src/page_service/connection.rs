@@ -1,4 +1,4 @@
-//! One client, from its first byte to its last.
+//! One client connection.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use engine::tenant::timeline::Timeline;
 use metrics::METRICS;
 use pgdata::basebackup::Extent;
 
-/// What commands answer that give no rows.
+/// Command tag for commands that return no rows.
 const DONE: &str = "SELECT 1";
 
 pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, place: &Place, cancel: &CancellationToken) {
@@ -51,7 +51,7 @@ pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, place: &
     }
 }
 
-/// Counts a connection when it ends, in whichever way.
+/// Counts the connection as finished when dropped.
 struct Live;
 
 impl Drop for Live {
@@ -62,7 +62,7 @@ impl Drop for Live {
 
 fn log_end(peer: &str, error: &ConnectionError) {
     match error {
-        // Computes come and go, and do not always say good bye.
+        // Computes come and go, and do not always say goodbye.
         ConnectionError::Io(error) => tracing::debug!(%peer, "client lost: {error}"),
         error => tracing::info!(%peer, "connection closed: {error}"),
     }
@@ -115,7 +115,7 @@ impl Session<'_> {
             }
             Command::Lease { tenant, timeline, lsn } => {
                 let timeline = self.timeline(tenant, timeline)?;
-                // An LSN that cannot be kept is an answer as well.
+                // That an LSN cannot be leased is a valid answer, not an error.
                 let until = timeline.lease(lsn, self.shared.settings.lease_length).ok();
                 send_lease(connection, query, until);
             }
@@ -129,7 +129,7 @@ impl Session<'_> {
         self.timeline(TenantShardId::unsharded(tenant), timeline)
     }
 
-    /// A timeline that the client may use.
+    /// Looks up a timeline that the client may use.
     fn timeline(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<Timeline, CommandError> {
         if let Err(refused) = self.grant.permission().check_tenant(tenant.tenant_id) {
             METRICS.auth_refused.inc();
@@ -139,7 +139,7 @@ impl Session<'_> {
     }
 }
 
-/// What comes after a command.
+/// What to do after a command.
 enum Next {
     Command,
     /// The client has left.

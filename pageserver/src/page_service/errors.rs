@@ -1,4 +1,4 @@
-//! How errors reach the client.
+//! How errors are reported to the client.
 
 use std::io;
 
@@ -11,29 +11,29 @@ use crate::auth::AuthError;
 use engine::tenant::manager::ManageError;
 use errors::{ErrorKind, StorageError};
 
-/// Why a command was not served.
+/// Why a command failed.
 #[derive(Debug)]
 pub(super) enum CommandError {
-    /// The client is told; the connection goes on.
+    /// Reported to the client; the connection continues.
     Failed(ErrorFields),
-    /// The client is told; the connection ends.
+    /// Reported to the client; the connection ends.
     Closing(ErrorFields),
-    /// Nobody can be told.
+    /// Cannot be reported to the client.
     Connection(ConnectionError),
 }
 
 impl CommandError {
-    /// An error that has no code of its own.
+    /// An error without a specific code.
     pub(super) fn failed(message: impl Into<String>) -> Self {
         CommandError::Failed(ErrorFields::new(SqlState::INTERNAL_ERROR, message))
     }
 
-    /// The server, or the timeline, goes down: the client may come again.
+    /// The server or the timeline is shutting down: the client may retry.
     pub(super) fn shutdown() -> Self {
         CommandError::Closing(ErrorFields::new(SqlState::ADMIN_SHUTDOWN, "shutdown"))
     }
 
-    /// The client does not keep to the protocol.
+    /// The client violated the protocol.
     pub(super) fn protocol(error: impl std::fmt::Display) -> Self {
         CommandError::Closing(ErrorFields::new(SqlState::PROTOCOL_VIOLATION, error.to_string()))
     }

@@ -1,7 +1,7 @@
-//! As of when a request is answered.
+//! The LSN at which a request is answered.
 //!
-//! A client asks for a version, and promises that what it asks for has not changed between `not_modified_since` and
-//! that version. So any LSN between the two gives the same, and nothing has to be waited for that has arrived up to
+//! A client requests a version, and guarantees that nothing it asks for has changed between `not_modified_since` and
+//! that version. So any LSN between the two gives the same result, and it is enough to wait for WAL up to
 //! `not_modified_since`.
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use metrics::{METRICS, seconds_since};
 
-/// Whether the header makes sense; the error is what the client is told.
+/// Validates the header; the error is the message for the client.
 pub(super) fn check(header: &RequestHeader) -> Result<(), String> {
     let RequestHeader { request_lsn, not_modified_since, .. } = header;
     if request_lsn < not_modified_since {
@@ -27,10 +27,10 @@ pub(super) fn check(header: &RequestHeader) -> Result<(), String> {
     Ok(())
 }
 
-/// The LSN at which a good request is answered once everything up to `last` is there.
+/// The LSN at which a valid request is answered when everything up to `last` has arrived.
 ///
 /// # Errors
-/// What it needs has not arrived.
+/// The WAL that the request needs has not arrived.
 pub(super) fn effective(header: &RequestHeader, last: Lsn) -> Result<Lsn, String> {
     if header.not_modified_since > last {
         return Err(format!(
@@ -51,7 +51,7 @@ pub(super) async fn wait_for(timeline: &Timeline, lsn: Lsn, limit: Duration) -> 
     timeline.wait_for_lsn_timeout(lsn, limit).await
 }
 
-/// Counts a wait when it ends, in whichever way.
+/// Counts a wait as finished when dropped.
 struct Waiting(Instant);
 
 impl Drop for Waiting {

@@ -1,4 +1,4 @@
-//! Pages for a batch of requests: one wait, one vectored read for each LSN.
+//! Pages for a batch of requests: one wait, and one vectored read per LSN.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use errors::StorageError;
 use pgdata::TimelineStore;
 use pgdata::listing::Listing;
 
-/// What lies beyond the end of a relation.
+/// Returned for blocks beyond the end of a relation.
 static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Reads a timeline for a client.
@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     wait_limit: Duration,
 }
 
-/// A block of a relation, as keys name it.
+/// A block of a relation, as named in keys.
 struct Wanted {
     rel: RelTag,
     block: BlockNumber,
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         Listing::new(&self.store, lsn)
     }
 
-    /// The LSN at which to answer a request, once all it needs is there.
+    /// The LSN at which to answer a request; waits until everything it needs has arrived.
     pub(super) async fn lsn(&self, header: &RequestHeader) -> Result<Lsn, StorageError> {
         check(header).map_err(StorageError::Invalid)?;
         wait_for(self.timeline(), header.not_modified_since, self.wait_limit).await?;
@@ -59,11 +59,11 @@ impl<'a> Reader<'a> {
         Ok(lsn)
     }
 
-    /// The LSNs of a batch: waits once, for the newest that any of the requests needs.
+    /// The LSNs of a batch. Waits only once, for the newest LSN that any of the requests needs.
     async fn lsns(&self, requests: &[Request]) -> Vec<Result<Lsn, StorageError>> {
         let good = requests.iter().filter(|request| check(&request.header).is_ok());
         let newest = good.map(|request| request.header.not_modified_since).max().unwrap_or(Lsn::INVALID);
-        // If it does not come, those that need less are still answered.
+        // If that does not arrive, requests that need less are still answered.
         let waited = wait_for(self.timeline(), newest, self.wait_limit).await;
         let last = self.timeline().last_record_lsn();
         let shut_down = matches!(waited, Err(StorageError::Shutdown));
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         requests.iter().map(resolve).collect()
     }
 
-    /// The pages that the requests ask for, in their order. All must be for pages.
+    /// The requested pages, in request order. All requests must be for pages.
     pub(super) async fn pages(&self, requests: &[Request]) -> Vec<Result<Bytes, StorageError>> {
         let mut groups = BTreeMap::<Lsn, Vec<usize>>::new();
         let mut answers: Vec<Option<Result<Bytes, StorageError>>> = Vec::with_capacity(requests.len());
@@ -131,13 +131,13 @@ impl<'a> Reader<'a> {
         places.into_iter().map(|place| take_page(place?, lsn, &mut found, &mut taken)).collect()
     }
 
-    /// The size of a fork, whose tablespace is named by its OID.
+    /// The size of a fork, given with its tablespace's OID; also returns the fork as named in keys.
     pub(super) async fn size(&self, rel: RelTag, lsn: Lsn) -> Result<(RelTag, Size), StorageError> {
         let Some(rel) = self.in_keys(rel, lsn).await? else { return Ok((rel, None)) };
         Ok((rel, self.sizes.get(self.timeline(), &self.store, rel, lsn).await?))
     }
 
-    /// The fork as keys name it; `None` if there is no such tablespace.
+    /// The fork as named in keys; `None` if the tablespace does not exist.
     async fn in_keys(&self, rel: RelTag, lsn: Lsn) -> Result<Option<RelTag>, StorageError> {
         if rel.spcnode < FIRST_SLOT {
             return Ok(Some(rel));
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Sizes that one batch has asked for already: most batches are about one relation.
+/// Sizes already looked up for a batch: most batches are about one relation.
 struct KnownSizes<'a> {
     reader: &'a Reader<'a>,
     lsn: Lsn,
@@ -157,7 +157,7 @@ struct KnownSizes<'a> {
 }
 
 impl KnownSizes<'_> {
-    /// Which page a request means; `None` beyond the end.
+    /// The page for a request; `None` beyond the end.
     async fn place(&mut self, asked: RelTag, block: BlockNumber) -> Result<Option<Wanted>, StorageError> {
         let known = self.known.iter().find(|(rel, ..)| *rel == asked).copied();
         let (rel, size) = match known {
@@ -173,7 +173,7 @@ impl KnownSizes<'_> {
     }
 }
 
-/// The number of blocks. A map fork that does not exist is empty; any other has to exist.
+/// The number of blocks. A map fork that does not exist is empty; any other fork must exist.
 pub(super) fn blocks_or_error(rel: RelTag, size: Size, lsn: Lsn) -> Result<BlockNumber, StorageError> {
     match size {
         Some(blocks) => Ok(blocks),
@@ -185,7 +185,7 @@ pub(super) fn blocks_or_error(rel: RelTag, size: Size, lsn: Lsn) -> Result<Block
     }
 }
 
-/// Takes a page out of what was found; a page that is asked for twice is found the second time in `taken`.
+/// Takes a page from `found`; a page that is requested more than once is found in `taken` after the first time.
 fn take_page(
     wanted: Option<Wanted>,
     lsn: Lsn,
@@ -205,7 +205,7 @@ fn take_page(
     Ok(page)
 }
 
-/// The whole read failed: so did each request that needed it.
+/// The whole read failed, and so did each request that needed it.
 fn fail_all(
     places: Vec<Result<Option<Wanted>, StorageError>>,
     error: &StorageError,

@@ -1,9 +1,9 @@
-//! Sizes of relations that are known, so that not every request for a page has to look one up.
+//! Cache of relation sizes, so that not every request for a page has to look one up.
 //!
-//! A size read at an LSN is right for every LSN since its last change before, up to the next change after. A timeline
-//! knows when each fork changed last ([`size_changes::unchanged_since`]); what was read since then is the size for all
-//! LSNs since then. What was read before is only good for that very LSN: standbys and branches of the past ask for the
-//! same LSN again and again.
+//! A size read at an LSN is valid from the last change before that LSN up to the next change after it. A timeline
+//! knows when each fork last changed ([`size_changes::unchanged_since`]): a size read after that is valid for all
+//! LSNs since then. A size read before that is cached only for its exact LSN, because standbys and branches of the
+//! past ask for the same LSN again and again.
 
 use pageserver_api::reltag::{BlockNumber, RelTag};
 use quick_cache::sync::Cache;
@@ -15,15 +15,15 @@ use pgdata::PageStore;
 use pgdata::listing::Listing;
 use pgdata::size_changes;
 
-/// Sizes kept, of either kind: some 10 MiB.
+/// Maximum number of cached sizes of each kind: about 10 MiB.
 const ENTRIES: usize = 64 * 1024;
 
-/// The number of blocks, `None` if there is no such fork.
+/// The number of blocks; `None` if the fork does not exist.
 pub(super) type Size = Option<BlockNumber>;
 
-/// Known sizes, of all timelines.
+/// Cached sizes of all timelines.
 pub(super) struct RelSizes {
-    /// The newest size known, and at which LSN it was read.
+    /// The newest known size, and the LSN at which it was read.
     latest: Cache<(u64, RelTag), (Lsn, Size)>,
     /// Sizes at LSNs before the last change.
     past: Cache<(u64, RelTag, Lsn), Size>,
@@ -42,7 +42,7 @@ impl RelSizes {
         rel: RelTag,
         lsn: Lsn,
     ) -> Result<Size, StorageError> {
-        // Read before the size: a change that comes meanwhile makes the entry useless, not wrong.
+        // Must precede the read of the size: a concurrent change then makes the entry useless, not wrong.
         let unchanged_since = size_changes::unchanged_since(timeline, rel);
         let instance = timeline.instance();
         if let Some(size) = self.find(instance, rel, lsn, unchanged_since) {
@@ -81,7 +81,7 @@ mod tests {
     const REL: RelTag = RelTag { spcnode: 1663, dbnode: 5, relnode: 9, forknum: 0 };
 
     proptest! {
-        /// Against a history of sizes: whatever is asked while it grows, what is found is right.
+        /// Checks against a history of sizes that whatever is found while it grows is right.
         #[test]
         fn what_is_found_is_right(
             steps in prop::collection::vec((1..4u64, any::<bool>(), prop::collection::vec(0..100u64, 0..6)), 1..40),

@@ -1,4 +1,4 @@
-//! Answers to requests, one at a time.
+//! Answers to single requests.
 
 use bytes::{Bytes, BytesMut};
 use pageserver_api::key::{slru_block_key, slru_dir_key, slru_segment_size_key};
@@ -13,7 +13,7 @@ use pgdata::directory::{SlruDir, decode, decode_size};
 /// An answer, or why there is none.
 pub(super) type Served = Result<Answer<Bytes>, StorageError>;
 
-/// The answer that a page is.
+/// Wraps a page as an answer.
 pub(super) fn page(page: Result<Bytes, StorageError>) -> Served {
     page.map(Answer::Page)
 }
@@ -61,7 +61,7 @@ async fn slru_segment(reader: &Reader<'_>, kind: SlruKind, segno: u32, lsn: Lsn)
     Ok(Answer::SlruSegment(content.freeze()))
 }
 
-/// What the client is told of an error. What should not happen is logged as well.
+/// The answer that reports an error to the client. Errors that should not happen are logged as such.
 pub(super) fn error_answer(request: &Request, error: &StorageError) -> Answer<Bytes> {
     match error.kind() {
         ErrorKind::Corrupt | ErrorKind::Internal => tracing::error!("{:?} failed: {error}", request.query),

@@ -1,4 +1,4 @@
-//! A client that was let in.
+//! The session of an authenticated client.
 
 use pq_proto::backend::ErrorFields;
 use pq_proto::sqlstate::SqlState;
@@ -16,7 +16,7 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// When the server ends, or the client may not ask any more; what it is told.
+    /// Completes when the server shuts down or the client loses its permission; returns the error for the client.
     pub(super) async fn must_end(&self) -> CommandError {
         tokio::select! {
             () = self.cancel.cancelled() => CommandError::shutdown(),

@@ -1,4 +1,4 @@
-//! What all connections have in common.
+//! State shared by all connections.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use engine::tenant::manager::TenantManager;
 /// Settings of the page service.
 #[derive(Clone)]
 pub struct PageServiceSettings {
-    /// With it, clients must use TLS.
+    /// If set, clients must use TLS.
     pub tls: Option<TlsAcceptor>,
-    /// Clients at the same time.
+    /// Maximum number of concurrent clients.
     pub max_connections: usize,
-    /// From the first byte until the client is let in.
+    /// Time limit from the first byte until the client is authenticated.
     pub handshake_timeout: Duration,
-    /// A client that says nothing for so long, or takes nothing, is disconnected.
+    /// A client that neither sends nor receives anything for this long is disconnected.
     pub idle_timeout: Duration,
-    /// Pages that are read together, at most.
+    /// Maximum number of pages read together.
     pub max_batch_size: usize,
-    /// How long an LSN stays readable that a client has taken a lease of.
+    /// How long a lease keeps an LSN readable.
     pub lease_length: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Default for PageServiceSettings {
     }
 }
 
-/// What all connections have in common.
+/// State shared by all connections.
 pub(super) struct Shared {
     pub(super) manager: TenantManager,
     pub(super) auth: Auth,

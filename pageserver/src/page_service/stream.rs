@@ -1,4 +1,4 @@
-//! A stream of requests for pages, answered in their order.
+//! A stream of page requests, answered in order.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use metrics::{METRICS, SmgrQuery, seconds_since};
 
-/// Room that a page's answer needs in the buffer: headers and page.
+/// Buffer space for the answer with a page: headers and page.
 const PAGE_ANSWER: usize = 8192 + 64;
 
 /// Serves the stream until the client leaves.
@@ -76,7 +76,7 @@ async fn answer_all(
     }
 }
 
-/// Counts requests of one kind that are begun now.
+/// Counts the start of requests of one kind.
 fn begin(request: &Request, count: usize) -> Instant {
     METRICS.smgr_query_started.of(kind(request)).inc_by(count as u64);
     env::clock::now()
@@ -92,7 +92,7 @@ fn kind(request: &Request) -> SmgrQuery {
     }
 }
 
-/// Puts an answer into the buffer. Errors are answers too, except that the timeline goes down.
+/// Puts an answer into the buffer. Errors are answers too, except a shutdown of the timeline.
 fn send(
     output: &mut ServerWriter,
     version: ProtocolVersion,
@@ -108,7 +108,7 @@ fn send(
     Ok(())
 }
 
-/// A client that does not take its answers holds them up, and is disconnected in the end.
+/// A client that does not take its answers blocks them, and is disconnected after the time limit.
 async fn flush(output: &mut ServerWriter, limit: Duration) -> Result<(), CommandError> {
     let sent = env::clock::timeout(limit, output.flush()).await;
     Ok(sent.map_err(|_| ConnectionError::Timeout("sending answers"))??)

@@ -1,4 +1,4 @@
-//! Tokens: who is let in, and whose timelines a client may see.
+//! Tokens: which clients are let in, and whose timelines they may see.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::auth::{Auth, KeyRing};
 use engine::config::PageServerConf;
 use engine::tenant::manager::TenantManager;
 
-/// What a client with `token` is told when it asks for a timeline of `tenant`; there is none.
+/// The error that a client with `token` gets when it asks for a nonexistent timeline of `tenant`.
 async fn ask(port: u16, token: Option<&str>, tenant: TenantId) -> String {
     let server = PageServer::new(&format!("host=127.0.0.1 port={port} user=x"), token).unwrap();
     let refused = server.pagestream(ProtocolVersion::V3, tenant, TimelineId::generate()).await.err().unwrap();

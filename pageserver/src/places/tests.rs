@@ -12,7 +12,7 @@ fn is_out(place: &Place) -> bool {
     place.gives_way.is_cancelled()
 }
 
-/// Polls once.
+/// Polls a future once.
 fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
@@ -107,7 +107,7 @@ fn who_gives_up_waiting_or_leaves_keeps_no_turn() {
     let mut given_up = Box::pin(second.begin(Work::Usual));
     assert!(now(given_up.as_mut()).is_none());
     drop(turn);
-    // It has its turn, but never learns of it.
+    // Its turn came, but it was never polled again.
     drop(given_up);
     let turn = now(third.begin(Work::Usual)).expect("the turn was given back");
     assert!(now(second.begin(Work::Usual)).is_none(), "an old turn counts no more");

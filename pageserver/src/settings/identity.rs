@@ -1,8 +1,9 @@
-//! Who this server is, so that its tenants are told from those of others.
+//! The server's identity, which distinguishes its tenants from those of other servers.
 //!
-//! `server_id` says it. Without that it is made of what stays the same when the disk is lost: the machine, its name,
-//! and the working directory. Where the machine has no id of its own, as in most containers, it is drawn, and lost with
-//! the disk. What was used once is kept in the working directory, so that a machine that is renamed stays who it was.
+//! It is the setting `server_id`, if given. Otherwise it is derived from what survives the loss of the disk: the
+//! machine, its name, and the working directory. Where the machine has no id of its own, as in most containers, it is
+//! random, and lost with the disk. Every id used is recorded in the working directory, so that a renamed machine
+//! keeps its identity.
 
 use camino::Utf8Path;
 
@@ -10,19 +11,19 @@ use super::Settings;
 use engine::config::ServerIdentity;
 use errors::{ErrorKind, StorageError};
 
-/// The file in the working directory: ids that this server has had, one on each line, the one in use first.
+/// File in the working directory: the ids that this server has had, one per line, the current one first.
 const FILE_NAME: &str = "server_id";
-/// Earlier ids are forgotten beyond so many.
+/// Maximum number of ids kept.
 const IDS_MAX: usize = 16;
 const MACHINE_ID: &str = "/etc/machine-id";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 impl Settings {
-    /// Who the server with this working directory is. What is new is noted there, durably, before anything is taken
-    /// under that name.
+    /// The identity of the server with this working directory. A new id is recorded there durably, before anything is
+    /// owned under it.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of accessing the file.
     pub async fn identity(&self, workdir: &Utf8Path) -> Result<ServerIdentity, StorageError> {
         let noted = noted(workdir).await?;
         let identity = choose(&self.server_id, &noted, workdir);
@@ -34,16 +35,16 @@ impl Settings {
         Ok(identity)
     }
 
-    /// As [`Settings::identity`], of a directory that is only looked at.
+    /// Like [`Settings::identity`], for a directory that must not be modified.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of accessing the file.
     pub async fn known_identity(&self, workdir: &Utf8Path) -> Result<ServerIdentity, StorageError> {
         Ok(choose(&self.server_id, &noted(workdir).await?, workdir))
     }
 }
 
-/// Why a text is no id of a server, if so.
+/// Why a text is not a valid server id, if it is not.
 pub(super) fn defect(id: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let good = id.len() <= 64 && id.bytes().all(plain);
@@ -76,7 +77,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The same as long as the machine, its name and the directory are.
+/// Depends only on the machine, its name and the directory, unless the machine has no id.
 fn of_machine(machine: &str, host: &str, workdir: &Utf8Path) -> String {
     if machine.is_empty() {
         return format!("{:016x}", env::random::u64());
@@ -84,7 +85,7 @@ fn of_machine(machine: &str, host: &str, workdir: &Utf8Path) -> String {
     format!("{:016x}", fnv1a(format!("pageserver\0{machine}\0{host}\0{workdir}").as_bytes()))
 }
 
-/// Fowler, Noll and Vo: short, and the same for ever.
+/// The FNV-1a hash (Fowler, Noll, Vo): short, and stable forever.
 fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

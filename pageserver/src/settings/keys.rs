@@ -9,10 +9,10 @@ use pageserver_api::models::virtual_file::IoMode;
 use super::value::{AuthType, IoEngineChoice, LogFormat, SettingValue};
 use engine::config::AttachOnStart;
 
-/// One key, as people need to know it.
+/// Description of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Which part of the process it is about.
+    /// The part of the process that it concerns.
     pub group: &'static str,
     /// Its name.
     pub name: &'static str,
@@ -38,7 +38,7 @@ macro_rules! settings {
             $($($(#[doc = $doc])+ pub $name: $type,)+)+
         }
 
-        /// Every key there is, in the order of the file.
+        /// All keys, in the order of the file.
         pub static KEYS: &[Key] = &[$($(Key {
             group: $group,
             name: stringify!($name),
@@ -55,7 +55,7 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Sets a key of [`KEYS`] by its name; the error says what is wrong with the value.
+            /// Sets a key of [`KEYS`] by its name; the error describes what is wrong with the value.
             pub(super) fn set(&mut self, name: &str, value: &toml::Value) -> Result<(), String> {
                 match name {
                     $($(stringify!($name) => self.$name = SettingValue::parse(value)?,)+)+
@@ -64,7 +64,7 @@ macro_rules! settings {
                 Ok(())
             }
 
-            /// The value of a key, as it would stand in the file.
+            /// The value of a key, as in the file.
             pub fn get(&self, name: &str) -> Option<toml::Value> {
                 match name {
                     $($(stringify!($name) => Some(self.$name.print()),)+)+
@@ -77,36 +77,36 @@ macro_rules! settings {
 
 settings! {
     "Ports" {
-        /// Where the page service listens. Port 0 takes any free port; `pageserver.addr` in the working directory
-        /// then tells which.
+        /// Address of the page service. With port 0 any free port is used; `pageserver.addr` in the working directory
+        /// then has the actual one.
         listen_pg_addr: String = "127.0.0.1:64000", "host:port";
-        /// Where the management interface (HTTP) listens.
+        /// Address of the management interface (HTTP).
         listen_http_addr: String = "127.0.0.1:9898", "host:port";
-        /// Listen beyond loopback even where callers need not prove who they are.
+        /// Permit listening beyond loopback even where callers need not authenticate.
         allow_insecure_listen: bool = false, "true or false";
-        /// Listen beyond loopback without TLS where callers give tokens: something else encrypts what goes over the
-        /// network, such as a proxy on another machine. Whoever can listen in may use the tokens.
+        /// Permit listening beyond loopback without TLS where callers send tokens. Something else must then encrypt
+        /// the traffic, such as a proxy on another machine: whoever can eavesdrop may use the tokens.
         allow_plaintext_tokens: bool = false, "true or false";
-        /// Most connections to the page service at once; further ones are refused.
+        /// Maximum number of connections to the page service; further ones are refused.
         max_connections: NonZeroUsize = 4096, "connections";
-        /// Most connections to the management interface at once; further ones wait.
+        /// Maximum number of connections to the management interface that work at the same time; further ones wait.
         http_max_connections: NonZeroUsize = 256, "connections";
-        /// A request to the management interface that takes longer is answered with 408.
+        /// Requests to the management interface that take longer are answered with 408.
         http_request_timeout: Duration = "5m", "duration";
     }
     "Authentication" {
-        /// Who may use the page service: `Trust` everybody, `JWT` (or `NeonJWT`) bearers of a token.
+        /// Who may use the page service: `Trust` for everybody, `JWT` (or `NeonJWT`) for bearers of a token.
         pg_auth_type: AuthType = "Trust", "Trust or JWT";
-        /// Who may use the management interface: `Trust` everybody, `JWT` (or `NeonJWT`) bearers of a token.
+        /// Who may use the management interface: `Trust` for everybody, `JWT` (or `NeonJWT`) for bearers of a token.
         http_auth_type: AuthType = "Trust", "Trust or JWT";
-        /// Ed25519 public keys that tokens may be signed with: a PEM file, or a directory whose files end in `.pem`.
-        /// Read again on SIGHUP and `POST /v1/reload_auth_validation_keys`.
+        /// Ed25519 public keys for token signatures: a PEM file, or a directory with files whose names end in `.pem`.
+        /// Reloaded on SIGHUP and `POST /v1/reload_auth_validation_keys`.
         auth_validation_public_key_path: Utf8PathBuf = "auth_public_key.pem", "path";
     }
     "TLS" {
-        /// Only TLS on the page service's port.
+        /// Require TLS on the page service's port.
         enable_tls_page_service_api: bool = false, "true or false";
-        /// Only TLS on the management interface's port.
+        /// Require TLS on the management interface's port.
         enable_tls_http_api: bool = false, "true or false";
         /// Certificate chain, PEM.
         ssl_cert_file: Utf8PathBuf = "server.crt", "path";
@@ -116,22 +116,23 @@ settings! {
     "Memory and files" {
         /// Memory for index pages of layers and for rebuilt pages.
         page_cache_size: NonZeroUsize = 8192, "pages of 8 KiB";
-        /// Files that may be open at once; the process's limit is raised to it where allowed.
+        /// Maximum number of open files; the process's limit is raised to it where permitted.
         max_file_descriptors: NonZeroUsize = 4096, "files";
-        /// Which system interface does file I/O; `auto` is io_uring where it works.
+        /// Which system interface performs file I/O; `auto` is io_uring where it works.
         virtual_file_io_engine: IoEngineChoice = "auto", "auto, std-fs or tokio-epoll-uring";
-        /// When files bypass the kernel's page cache: never, for reads, for reads and writes.
+        /// When files bypass the kernel's page cache: never, for reads, or for reads and writes.
         virtual_file_io_mode: IoMode = "direct-rw", "buffered, direct or direct-rw";
     }
     "Writing" {
-        /// An in-memory layer is frozen at this many bytes of values, or when this many bytes of WAL have gone by.
+        /// An in-memory layer is frozen when it has this many bytes of values, or when it spans this many bytes of
+        /// WAL.
         checkpoint_distance: u64 = 268_435_456, "bytes";
-        /// An in-memory layer of this age is frozen.
+        /// Age at which an in-memory layer is frozen.
         checkpoint_timeout: Duration = "10m", "duration";
-        /// Newest values of each in-memory layer that stay in memory although they are on disk already, for reads of
-        /// what has just changed.
+        /// Bytes of the newest values of each in-memory layer that stay in memory although they are also on disk, for
+        /// reads of recent changes.
         ephemeral_keep_bytes: u64 = 16_777_216, "bytes";
-        /// Frozen layers that are written to disk at once.
+        /// Maximum number of frozen layers that are flushed concurrently.
         l0_flush_max_concurrency: NonZeroUsize = 2, "layers";
     }
     "Reading" {
@@ -139,68 +140,73 @@ settings! {
         wait_lsn_timeout: Duration = "5m", "duration";
         /// How long a lease keeps an LSN readable.
         lsn_lease_length: Duration = "10m", "duration";
-        /// Most keys in one vectored read.
+        /// Maximum number of keys in one vectored read.
         max_get_vectored_keys: NonZeroUsize = 32, "keys";
-        /// Most page requests of one connection that are served by one read; at most `max_get_vectored_keys`.
+        /// Maximum number of page requests of one connection that are served by one read; at most
+        /// `max_get_vectored_keys`.
         page_service_max_batch_size: NonZeroUsize = 32, "requests";
     }
     "Object storage" {
-        /// Where everything stored is kept in the end: `file:DIR` or `file:///DIR` (a directory; a relative one is
-        /// below the working directory), `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, or
-        /// `none`: this disk is all there is.
+        /// The bucket, where everything is eventually stored: `file:DIR` or `file:///DIR` (a directory; a relative
+        /// one is below the working directory), `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`,
+        /// or `none`, in which case the local disk has the only copy.
         remote_storage: String = "file:objects", "URL or none";
-        /// Where the store answers, such as `http://127.0.0.1:8333`, if it is not the cloud that the URL stands for.
+        /// Address of the object store, such as `http://127.0.0.1:8333`, if it is not the cloud that the URL implies.
         remote_storage_endpoint: String = "", "URL";
-        /// The bucket's region. Empty: as the environment says.
+        /// The bucket's region. Empty: taken from the environment.
         remote_storage_region: String = "", "name";
-        /// Name an S3 bucket in the path of requests, which every server of this kind knows, and not in the host name.
+        /// Address an S3 bucket in the path of requests, which every such server supports, instead of in the host
+        /// name.
         remote_storage_path_style: bool = true, "true or false";
         /// Talk to the endpoint without TLS.
         remote_storage_allow_http: bool = false, "true or false";
-        /// Sign the contents of what is written to S3, by a SHA-256 that costs both sides processor time. Without it
-        /// they have a CRC-64/NVME instead, which a server that knows it verifies; TLS protects them on their way.
+        /// Sign the contents of uploads to S3 with a SHA-256, which costs both sides processor time. Otherwise they
+        /// carry a CRC-64/NVME, which servers that support it verify; TLS protects them in transit.
         remote_storage_sign_payload: bool = true, "true or false";
-        /// A TOML file with `access_key_id`, `secret_access_key` and perhaps `session_token`, read again whenever it
-        /// has changed. Empty: the cloud's usual environment variables, files and instance roles.
+        /// A TOML file with `access_key_id`, `secret_access_key` and optionally `session_token`, reloaded whenever it
+        /// changes. Empty: the cloud's usual environment variables, files and instance roles.
         remote_storage_credentials_file: Utf8PathBuf = "", "path";
-        /// How long one attempt of a request may take, and a second more for each MiB that it moves.
+        /// Time limit for one attempt of a request, plus one second per MiB transferred.
         remote_storage_timeout: Duration = "15s", "duration";
-        /// A request that keeps failing is tried again for this long before it fails.
+        /// A failing request is retried for this long before it fails.
         remote_storage_retry_deadline: Duration = "1m", "duration";
-        /// Most uploads at once, each of at most 16 MiB.
+        /// Maximum number of concurrent uploads, each of at most 16 MiB.
         remote_storage_concurrency: NonZeroUsize = 8, "requests";
-        /// Most reads at once, which never wait for uploads.
+        /// Maximum number of concurrent reads, which never wait for uploads.
         remote_storage_read_concurrency: NonZeroUsize = 64, "requests";
-        /// How long a start waits for a store that does not answer.
+        /// How long a start waits for a bucket that does not respond.
         remote_storage_start_timeout: Duration = "1m", "duration";
-        /// Which tenants are attached at a start: this server's `own`, of which it was the last owner, and those that
-        /// nobody has owned; those that are `local`, whoever owned them last; or `all` that the store has.
+        /// Which tenants are attached at startup: the server's `own`, that is those which it owned last and those
+        /// which nobody has owned; those that are `local`, whoever owned them last; or `all` in the bucket.
         attach_on_start: AttachOnStart = "own", "own, local or all";
-        /// Who this server is, by which the store remembers the owner of a tenant. To take the place of a server that
-        /// is lost, give its id. Empty: made of the machine, its name and the working directory, so that it stays the
-        /// same when the disk is lost; drawn where the machine has no id, as in containers: give one there.
+        /// Identity of this server, under which the bucket records the owner of a tenant. To replace a lost server,
+        /// use its id. Empty: derived from the machine, its name and the working directory, so that it survives the
+        /// loss of the disk; random where the machine has no id, as in containers: set one there.
         server_id: String = "", "name";
     }
     "Local disk" {
-        /// Memory for blocks of layers that are not on the local disk: cached, fetched ahead, and on their way.
+        /// Memory for blocks of layers that are not on the local disk: cached, prefetched, and in transit.
         block_cache_memory: u64 = 100_663_296, "bytes";
-        /// Local disk for blocks of layers that are not there as a whole.
+        /// Local disk for blocks of layers that are not resident.
         block_cache_disk: u64 = 1_073_741_824, "bytes";
-        /// Most bytes that one request fetches ahead of a sequential read. A sixth of `block_cache_memory` at most.
+        /// Maximum number of bytes that one request reads ahead of a sequential read. At most a sixth of
+        /// `block_cache_memory`.
         read_ahead_max: u64 = 4_194_304, "bytes";
-        /// A layer is fetched whole once reads have cost this much of that; a request is 128 KiB. Above 100: never.
+        /// A layer is fetched whole once reads of it have cost this percentage of doing so; a request counts as 128
+        /// KiB. Above 100: never.
         prefetch_whole_after: u64 = 50, "percent";
-        /// Most local disk for everything stored; layers that the store has make room for others. 0: the whole disk.
+        /// Maximum local disk space for everything stored; layers that the bucket has are evicted to make room. 0:
+        /// the whole disk.
         disk_budget: u64 = 0, "bytes";
-        /// Local disk that stays free. 0: 2 GiB or 5 % of the file system, whichever is less.
+        /// Local disk space to keep free. 0: 2 GiB or 5 % of the file system, whichever is less.
         disk_reserve: u64 = 0, "bytes";
     }
     "Process" {
-        /// How log lines look: for people, or one JSON object a line.
+        /// Format of log lines: text for people, or one JSON object per line.
         log_format: LogFormat = "human", "human or json";
-        /// Which log lines are written, such as `info` or `info,pageserver::walreceiver=debug`.
+        /// Filter for log lines, such as `info` or `info,pageserver::walreceiver=debug`.
         log_filter: String = "info", "filter";
-        /// After SIGTERM, whatever does not end within this time is cut off, and the exit code is not 0.
+        /// After SIGTERM, whatever has not stopped within this time is cut off, and the exit code is not 0.
         shutdown_timeout: Duration = "20s", "duration";
     }
 }

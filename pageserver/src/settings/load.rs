@@ -1,4 +1,4 @@
-//! Reading settings from where they may be given, and refusing what makes no sense.
+//! Loading of settings from all their sources, and validation.
 
 use camino::{Utf8Path, Utf8PathBuf};
 use toml::Value;
@@ -8,7 +8,7 @@ use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
 use remote_storage::RemoteUrl;
 
-/// Why the process cannot start with these settings. Each names the place to mend.
+/// Why the process cannot start with these settings. Each error names the place to fix.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
@@ -24,10 +24,10 @@ pub enum SettingsError {
     Syntax {
         /// The file.
         path: Utf8PathBuf,
-        /// Where and why.
+        /// Position and reason.
         source: Box<toml::de::Error>,
     },
-    /// Nobody knows this key.
+    /// The key is unknown.
     #[error("{place}: unknown key {key:?}{}", nearest_hint(key))]
     Unknown {
         /// File and line, or flag.
@@ -35,19 +35,19 @@ pub enum SettingsError {
         /// The key.
         key: String,
     },
-    /// The value is of a wrong kind, or out of range.
+    /// The value has the wrong type, or is out of range.
     #[error("{place}: {key}: {reason}")]
     Invalid {
         /// File and line, environment variable, or flag.
         place: String,
         /// The key.
         key: String,
-        /// What would be right.
+        /// What is expected.
         reason: String,
     },
 }
 
-/// What is given besides the file.
+/// Settings given in addition to the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Environment variables; those without our prefix are ignored.
@@ -57,7 +57,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// The process' environment, and no flags.
+    /// The process's environment, and no flags.
     pub fn from_environment() -> Self {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         Self { env: std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect(), flags: Vec::new() }
@@ -77,10 +77,10 @@ fn find(name: &str) -> Option<&'static Key> {
 }
 
 impl Settings {
-    /// The settings of the process with this working directory. Also gives what should be said about them in the log.
+    /// Loads the settings of the process with this working directory. Also returns remarks about them for the log.
     ///
     /// # Errors
-    /// If the file is missing or wrong, or an override is.
+    /// If the file is missing or invalid, or an override is invalid.
     pub fn load(workdir: &Utf8Path, overrides: &Overrides) -> Result<(Self, Vec<String>), SettingsError> {
         let path = workdir.join(FILE_NAME);
         let text =
@@ -91,7 +91,7 @@ impl Settings {
     /// The defaults, with `overrides`.
     ///
     /// # Errors
-    /// If an override is wrong.
+    /// If an override is invalid.
     pub fn of_flags(overrides: &Overrides) -> Result<Self, SettingsError> {
         Self::of(Utf8Path::new(FILE_NAME), "", overrides).map(|(settings, _)| settings)
     }
@@ -108,7 +108,7 @@ impl Settings {
 
 struct Loader {
     settings: Settings,
-    /// Where each key that is given was given last.
+    /// Where each key was last given.
     places: Vec<(&'static str, String)>,
     remarks: Vec<String>,
 }
@@ -151,7 +151,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Sets a key from text that is not TOML: what kind of value it is, the default tells.
+    /// Sets a key from text that is not TOML; the type of the default determines how it is parsed.
     fn set_text(&mut self, key: &'static Key, text: &str, place: String) -> Result<(), SettingsError> {
         let value = match key.default_value() {
             Value::Integer(_) => text.replace('_', "").parse().map_or_else(|_| Value::from(text), Value::Integer),
@@ -171,7 +171,7 @@ impl Loader {
         SettingsError::Invalid { place: place.unwrap_or_else(|| "default".to_owned()), key: name.to_owned(), reason }
     }
 
-    /// What one key alone cannot tell.
+    /// Checks what concerns several keys, or needs more than a key's type.
     fn check(&self) -> Result<(), SettingsError> {
         let settings = &self.settings;
         if settings.page_service_max_batch_size > settings.max_get_vectored_keys {
@@ -199,7 +199,7 @@ impl Loader {
     }
 }
 
-/// " line N" for the line that gives the key `name`, if it can be found.
+/// " line N" for the line that sets the key `name`, if it can be found.
 fn line_of(text: &str, name: &str) -> String {
     let gives = |line: &str| {
         let line = line.trim_start();

@@ -1,12 +1,12 @@
-//! The table of keys for people: a commented file, and Markdown.
+//! The table of keys for people: as a commented file, and as Markdown.
 
 use std::fmt::Write;
 
 use super::keys::{KEYS, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
 
-/// Text of a file in which every key stands with its meaning, unit and default. With `settings`, keys whose value is
-/// not the default are set; the others are commented out.
+/// A settings file that lists every key with its meaning, unit and default. Keys whose value in `settings` is not the
+/// default are set; the others are commented out.
 pub fn commented_file(settings: &Settings) -> String {
     let mut text = format!(
         "# {FILE_NAME}: settings of one pageserver. What is commented out has the value shown.\n\
@@ -27,7 +27,7 @@ pub fn commented_file(settings: &Settings) -> String {
     text
 }
 
-/// Breaks `text` into comment lines.
+/// Wraps `text` into comment lines.
 fn comment(text: &str) -> String {
     const WIDTH: usize = 100;
     let mut lines = String::from("#");
@@ -45,7 +45,7 @@ fn comment(text: &str) -> String {
     lines
 }
 
-/// The keys as Markdown tables, one a group.
+/// The keys as Markdown tables, one per group.
 pub fn markdown_table() -> String {
     let mut text = String::new();
     let mut group = "";

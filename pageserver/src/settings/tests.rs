@@ -123,7 +123,7 @@ fn what_is_insecure_beyond_loopback_is_wanted_or_refused() {
     assert!(said.contains("anybody could read") && said.contains("allow_insecure_listen"), "{said}");
     let said = check(&secure[..1], Port::Http).unwrap_err();
     assert!(said.contains("in the clear") && said.contains("allow_plaintext_tokens"), "{said}");
-    // Who wants it so gets it, and is warned at each start.
+    // If it is explicitly permitted, there is only a warning at each start.
     for (auth, permit, warned) in [
         ("JWT", "allow_plaintext_tokens", "in the clear"),
         ("JWT", "allow_insecure_listen", "in the clear"),

@@ -1,4 +1,4 @@
-//! Kinds of values, between TOML and Rust.
+//! Types of values, and their conversion to and from TOML.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use engine::config::AttachOnStart;
 
 /// A value of a setting.
 pub(super) trait SettingValue: Sized {
-    /// From the file's form; the error says what would be right.
+    /// Parses the form used in the file; the error describes what is expected.
     fn parse(value: &Value) -> Result<Self, String>;
-    /// The file's form.
+    /// Converts to the form used in the file.
     fn print(&self) -> Value;
 }
 
-/// How callers of a port prove who they are.
+/// How callers of a port authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthType {
     /// Not at all.
@@ -26,16 +26,16 @@ pub enum AuthType {
     Jwt,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Which system interface does file I/O; `None` is the best that works.
+/// Which system interface performs file I/O; `None` for the best one that works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoEngineChoice(pub Option<IoEngineKind>);
 
@@ -43,7 +43,7 @@ fn text(value: &Value) -> Result<&str, String> {
     value.as_str().ok_or_else(|| format!("expected a string, not {value}"))
 }
 
-/// The value that `names` gives to the text.
+/// The value that `names` assigns to the text.
 fn one_of<T: Copy>(value: &Value, names: &[(&str, T)]) -> Result<T, String> {
     let text = text(value)?;
     let known = || names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");

@@ -1,11 +1,11 @@
-//! How long to wait before the next attempt.
+//! Delays between attempts to connect.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
 const LAST: Duration = Duration::from_secs(15);
 
-/// Delays that double, each made up to a half shorter by chance so that many do not come back at once.
+/// Exponentially growing delays, each randomly shortened by up to a half, so that clients do not all return at once.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -23,7 +23,7 @@ impl Backoff {
         whole.mul_f64(0.5 + (env::random::u64() >> 11) as f64 / (1_u64 << 54) as f64)
     }
 
-    /// After a success.
+    /// Restarts from the first delay, after a success.
     pub(super) fn reset(&mut self) {
         self.next = FIRST;
     }

@@ -1,4 +1,4 @@
-//! Why a session ended, and what follows from that.
+//! Why a session ended, and what to do about it.
 
 use pq_proto::client::ClientError;
 use pq_proto::sqlstate::SqlState;
@@ -8,39 +8,39 @@ use errors::{ErrorKind, StorageError};
 use pgdata::ingest::IngestError;
 use pgdata::ingest::pipeline::IntakeError;
 
-/// What to do after a session.
+/// How to proceed after a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Come back soon.
+    /// Retry soon.
     Retry,
-    /// Somebody must do something: look again now and then.
+    /// Someone must intervene: retry now and then.
     Wait,
-    /// The timeline takes no more.
+    /// The timeline takes no more WAL.
     Stop,
 }
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Connection or server.
+    /// An error of the connection or the server.
     #[error("{0}")]
     Client(#[from] ClientError),
-    /// It will not get better by itself.
+    /// An error that will not go away by itself.
     #[error("{0}")]
     Wrong(String),
-    /// It may get better by itself.
+    /// An error that may go away by itself.
     #[error("{0}")]
     Transient(String),
-    /// The bytes are no WAL that continues what is stored.
+    /// The bytes are not WAL that continues what is stored.
     #[error(
         "the server's WAL cannot be read on: {0}. If the server was put back to an earlier state, its history is no \
          longer the one stored here: attach it anew"
     )]
     Wal(#[from] WalError),
-    /// A record could not be taken in.
+    /// A record could not be ingested.
     #[error("{0}")]
     Ingest(#[from] IngestError),
-    /// The store.
+    /// An error of the store.
     #[error("{0}")]
     Storage(#[from] StorageError),
 }
@@ -56,12 +56,12 @@ impl From<IntakeError> for Failure {
 }
 
 impl Failure {
-    /// The needed WAL is gone from the server.
+    /// Whether the server has removed WAL that is still needed.
     pub(super) fn is_wal_removed(&self) -> bool {
         self.sqlstate() == Some(SqlState::UNDEFINED_FILE)
     }
 
-    /// The server's code, if it is the server that reports the error.
+    /// The server's error code, if the server reported the error.
     pub(super) fn sqlstate(&self) -> Option<SqlState> {
         match self {
             Self::Client(error) => error.sqlstate(),

@@ -1,33 +1,34 @@
-//! On which timelines of its own a server has been (`timeline.c`), and whether what is stored lies on them.
+//! The WAL timelines that a server has been on (`timeline.c`), and whether the stored WAL is on one of them.
 
 use utils::lsn::Lsn;
 
-/// The timelines of a server, from the first to the one it is on.
+/// The WAL timelines of a server, from the first to the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct History {
-    /// Those that it left, and where; ascending.
+    /// Earlier timelines, and where the server left each; ascending.
     left: Vec<(u32, Lsn)>,
     current: u32,
 }
 
-/// The store and the server have gone separate ways.
+/// The histories of the store and the server have diverged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Diverged {
-    /// The server left the timeline before.
+    /// The server left the timeline before the end of what is stored.
     #[error("the server left its timeline {timeline} at LSN {left}, but the store has WAL of it up to {stored}")]
     LeftBefore { timeline: u32, left: Lsn, stored: Lsn },
-    /// The server never was on that timeline.
+    /// The server was never on that timeline.
     #[error("the store has WAL of timeline {timeline}, which is not in the history of the server's timeline {current}")]
     Unknown { timeline: u32, current: u32 },
 }
 
 impl History {
-    /// The history of a server that is on its first timeline, or of which nothing else is known.
+    /// The history of a server that is on its first timeline, or about which nothing else is known.
     pub(super) fn only(current: u32) -> Self {
         Self { left: Vec::new(), current }
     }
 
-    /// From the history file of timeline `current`: lines of timeline, LSN where it was left, and why.
+    /// Parses the history file of timeline `current`: each line has a timeline, the LSN where it was left, and the
+    /// reason.
     pub(super) fn parse(current: u32, content: &[u8]) -> Result<Self, String> {
         let mut left: Vec<(u32, Lsn)> = Vec::new();
         let text = String::from_utf8_lossy(content);
@@ -44,7 +45,7 @@ impl History {
         Ok(Self { left, current })
     }
 
-    /// The timeline that has the WAL behind `stored`, the end of the last record, which is of `timeline`.
+    /// The timeline that has the WAL after `stored`, the end of the last record, which is on `timeline`.
     pub(super) fn locate(&self, timeline: u32, stored: Lsn) -> Result<u32, Diverged> {
         let mut later = self.left.iter().skip_while(|(left, _)| *left != timeline).peekable();
         if let Some((_, left)) = later.peek() {

@@ -1,4 +1,4 @@
-//! Where the intake of WAL begins: behind the last record that is stored.
+//! The start of the WAL intake: after the last stored record.
 
 use utils::lsn::Lsn;
 use wal_decoder::stream::{WalStart, WalStreamConfig, WalStreamDecoder};
@@ -12,16 +12,16 @@ use pgdata::ingest::WalIngest;
 use pgdata::ingest::pipeline::WalIntake;
 use pgdata::listing::Listing;
 
-/// What stands behind the last record.
+/// Decoder and ingest, positioned after the last record.
 pub(super) struct Beginning {
     decoder: WalStreamDecoder,
     ingest: WalIngest<TimelineStore>,
-    /// The server's timeline that the last record is of.
+    /// The server's WAL timeline of the last record.
     postgres_timeline: u32,
 }
 
 impl Beginning {
-    /// Behind the last record of `timeline`.
+    /// Positions them after the last record of `timeline`.
     pub(super) async fn load(timeline: &Timeline) -> Result<Self, Failure> {
         let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Download);
         let store = TimelineStore::new(timeline.clone(), ctx);
@@ -38,7 +38,7 @@ impl Beginning {
         Ok(Self { decoder, ingest, postgres_timeline })
     }
 
-    /// The byte that must come first.
+    /// LSN of the first byte to feed.
     pub(super) fn feed_lsn(&self) -> Lsn {
         self.decoder.feed_lsn()
     }
@@ -48,12 +48,12 @@ impl Beginning {
         self.ingest.last_record()
     }
 
-    /// The server's timeline that the last record is of.
+    /// The server's WAL timeline of the last record.
     pub(super) fn postgres_timeline(&self) -> u32 {
         self.postgres_timeline
     }
 
-    /// Begins to take in WAL.
+    /// Starts the intake.
     pub(super) fn start(self) -> WalIntake {
         WalIntake::start(self.decoder, self.ingest)
     }

@@ -1,4 +1,4 @@
-//! Registration of computes as writers of branches: see [`super::writer`].
+//! Registration of computes as the writers of branches: see [`super::writer`].
 
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -10,11 +10,11 @@ use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
 
 impl WalReceivers {
-    /// Registers a compute and follows it. The same compute again only says anew how to reach it.
+    /// Registers a compute and follows it. Registering the same compute again only updates how to reach it.
     ///
     /// # Errors
-    /// [`ManageError::Conflict`] if another server writes the timeline; [`ManageError::Precondition`] if the timeline
-    /// does not end where the compute starts.
+    /// [`ManageError::Conflict`] if the timeline has another writer or follows a server;
+    /// [`ManageError::Precondition`] if the timeline does not end where the compute starts.
     pub async fn register_writer(&self, timeline: &Timeline, new: NewWriter) -> Result<(), ManageError> {
         let _changing = self.inner.writers.lock().await;
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
@@ -28,7 +28,7 @@ impl WalReceivers {
             source.writer = Some(Writer { start_lsn: same.start_lsn, ..new.writer });
         } else {
             check_free(id.1, before.as_ref(), new.replace)?;
-            // What it has sent so far is taken in: then it is known where the timeline ends.
+            // Everything sent so far is ingested, so that the timeline's end is known.
             self.halt(id).await;
             if let Err(error) = check_end(timeline, &new.writer) {
                 if let Some(before) = before {
@@ -43,7 +43,7 @@ impl WalReceivers {
         Ok(())
     }
 
-    /// Ends the registration of the compute `writer`: all that it has sent is made durable, and the branch is free.
+    /// Releases the compute `writer`: everything it has sent is made durable, and the branch is free for another one.
     pub async fn release_writer(&self, timeline: &Timeline, writer: &str) -> Result<(), ManageError> {
         let _changing = self.inner.writers.lock().await;
         let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
@@ -63,7 +63,7 @@ impl WalReceivers {
         Ok(WalSource::forget(timeline).await?)
     }
 
-    /// The compute that writes a timeline.
+    /// The writer of a timeline.
     pub fn writer(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Writer> {
         self.inner.running.lock().get(&(tenant, timeline))?.receiver.source.writer.clone()
     }
@@ -96,7 +96,7 @@ fn check_end(timeline: &Timeline, writer: &Writer) -> Result<(), ManageError> {
     )))
 }
 
-/// The connection string may hold a password.
+/// Hides the connection string, which may contain a password.
 impl std::fmt::Debug for NewWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NewWriter").field("writer", &self.writer).field("slot", &self.slot).finish_non_exhaustive()

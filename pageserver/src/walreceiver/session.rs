@@ -21,35 +21,36 @@ use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::{RecordLsn, Timeline};
 use pgdata::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
 
-/// The server hears of progress at least this often...
+/// Maximum interval of status messages to the server...
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
-/// ... and this often while there is any.
+/// ... and the interval at which progress is reported.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
-/// What readers see may be what a commit waits for (`remote_apply`): the server hears of it at once, but not more often
-/// than this.
+/// Commits may wait until changes are visible to readers (`remote_apply`), so the server is told of this at once, but
+/// not more often than this.
 const APPLY_PERIOD: Duration = Duration::from_millis(5);
-/// A server that has been silent for so long is asked for an answer...
+/// A server that has been silent for this long is asked for a reply...
 const SILENCE_ASK: Duration = Duration::from_secs(30);
-/// How long a slot that is of no use may stay in use.
+/// How long to wait for an unwanted slot to become idle, so that it can be dropped.
 const DROP_SLOT_MAX: Duration = Duration::from_secs(20);
-/// ... and after so long it is taken for dead.
+/// ... and after this long it is considered dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A server that asks again so soon after an answer waits for `flush` to reach the end of its WAL: it shuts down.
+/// A server that asks again this soon after an answer is shutting down: it waits for `flush` to reach the end of its
+/// WAL.
 const ASKED_AGAIN: Duration = Duration::from_millis(300);
-/// Before the next attempt of a flush that failed.
+/// Pause after a flush that failed.
 const FLUSH_PAUSE: Duration = Duration::from_millis(500);
-/// A server that shuts down waits so long for an upload before it is asked again.
+/// Time limit for the upload that a server waits for while shutting down.
 const UPLOAD: Duration = Duration::from_secs(20);
-/// The last words to a server wait so long for an upload.
+/// Time limit for an upload before the final status message.
 const GOODBYE_UPLOAD: Duration = Duration::from_secs(5);
-/// A slot that was freed may be taken by somebody else once more: then it is freed again, but not more often.
+/// Maximum number of times that the slot is freed, in case someone else takes it again.
 const FREES_MAX: u32 = 3;
-/// Until it is free.
+/// Pause after freeing the slot.
 const FREE_PAUSE: Duration = Duration::from_millis(50);
-/// For the last words to a server when the receiver stops.
+/// Time limit for the final status message when the receiver stops.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What a receiver works with.
+/// The state of a receiver.
 pub(super) struct Receiver {
     pub(super) timeline: Timeline,
     pub(super) source: WalSource,
@@ -57,12 +58,12 @@ pub(super) struct Receiver {
     pub(super) cancel: CancellationToken,
 }
 
-/// How a session ended that did not fail.
+/// How a session ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// As told.
+    /// The receiver was stopped.
     Stopped,
-    /// The server went on with another timeline of its own, at this LSN.
+    /// The server switched to another WAL timeline at this LSN.
     NextTimeline(u32, Lsn),
 }
 
@@ -92,7 +93,7 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     }
 }
 
-/// Another server that has taken the tenant over receives its WAL: this one would hold the slot.
+/// If another server has taken the tenant over, that one receives its WAL, and this one would only block the slot.
 fn check_owner(timeline: &Timeline) -> Result<(), Failure> {
     match timeline.remote() {
         Some(remote) => Ok(remote.check_known()?),
@@ -100,7 +101,7 @@ fn check_owner(timeline: &Timeline) -> Result<(), Failure> {
     }
 }
 
-/// Waits until a newer generation is seen, for ever without a bucket.
+/// Waits until a newer generation is seen; forever without a bucket.
 async fn seen(fenced: &mut Option<watch::Receiver<Option<u32>>>) {
     match fenced {
         Some(fenced) => drop(fenced.wait_for(Option::is_some).await.is_ok()),
@@ -108,7 +109,8 @@ async fn seen(fenced: &mut Option<watch::Receiver<Option<u32>>>) {
     }
 }
 
-/// The WAL behind the last record, from a server that passed all checks; and whether the slot had to be made.
+/// Opens the stream of WAL after the last record, from a server that passes all checks. Also returns whether the slot
+/// had to be created.
 async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
     tokio::select! {
         connected = connect_with_slot(receiver, beginning) => connected,
@@ -116,7 +118,7 @@ async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(Physical
     }
 }
 
-/// A slot that is in use is freed, if that may be done.
+/// Connects; frees the slot if it is in use and that is permitted.
 async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
     let (mut made, mut frees) = (false, 0);
     loop {
@@ -145,7 +147,7 @@ async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut boo
     let mut client = ReplicationClient::connect(&source.config()?).await?;
     let timeline = check_server(receiver, beginning, &mut client).await?;
     *made |= slot::make_if_missing(&mut client, source.slot()).await?;
-    // A compute makes its own when it is ready: this was faster.
+    // A compute creates its own slot once it is ready: this connection was earlier.
     if *made && source.writer().is_none() {
         let (slot, host) = (source.slot(), source.host());
         tracing::warn!("slot {slot} was missing on {host}, made it again; WAL from {stored} on is asked for");
@@ -159,7 +161,8 @@ async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut boo
     Ok(stream)
 }
 
-/// The server must be the one, at least as far, and not gone another way. Returns its timeline with the next record.
+/// Checks that this is the right server, that it is at least as far as the store, and that it has not diverged.
+/// Returns its timeline that has the next record.
 async fn check_server(
     receiver: &Receiver,
     beginning: &Beginning,
@@ -198,11 +201,11 @@ async fn check_server(
     Ok(timeline)
 }
 
-/// What to tell somebody whose server no longer has the WAL that is needed.
+/// Explains that the server no longer has the required WAL; drops the slot if it is new.
 async fn wal_removed(receiver: &Receiver, slot_is_new: bool, stored: Lsn, failure: Failure) -> Failure {
     let slot = receiver.source.slot();
     if slot_is_new {
-        // It would keep WAL that is of no use.
+        // It would retain WAL that nobody can use.
         let dropped = drop_slot(&receiver.source).await;
         if let Err(error) = dropped {
             tracing::info!("slot {slot} was not dropped: {error}");
@@ -214,7 +217,7 @@ async fn wal_removed(receiver: &Receiver, slot_is_new: bool, stored: Lsn, failur
     ))
 }
 
-/// The process that streamed from it may hold it yet: it ends after it has told why.
+/// The process that streamed from the slot may still hold it: it exits only after it has reported the error.
 async fn drop_slot(source: &WalSource) -> Result<(), Failure> {
     let mut client = ReplicationClient::connect(&source.config()?).await?;
     let dropped = env::clock::timeout(DROP_SLOT_MAX, client.drop_slot_when_idle(source.slot())).await;
@@ -226,15 +229,15 @@ struct Session<'a> {
     stream: PhysicalStream,
     received: Lsn,
     durable: watch::Receiver<RecordLsn>,
-    /// With a bucket, what counts.
+    /// Position in the bucket, if there is one; it then determines what is durable.
     remote: Option<watch::Receiver<Option<Lsn>>>,
     applied: watch::Receiver<RecordLsn>,
     last_message: Instant,
-    /// The last status that was sent, and when.
+    /// The last status message, and when it was sent.
     sent: (Instant, StandbyStatus),
-    /// When the server wanted an answer last.
+    /// When the server last requested a reply.
     asked: Option<Instant>,
-    /// A flush that the server waits for.
+    /// A flush that the server is waiting for.
     flushing: Option<JoinHandle<()>>,
 }
 
@@ -248,7 +251,7 @@ impl Session<'_> {
             ended = self.pump(&intake) => ended,
             () = seen(fenced) => check_owner(&self.receiver.timeline).map(|()| Ended::Stopped),
         };
-        // The intake goes through what it has, and makes it visible.
+        // The intake processes everything it has, and makes it visible.
         let (_, taken_in) = intake.finish().await;
         if let Err(error @ IntakeError::BrokeOff(_)) = &taken_in {
             self.receiver.timeline.note_panic(error.to_string());
@@ -261,7 +264,8 @@ impl Session<'_> {
         Ok(ended)
     }
 
-    /// Hands pieces on and answers, until the end. If the intake ends first, its failure is what counts.
+    /// Passes on pieces and answers the server, until the session ends. If the intake ends first, its failure takes
+    /// precedence.
     async fn pump(&mut self, intake: &WalIntake) -> Result<Ended, Failure> {
         let sender = intake.pieces();
         let mut ticks = env::clock::interval(PROGRESS_PERIOD);
@@ -294,7 +298,7 @@ impl Session<'_> {
         }
     }
 
-    /// A server that shuts down asks until all of its WAL is durable here: then that is the answer to wait for.
+    /// A server that is shutting down asks until all of its WAL is durable here; the answer then waits for a flush.
     async fn answer(&mut self, server_end: Lsn) -> Result<(), Failure> {
         let now = env::clock::now();
         let before = self.asked.replace(now);
@@ -335,12 +339,12 @@ impl Session<'_> {
     fn standing(&self, reply_requested: bool) -> StandbyStatus {
         let timeline = &self.receiver.timeline;
         let (flush, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
-        // The server removes what it was told is durable.
+        // The server removes WAL up to the reported flush LSN.
         assert!(flush <= apply, "durable up to {flush}, but the history is final only to {apply}");
         StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
     }
 
-    /// A server that is known to be out of date acknowledges nothing more, also not what it has merely received.
+    /// A fenced pageserver acknowledges nothing more, not even what it has merely received.
     async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
         check_owner(&self.receiver.timeline)?;
         let status = self.standing(reply_requested);
@@ -349,25 +353,25 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Makes all durable and tells the server, so that it need not send it again.
+    /// Makes everything durable and tells the server, so that it need not send it again.
     async fn goodbye(&mut self) {
         flush(self.receiver.timeline.clone(), GOODBYE_UPLOAD).await;
-        // Whether it still listens does not matter.
+        // It does not matter whether the server is still listening.
         let _ = env::clock::timeout(GOODBYE, self.report(false)).await;
     }
 }
 
-/// Waits until more is applied than the server was told. Forgets nothing if it is dropped.
+/// Waits until more is applied than the server was told. Cancellation safe.
 async fn more_applied(applied: &mut watch::Receiver<RecordLsn>, (at, sent): (Instant, StandbyStatus)) {
     if applied.wait_for(|record| record.last > sent.apply).await.is_err() {
-        // The timeline is gone, and the session will be.
+        // The timeline is gone, and the session will end soon.
         return std::future::pending().await;
     }
     let passed = env::clock::now().saturating_duration_since(at);
     env::clock::sleep(APPLY_PERIOD.saturating_sub(passed)).await;
 }
 
-/// What fails was logged where it failed, and is tried again when the server asks again.
+/// A failure has been logged where it occurred, and the flush is retried when the server asks again.
 async fn flush(timeline: Timeline, upload: Duration) {
     let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
     if timeline.flush(&ctx).await.is_err() {
@@ -376,7 +380,7 @@ async fn flush(timeline: Timeline, upload: Duration) {
     timeline.wait_uploaded(upload).await;
 }
 
-/// Waits for a change, for ever if there is nothing to change.
+/// Waits for a change; forever if there is nothing to watch.
 async fn changed(watched: &mut Option<watch::Receiver<Option<Lsn>>>) {
     if let Some(watched) = watched
         && watched.changed().await.is_ok()
@@ -386,7 +390,7 @@ async fn changed(watched: &mut Option<watch::Receiver<Option<Lsn>>>) {
     std::future::pending().await
 }
 
-/// Waits for the end of a task, for ever if there is none.
+/// Waits for the end of a task; forever if there is none.
 async fn done(task: &mut Option<JoinHandle<()>>) {
     match task {
         Some(running) => drop(running.await),
@@ -395,7 +399,7 @@ async fn done(task: &mut Option<JoinHandle<()>>) {
     *task = None;
 }
 
-/// Waits for room first: a full intake stops the reading of the socket. `None` if the intake has ended.
+/// Waits for room in the queue first: a full intake stops reading of the socket. `None` if the intake has ended.
 async fn next<'a>(
     sender: &'a mpsc::Sender<WalPiece>,
     stream: &mut PhysicalStream,

@@ -1,9 +1,10 @@
-//! The replication slot, which one receiver uses at a time: made where it is missing, and taken over from a server that
-//! had the tenant before.
+//! The replication slot, which one receiver uses at a time: created if it is missing, and taken over from the
+//! tenant's previous server.
 //!
-//! Who holds it is asked on an ordinary connection with the same credentials. It is ended only if the bucket says,
-//! right before, that this server owns the tenant, and if what holds the slot is a receiver of the same user and name
-//! as ours: whatever it has received it could not call safe any more. Everything else is told, and waited for.
+//! An ordinary connection with the same credentials finds out who holds it. The holder is terminated only if the
+//! bucket confirms, immediately before, that this server owns the tenant, and if the holder is a receiver with the
+//! same user and application name as ours: whatever that has received, it could no longer report as safe. In all
+//! other cases the conflict is reported, and retried.
 
 use pq_proto::client::{Client, ClientError};
 use pq_proto::replication::ReplicationClient;
@@ -14,19 +15,19 @@ use super::source::WalSource;
 use engine::tenant::timeline::Timeline;
 use errors::{ErrorKind, StorageError};
 
-/// `READ_REPLICATION_SLOT` is there from this version on.
+/// `READ_REPLICATION_SLOT` exists from this version on.
 const CAN_READ_SLOT: u32 = 15;
 
-/// Makes the slot if it is known to be missing. True if it was made.
+/// Creates the slot if it is known to be missing. Returns whether it was created.
 pub(super) async fn make_if_missing(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
-    // The attempt to make one that is there would be an error in the server's log at each connection.
+    // Trying to create an existing slot would log an error on the server at each connection.
     if client.server_major() < CAN_READ_SLOT || client.read_slot(slot).await?.is_some() {
         return Ok(false);
     }
     make(client, slot).await
 }
 
-/// Makes the slot. False if somebody else was faster.
+/// Creates the slot. False if someone else was faster.
 pub(super) async fn make(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
     match client.create_physical_slot(slot, true).await {
         Ok(()) => Ok(true),
@@ -35,19 +36,20 @@ pub(super) async fn make(client: &mut ReplicationClient, slot: &str) -> Result<b
     }
 }
 
-/// Whoever holds a slot.
+/// The holder of a slot.
 #[derive(Debug)]
 struct Holder {
     pid: String,
-    /// What it calls itself, if that can be seen.
+    /// Its application name, if visible.
     name: Option<String>,
     is_same_user: bool,
 }
 
-/// The slot of `timeline` is in use. Ends who uses it, if that may be done: then it can be tried again.
+/// Handles a slot of `timeline` that is in use: terminates its holder if that is permitted, so that the caller can
+/// retry.
 ///
 /// # Errors
-/// What to do, if not.
+/// If it is not permitted, with advice on what to do.
 pub(super) async fn free(timeline: &Timeline, source: &WalSource) -> Result<(), Failure> {
     let taken = |what: String| {
         let (slot, host) = (source.slot(), source.host());
@@ -88,7 +90,7 @@ fn own_name(source: &WalSource) -> Result<Option<String>, Failure> {
     Ok(source.config()?.get_application_name().map(str::to_owned))
 }
 
-/// Whether this server owns the tenant, as the bucket says now; or why that is not known.
+/// Whether this server owns the tenant according to the bucket; the inner error says why that is unknown.
 async fn may_take(timeline: &Timeline) -> Result<Result<(), String>, Failure> {
     let Some(remote) = timeline.remote() else {
         return Ok(Err("Without object storage nobody knows which of two servers should have it".to_owned()));
@@ -100,7 +102,7 @@ async fn may_take(timeline: &Timeline) -> Result<Result<(), String>, Failure> {
     }
 }
 
-/// An ordinary connection.
+/// Opens an ordinary connection.
 async fn connect(source: &WalSource) -> Result<Client, ClientError> {
     let config = source.config().map_err(|error: StorageError| ClientError::Config(error.to_string()))?;
     let mut config = config.clone();

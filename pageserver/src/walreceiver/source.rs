@@ -1,4 +1,4 @@
-//! Where a timeline's WAL comes from.
+//! The source of a timeline's WAL.
 
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -6,22 +6,22 @@ use tokio_postgres::config::Host;
 use super::writer::Writer;
 use errors::StorageError;
 
-/// A server to stream WAL from. The connection string may hold a password: it is stored where only the owner may read
-/// it, and in the bucket, and is never shown.
+/// A server to stream WAL from. The connection string may contain a password: it is stored in the bucket, and locally
+/// where only the owner may read it, and is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WalSource {
     pub(super) connstr: String,
     /// The physical replication slot.
     pub(super) slot: String,
-    /// The compute that it is, if it is one of ours.
+    /// The compute that the server is, if it is the timeline's writer.
     pub(super) writer: Option<Writer>,
 }
 
 impl WalSource {
-    /// A server by its connection string (`postgres://...` or `key=value`), and the slot to use there.
+    /// A server given by its connection string (`postgres://...` or `key=value`), and the slot to use there.
     ///
     /// # Errors
-    /// [`StorageError::Invalid`] if the string is none, or the slot's name is not possible.
+    /// [`StorageError::Invalid`] if the string or the slot's name is invalid.
     pub fn new(connstr: &str, slot: &str) -> Result<Self, StorageError> {
         let source = Self { connstr: connstr.to_owned(), slot: slot.to_owned(), writer: None };
         source.config()?;
@@ -33,9 +33,9 @@ impl WalSource {
         Ok(source)
     }
 
-    /// What to connect to.
+    /// Connection parameters.
     pub(crate) fn config(&self) -> Result<Config, StorageError> {
-        // The parser's own words may hold parts of a password that is in the wrong place.
+        // The parser's own message may contain parts of a misplaced password.
         let parsed = self.connstr.parse::<Config>();
         let mut config = parsed.map_err(|_| StorageError::Invalid("this is no valid connection string".to_owned()))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
@@ -52,12 +52,12 @@ impl WalSource {
         &self.slot
     }
 
-    /// The compute that it is, if it is one of ours.
+    /// The compute that the server is, if it is the timeline's writer.
     pub fn writer(&self) -> Option<&Writer> {
         self.writer.as_ref()
     }
 
-    /// Hosts and ports, for people.
+    /// Hosts and ports, for display.
     pub fn host(&self) -> String {
         let Ok(config) = self.config() else { return String::new() };
         let port = |at: usize| config.get_ports().get(at).or(config.get_ports().first()).copied().unwrap_or(5432);
@@ -73,7 +73,7 @@ impl WalSource {
         all.collect::<Vec<_>>().join(",")
     }
 
-    /// The role by whose name it connects.
+    /// The role to connect as.
     pub fn user(&self) -> String {
         self.config().ok().and_then(|config| config.get_user().map(str::to_owned)).unwrap_or_default()
     }

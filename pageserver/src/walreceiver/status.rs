@@ -1,4 +1,4 @@
-//! How far a receiver is, for people and for metrics.
+//! Status of a receiver, for people and for metrics.
 
 use std::time::UNIX_EPOCH;
 
@@ -10,55 +10,55 @@ use super::source::WalSource;
 use super::writer::Writer;
 use engine::tenant::timeline::Timeline;
 
-/// What a receiver is doing.
+/// State of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WalReceiverState {
     /// There is no connection yet.
     Connecting,
-    /// WAL comes that was written before.
+    /// Receiving WAL that was written earlier.
     CatchingUp,
-    /// WAL comes as it is written.
+    /// Receiving WAL as it is written.
     Streaming,
-    /// The last attempt failed; the next one comes by itself.
+    /// The last attempt failed; it will be retried automatically.
     Retrying,
-    /// Somebody must do something, see the error.
+    /// Someone must intervene: see the error.
     Failed,
     /// It was stopped.
     Stopped,
 }
 
-/// How far a receiver is.
+/// Status of a receiver.
 #[derive(Clone, Debug, Serialize)]
 pub struct WalReceiverStatus {
-    /// What it is doing.
+    /// The state.
     pub state: WalReceiverState,
     /// Host and port of the server.
     pub host: String,
-    /// The role by whose name it connects there.
+    /// The role to connect as.
     pub user: String,
-    /// The slot there.
+    /// The replication slot on the server.
     pub slot: String,
-    /// The compute that the server is, if it is one of ours.
+    /// The compute that the server is, if it is the timeline's writer.
     pub writer: Option<Writer>,
-    /// The server's own timeline that WAL comes from.
+    /// The server's WAL timeline that is being streamed.
     pub postgres_timeline: Option<u32>,
-    /// End of the WAL that has arrived.
+    /// End of the received WAL.
     pub received_lsn: Lsn,
-    /// End of the last record that readers see.
+    /// End of the last record visible to readers.
     pub applied_lsn: Lsn,
-    /// End of what is durable: the server may forget WAL below it.
+    /// End of what is durable: the server may remove WAL below it.
     pub flushed_lsn: Lsn,
-    /// End of the server's WAL when it last said so.
+    /// End of the server's WAL, as last reported.
     pub server_end_lsn: Option<Lsn>,
-    /// Milliseconds from the epoch of Unix to the last message.
+    /// Time of the last message, in milliseconds since the Unix epoch.
     pub last_message_unix_ms: Option<u64>,
     /// Why the last attempt ended.
     pub last_error: Option<String>,
 }
 
 impl WalReceiverStatus {
-    /// That of a timeline whose source makes no sense.
+    /// The status of a timeline whose source is invalid.
     pub(super) fn unfit(error: String) -> Self {
         Self {
             state: WalReceiverState::Failed,
@@ -76,13 +76,13 @@ impl WalReceiverStatus {
         }
     }
 
-    /// Whether WAL comes.
+    /// Whether WAL is arriving.
     pub fn is_following(&self) -> bool {
         matches!(self.state, WalReceiverState::CatchingUp | WalReceiverState::Streaming)
     }
 }
 
-/// What the receiver's task writes and others read.
+/// Written by the receiver's task, read by others.
 #[derive(Debug)]
 pub(super) struct StatusCell(Mutex<WalReceiverStatus>);
 
@@ -120,7 +120,7 @@ impl StatusCell {
         self.update(|status| (status.state, status.last_error) = (state, Some(error)));
     }
 
-    /// With the LSNs of `timeline` as they are now.
+    /// The status, with the present LSNs of `timeline`.
     pub(super) fn read(&self, timeline: &Timeline) -> WalReceiverStatus {
         let (applied_lsn, flushed_lsn) = (timeline.last_record_lsn(), timeline.durable_lsn());
         let status = self.0.lock().clone();

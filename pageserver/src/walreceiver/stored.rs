@@ -1,5 +1,5 @@
-//! What is told about a timeline from outside, in its manifest, which the bucket gets too: its name, and where its WAL
-//! comes from.
+//! Externally supplied metadata of a timeline: its name and its WAL source. It is part of the manifest, which the
+//! bucket gets too.
 
 use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::writer::Writer;
 use engine::tenant::timeline::{Manifest, Timeline, Told};
 use errors::StorageError;
 
-/// The text, which is JSON. It may hold a password, so it is never shown.
+/// The metadata, stored as JSON. It may contain a password, so it is never shown.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,7 +25,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// That of a timeline; with nothing in it if nothing was told.
+    /// The metadata of a timeline; empty if none was supplied.
     pub(super) fn of(timeline: &Timeline) -> Result<Self, StorageError> {
         let Some(told) = timeline.told() else { return Ok(Self::default()) };
         Self::parse(&told).map_err(|reason| {
@@ -39,7 +39,7 @@ impl Stored {
         match serde_json::from_str::<Self>(&told.0) {
             Ok(stored) if stored.connstr.is_some() == stored.slot.is_some() => Ok(stored),
             Ok(_) => Err("a source has a connection string and a slot".to_owned()),
-            // The parser's own words may hold parts of a password.
+            // The parser's own message may contain parts of a password.
             Err(error) => Err(format!("line {}, column {}: this is no WAL source", error.line(), error.column())),
         }
     }
@@ -64,20 +64,20 @@ impl Stored {
     }
 }
 
-/// What is told of a new branch: its name.
+/// The metadata of a new branch: its name.
 pub(crate) fn of_new_branch(name: &str) -> Result<Told, StorageError> {
     Stored { name: Some(name.to_owned()), ..Stored::default() }.told()
 }
 
-/// The name that somebody gave a timeline.
+/// The name that was given to a timeline.
 pub(crate) fn name_of(timeline: &Timeline) -> Result<Option<String>, StorageError> {
     Ok(Stored::of(timeline)?.name)
 }
 
-/// The name that somebody gave the timeline of `tenant` in `dir`, as its manifest on disk has it.
+/// The name that was given to the timeline of `tenant` in `dir`, according to its manifest on disk.
 ///
 /// # Errors
-/// If the manifest cannot be read, or what it says of the timeline makes no sense.
+/// If the manifest cannot be read, or its metadata is invalid.
 pub async fn branch_name(
     dir: &Utf8Path,
     tenant: TenantShardId,
@@ -94,7 +94,7 @@ impl WalSource {
         Ok(Stored::of(timeline)?.source())
     }
 
-    /// What is told of a new timeline that has this source.
+    /// The metadata of a new timeline with this source.
     pub(crate) fn told(&self) -> Result<Told, StorageError> {
         Stored::default().with_source(Some(self.clone())).told()
     }
@@ -104,7 +104,7 @@ impl WalSource {
         timeline.tell(Stored::of(timeline)?.with_source(Some(self.clone())).told()?).await
     }
 
-    /// The timeline has no source any more.
+    /// Removes the source of a timeline.
     pub(crate) async fn forget(timeline: &Timeline) -> Result<(), StorageError> {
         timeline.tell(Stored::of(timeline)?.with_source(None).told()?).await
     }

@@ -1,9 +1,9 @@
-//! Computes as writers: whoever writes a branch is registered with it, and there is one at most.
+//! Writers: a compute that writes a branch is registered with it, and a branch has at most one.
 //!
-//! A compute starts where its branch ends, and what it writes from there on comes by replication, whichever timeline of
-//! its own Postgres is on. So it may only be registered while the branch ends where the compute begins: at its start,
-//! or when it comes back after it was released. The registration is stored with the timeline, and outlives both
-//! servers.
+//! A compute starts where its branch ends, and what it writes from there on arrives by replication, whichever WAL
+//! timeline it is on. So it may be registered only while the branch ends where the compute begins: at its start, or
+//! when it comes back after having been released. The registration is stored with the timeline and survives restarts
+//! of both servers.
 
 use serde::{Deserialize, Serialize};
 use utils::lsn::Lsn;
@@ -11,11 +11,11 @@ use utils::lsn::Lsn;
 /// A compute that writes a branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {
-    /// What tells it from all others.
+    /// Unique id of the compute.
     pub id: String,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// Its WAL is taken from here on.
+    /// Its WAL is received from here on.
     pub start_lsn: Lsn,
 }
 
@@ -24,10 +24,10 @@ pub struct Writer {
 pub struct NewWriter {
     /// The compute.
     pub writer: Writer,
-    /// How to reach it.
+    /// How to reach it, as a libpq connection string.
     pub connstr: String,
     /// The replication slot to use there.
     pub slot: String,
-    /// Take the place of another compute, whose host is lost. What it has not sent is lost, too.
+    /// Replace another compute whose host is lost. Whatever that has not sent is lost, too.
     pub replace: bool,
 }

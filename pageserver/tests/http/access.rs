@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Access control.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -81,7 +81,7 @@ async fn the_end_of_a_tenant_takes_a_scope_of_its_own() {
     server.stop().await;
 }
 
-/// Reads until the server closes the connection, which must be soon.
+/// Reads until the server closes the connection, which must happen soon.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut bytes)).await;
@@ -89,7 +89,7 @@ async fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Two connections by one token: an idle one, and one with a request that would take an hour.
+/// Two connections with one token: an idle one, and one with a request that would take an hour.
 async fn idle_and_busy(server: &Server, token: &str) -> [TcpStream; 2] {
     let get = format!("GET {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n", server.base(""));
     let wait = json!({"timelines": { &server.timeline: "1/0" }, "timeout": "1h"}).to_string();
@@ -109,7 +109,7 @@ async fn open_connections_end_with_the_token() {
     let signer = Signer::new();
     let server = Server::authenticated(&signer).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    // Clocks may be a minute apart: each is good for that long after its end.
+    // Clocks may differ by a minute: each token is valid for that long after its expiry.
     let short = signer.token_until("tenant", Some(&server.tenant), Some(now - 57.0));
     let long = signer.token_until("tenant", Some(&server.tenant), Some(now + 3600.0));
     let [mut idle, mut busy] = idle_and_busy(&server, &short).await;
@@ -133,7 +133,7 @@ async fn open_connections_end_with_the_key() {
     let more = tokio::time::timeout(Duration::from_millis(300), idle.read(&mut [0; 10])).await;
     assert!(more.is_err(), "{more:?}");
     new.write_key(&server.dir.path().join("key.pem"));
-    // Who withdraws his own key is told that it is done, or that he may not ask any more.
+    // A caller that withdraws its own key gets either a success or a refusal.
     let last = everything.call("POST", reload, &Value::Null).await;
     assert!([200, 401].contains(&last.status), "{last:?}");
     assert_eq!(rest(&mut idle).await, "");

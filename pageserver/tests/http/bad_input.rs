@@ -1,4 +1,4 @@
-//! Requests that make no sense: each is refused with a reason, and the server goes on.
+//! Invalid requests: each is refused with a reason, and the server stays in service.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn garbage_and_silence_keep_nobody_else_from_being_served() {
     }
     assert_eq!(server.client.get("/v1/status").await.status, 200);
     let addr = server.client.addr;
-    // Those that have begun a request do not hold up the end for long, as they are idle.
+    // Connections in the middle of sending a request do not delay the shutdown, since they are idle.
     drop(silent);
     server.stop().await;
     assert!(TcpStream::connect(addr).await.is_err(), "nobody listens any more");

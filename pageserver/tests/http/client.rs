@@ -1,4 +1,4 @@
-//! As little of an HTTP client as the tests need, so that they can say things that a proper client would not.
+//! A minimal HTTP client, so that tests can send what a proper client would not.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// What an error says.
+    /// The message of an error.
     pub fn msg(&self) -> String {
         self.json()["msg"].as_str().unwrap_or_else(|| panic!("no msg: {self:?}")).to_owned()
     }
@@ -28,11 +28,11 @@ impl Answer {
     }
 }
 
-/// Sends `request` as it is, and reads until the server closes the connection.
+/// Sends `request` unchanged, and reads until the server closes the connection.
 pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Option<Answer> {
     stream.write_all(request).await.ok()?;
     let mut bytes = Vec::new();
-    // A TLS connection may end without saying so.
+    // A TLS connection may end without a closing alert.
     let _ = stream.read_to_end(&mut bytes).await;
     let split = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let headers = String::from_utf8(bytes[..split].to_vec()).unwrap();
@@ -47,7 +47,7 @@ pub fn request(method: &str, path: &str, token: Option<&str>, body: &str) -> Vec
         .into_bytes()
 }
 
-/// A server, and with which token to talk to it.
+/// A server, and the token to use with it.
 #[derive(Clone)]
 pub struct Client {
     pub addr: SocketAddr,

@@ -1,4 +1,4 @@
-//! More connections than there is room for: silent ones, slow ones, and such as work.
+//! More connections than there is room for: silent, slow and working ones.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::client::{Client, request};
 use crate::server::Server;
 
-/// An answer must come within this time, which is far less than what silent clients are waited for.
+/// An answer must arrive within this time, which is far less than the time limits for silent clients.
 const SOON: Duration = Duration::from_secs(8);
 
 async fn connect(client: &Client, said: &[u8]) -> TcpStream {
@@ -63,7 +63,7 @@ async fn requests_beyond_the_limit_wait_and_probes_do_not() {
     let server = Server::start(|_, options| options.max_connections = 2).await;
     let (first, second) = (long_request(&server), long_request(&server));
     let busy = [connect(&server.client, &first).await, connect(&server.client, &second).await];
-    // A body that does not arrive takes a place as well, if there were one.
+    // A request whose body does not arrive would occupy a place as well, if there were one.
     let head = format!("POST /v1/tenant/{}/timeline HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", server.tenant);
     let slow = connect(&server.client, head.as_bytes()).await;
     tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! The management interface over real connections: what it answers, whom, and what it refuses.
+//! The management interface over real connections: its answers, its access control, and what it refuses.
 
 mod access;
 mod bad_input;

@@ -73,7 +73,7 @@ impl Server {
         Self::start(|_, _| {}).await
     }
 
-    /// A server that asks for tokens that `signer` has signed.
+    /// A server that requires tokens signed by `signer`.
     pub async fn authenticated(signer: &Signer) -> Self {
         Self::start(|dir, options| {
             signer.write_key(&dir.join("key.pem"));
@@ -113,7 +113,7 @@ impl Server {
         Self { client, manager, tenant, timeline, dir, cancel, task }
     }
 
-    /// The path of the timeline, and below it.
+    /// The path of the timeline, followed by `below`.
     pub fn base(&self, below: &str) -> String {
         format!("/v1/tenant/{}/timeline/{}{below}", self.tenant, self.timeline)
     }
@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// Ten commits, one a second from 2026 on, at LSNs 0x2000, 0x2100...; made durable.
+/// Ten commits, one per second from the start of 2026, at LSNs 0x2000, 0x2100...; made durable.
 async fn commits(timeline: &Timeline) {
     for n in 0..10 {
         let lsn = Lsn(0x2000 + n * 0x100);

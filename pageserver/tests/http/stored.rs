@@ -1,4 +1,4 @@
-//! Layers moved by hand, and the scrub of a tenant, where there is no bucket.
+//! Manual moves of layers, and the scrub of a tenant, without a bucket.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! TLS: a client that trusts the certificate is served, one that speaks without TLS is not, and a new certificate is
-//! used without a restart.
+//! TLS: a client that trusts the certificate is served, one that does not use TLS is not, and a new certificate takes
+//! effect without a restart.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use crate::client::{Answer, exchange, request};
 use crate::server::Server;
 
-/// Writes a new self-signed certificate for "localhost" and its key; gives the certificate.
+/// Writes a new self-signed certificate for "localhost" and its key; returns the certificate.
 fn issue(dir: &Utf8Path) -> CertificateDer<'static> {
     let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     std::fs::write(dir.join("server.crt"), issued.cert.pem()).unwrap();

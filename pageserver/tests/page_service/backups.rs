@@ -32,7 +32,7 @@ pub async fn collect(mut stream: BackupStream) -> Bytes {
     all.freeze()
 }
 
-/// A server on the files of a backup.
+/// Starts a server on the files of a backup.
 fn restore(postgres: &Postgres, archive: &Bytes) -> Server {
     let server = postgres.place().restore("data", archive);
     server.configure("fsync = off\nshared_buffers = 16MB");
@@ -46,7 +46,7 @@ pub fn source(postgres: &Postgres) -> Server {
     server.sql(WORKLOAD);
     server.sql(&format!("CREATE TABLESPACE space LOCATION '{space}'"));
     server.sql("CREATE TABLE in_space TABLESPACE space AS SELECT generate_series(1, 1000) AS i");
-    // A prepared transaction that holds a row lock together with another one: a multixact.
+    // A prepared transaction that shares a row lock with another transaction, which makes a multixact.
     server.sql("BEGIN; INSERT INTO r VALUES (1); PREPARE TRANSACTION 'first'");
     server.sql("BEGIN; INSERT INTO r VALUES (1); COMMIT");
     server.sql("CHECKPOINT");
@@ -109,7 +109,7 @@ async fn a_base_backup_has_all_but_relations() {
     fixture.stop().await;
 }
 
-/// Redo changes pages without their checksums: a backup has to set them.
+/// Redo changes pages without updating their checksums, so a backup must set them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_a_full_backup_have_their_checksums() {
     let postgres = need!(Postgres::find());
@@ -128,7 +128,7 @@ async fn pages_of_a_full_backup_have_their_checksums() {
     fixture.stop().await;
 }
 
-/// Writes a page as redo leaves it: with the checksum that it had before.
+/// Writes a page as redo leaves it: with its previous checksum.
 async fn change_without_checksum(fixture: &Fixture, rel: RelTag) {
     let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
     let (timeline, key) = (&fixture.timeline, rel_block_key(rel, 3));

@@ -1,4 +1,4 @@
-//! Boot images: a server starts from one, with the relations that its manifest names.
+//! Boot images: a server starts from one, with the relations listed in its manifest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use test_postgres::{Postgres, tar};
 use crate::backups::{DIGEST, collect, source};
 use crate::fixture::{Fixture, at, serve};
 
-/// The files of the archive, each of which must be as the sums say.
+/// The files of the archive, each checked against the sums.
 fn unpack(archive: &Bytes, dir: &str) -> BTreeMap<String, Vec<u8>> {
     tar(&["-x", "-C", dir], archive);
     let mut names: Vec<String> = tar(&["-t"], archive).lines().map(str::to_owned).collect();
@@ -45,7 +45,8 @@ async fn block(stream: &mut PageStream, manifest: &Manifest, rel: pageserver_api
     page.to_vec()
 }
 
-/// Writes all relation files; blocks that came along must be those that the page service gives. Returns how many.
+/// Writes all relation files; included blocks must equal those from the page service. Returns the numbers of included
+/// blocks and of all blocks.
 async fn write_relations(fixture: &Fixture, files: &BTreeMap<String, Vec<u8>>, data: &str) -> (usize, usize) {
     let manifest = Manifest::decode(&files[MANIFEST_NAME]).unwrap();
     let index = CatalogIndex::decode(&files[CATALOG_INDEX_NAME]).unwrap();

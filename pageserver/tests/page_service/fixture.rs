@@ -1,4 +1,4 @@
-//! A cluster of Postgres, stopped and imported, and a page service over it.
+//! A Postgres cluster, stopped and imported, and a page service over it.
 
 use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
@@ -78,7 +78,7 @@ pub fn at(request_lsn: Lsn, not_modified_since: Lsn, query: Query) -> Request {
     Request { header: RequestHeader { reqid: 7, request_lsn, not_modified_since }, query }
 }
 
-/// The file of a relation's fork, from `pg_relation_filepath`.
+/// The relation of a fork's file, from `pg_relation_filepath`.
 pub fn rel(path: &str) -> RelTag {
     let mut numbers = path.split('/').skip(1).map(|part| part.parse().unwrap());
     let (dbnode, relnode) = (numbers.next().unwrap(), numbers.next().unwrap());

@@ -1,4 +1,4 @@
-//! The page service as clients see it, over TCP, on data of a real Postgres.
+//! The page service as seen by clients, over TCP, with data of a real Postgres.
 
 mod backups;
 mod boot_images;

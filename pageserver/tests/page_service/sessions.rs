@@ -1,4 +1,4 @@
-//! Commands, limits and endings of connections.
+//! Commands, limits and ends of connections.
 
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +36,7 @@ async fn check_leases(fixture: &Fixture) {
     let left = until.duration_since(SystemTime::now()).unwrap();
     assert!(left > Duration::from_secs(590) && left <= Duration::from_secs(600), "{left:?}");
     assert_eq!(fixture.client.lease_lsn(tenant, fixture.timeline_id(), Lsn(8)).await.unwrap(), None);
-    // The extended protocol tells the columns before.
+    // The extended protocol describes the columns first.
     let mut client = Client::connect(&fixture.address.parse().unwrap(), &[]).await.unwrap();
     let buf = client.writer().buffer();
     put::parse(buf, &format!("lease lsn {tenant} {} {lsn}", fixture.timeline_id()));

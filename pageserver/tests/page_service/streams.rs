@@ -27,7 +27,7 @@ struct Table {
     file: Vec<u8>,
 }
 
-/// A stopped cluster with a table of some hundred pages.
+/// A stopped cluster with a table of a few hundred pages.
 fn table(postgres: &Postgres) -> Table {
     let server = postgres.start("autovacuum = off");
     server.sql("CREATE TABLE t AS SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i; VACUUM t");
@@ -89,7 +89,7 @@ async fn check_lsns(fixture: &Fixture, table: &Table) {
     assert!(text.contains("timed out"), "{text}");
 }
 
-/// Sends all requests before it reads an answer; a few of them fail in between.
+/// Sends all requests before reading any answer; some of them fail.
 async fn check_pipelining(fixture: &Fixture, table: &Table) {
     let stream = fixture.client.pagestream(V3, fixture.tenant, fixture.timeline_id()).await.unwrap();
     let (mut sender, mut receiver) = stream.split();
@@ -128,7 +128,7 @@ fn put(batch: &mut SerializedValueBatch, key: pageserver_api::key::Key, lsn: Lsn
     batch.put(key.to_compact(), lsn, &Value::Image(value.into())).unwrap();
 }
 
-/// The table shrinks to one page and grows again, while it is being read.
+/// The table shrinks to one page and grows again while it is being read.
 async fn check_sizes_under_ingest(fixture: &Fixture, table: &Table) {
     let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
     let mut stream = fixture.client.pagestream(V3, fixture.tenant, fixture.timeline_id()).await.unwrap();
@@ -143,7 +143,7 @@ async fn check_sizes_under_ingest(fixture: &Fixture, table: &Table) {
         fixture.timeline.put_batch(batch, &ctx).await.unwrap();
         fixture.timeline.finish_write(lsn, lsn - 8);
         history.push((lsn, blocks));
-        // Twice, so that what was kept is used.
+        // Twice, so that cached sizes are used.
         for (lsn, blocks) in history.iter().chain(&history) {
             let mut ask = async |query| stream.request(&at(*lsn, *lsn, query)).await.unwrap();
             assert_eq!(ask(Query::Nblocks(table.rel)).await, Answer::Nblocks(*blocks), "at {lsn}");
@@ -153,7 +153,7 @@ async fn check_sizes_under_ingest(fixture: &Fixture, table: &Table) {
         assert_eq!(ask(Query::Nblocks(table.rel)).await, Answer::Nblocks(blocks));
         assert_eq!(ask(Query::GetPage(table.rel, blocks - 1)).await, Answer::Page(vec![blocks as u8; PAGE].into()));
     }
-    // A request that needs what has not come yet waits for it.
+    // A request that needs WAL which has not arrived waits for it.
     let next = fixture.timeline.last_record_lsn() + 8;
     let request = at(Lsn::MAX, next, Query::Nblocks(table.rel));
     let arrive = async {

@@ -1,6 +1,6 @@
-//! The process dies at each request of a history that makes, writes, branches, deletes: before the request's effect, or
-//! after it. It comes back on the same disk or on an empty one. What was called safe is there, and as the model says;
-//! what was reported as deleted stays deleted; and it goes on from there.
+//! Kills the process at each request of a history that creates, writes, branches and deletes, before or after the
+//! request's effect, and restarts it on the same disk or on an empty one. What was reported as safe must be there and
+//! agree with the model; what was reported as deleted must stay deleted; and the history can go on from there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::remote_support::{Fault, TestStore, test_store};
 use crate::stack::{Model, context, import_with, new_timeline};
 use crate::world::{UPLOAD, check, config, kill, load, once, put};
 
-/// Runs at once.
+/// Number of concurrent runs.
 const AT_ONCE: usize = 12;
 
 /// What is known when the process dies.
@@ -29,7 +29,7 @@ struct Known {
     /// The models of trunk and branch.
     trunk: Model,
     branch: Model,
-    /// What was called safe of them.
+    /// The LSNs up to which they were reported as safe.
     trunk_safe: Option<Lsn>,
     branch_safe: Option<Lsn>,
     /// Durable on the local disk.
@@ -48,12 +48,12 @@ struct Run {
     branch: TimelineId,
     dead: Arc<AtomicBool>,
     known: Known,
-    /// Its deletion was asked for, but not begun.
+    /// Its deletion was requested, but had not begun.
     branch_lives: bool,
 }
 
 impl Run {
-    /// All requests from number `fatal` on fail; that one has its effect or not.
+    /// All requests from number `fatal` on fail; that one takes effect or not.
     async fn new(fatal: u64, with_effect: bool) -> (Self, Arc<AtomicU64>) {
         let mut store = test_store().await;
         (store.storage, store.faults) = store.another(once());
@@ -76,7 +76,7 @@ impl Run {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Waits for an upload, or death.
+    /// Waits for an upload, or for the process's death.
     async fn uploaded(&self, timeline: &Timeline) -> Option<()> {
         while !timeline.wait_uploaded(Duration::from_millis(20)).await {
             if self.is_dead() {
@@ -86,7 +86,7 @@ impl Run {
         Some(())
     }
 
-    /// The history; ends early when the process dies.
+    /// Runs the history; ends early when the process dies.
     async fn live(&mut self, manager: &TenantManager) -> Option<()> {
         let (tenant, id) = (self.new.tenant_shard_id, self.new.timeline_id);
         manager.create_tenant(tenant).await.ok()?;
@@ -131,7 +131,7 @@ impl Run {
         }
     }
 
-    /// What must be there again, and goes on.
+    /// Checks what must be there again, and continues.
     async fn check_after(&mut self, manager: &TenantManager, empty: bool) {
         let tenant = self.new.tenant_shard_id;
         let known = &mut self.known;
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// Returns whether the history came to its end.
+/// Returns whether the history was completed, and the number of requests.
 async fn die_at(fatal: u64, with_effect: bool, empty: bool) -> (bool, u64) {
     let (mut run, calls) = Run::new(fatal, with_effect).await;
     let Ok(manager) = TenantManager::load_idle(config(run.dir.path(), &run.store.storage)).await else {

@@ -1,4 +1,4 @@
-//! A start, and a takeover, where somebody has damaged the tenant's own objects.
+//! Starts and takeovers where the tenant's own objects have been damaged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::remote_support::{TestStore, test_store};
 use crate::stack::{Model, context, import_with, new_timeline};
 use crate::world::{UPLOAD, check, config, kill, load, put};
 
-/// Stores tell times in whole seconds.
+/// Object stores have timestamps in whole seconds.
 const LATER: Duration = Duration::from_millis(2100);
 
 struct World {
@@ -27,7 +27,7 @@ struct World {
     last: Lsn,
 }
 
-/// A timeline of several layers that was published by a server that is no more.
+/// A timeline of several layers, published by a server that no longer exists.
 async fn world() -> World {
     let (store, dir, new) = (test_store().await, tempdir().unwrap(), new_timeline());
     let manager = load(dir.path(), &store.storage).await;
@@ -45,7 +45,7 @@ async fn world() -> World {
 }
 
 impl World {
-    /// One layer more, published.
+    /// Adds one layer and publishes it.
     async fn grow(&mut self, timeline: &Timeline) {
         put(timeline, &mut self.model, 10).await;
         timeline.flush(&context()).await.unwrap();
@@ -79,7 +79,7 @@ impl World {
         self.put(path, &bytes).await;
     }
 
-    /// A start on this disk or an empty one, of which something may come that is broken.
+    /// A start on this disk or on an empty one; some timelines may be broken.
     async fn start(&mut self, empty: bool) -> TenantManager {
         if empty {
             self.dir = tempdir().unwrap();
@@ -95,7 +95,7 @@ impl World {
         assert!(timeline.wait_uploaded(UPLOAD).await);
     }
 
-    /// As the server does it.
+    /// Scrubs as the server does.
     async fn scrub(&self, manager: &TenantManager) -> Report {
         let tenant = self.new.tenant_shard_id;
         let subject = Subject {
@@ -109,7 +109,8 @@ impl World {
         scrub::scrub(&subject, options, &Arc::default()).await.unwrap()
     }
 
-    /// It does not open, the reason contains `reason`; it is mended by a scrub, opens, and all is there, for good.
+    /// Checks that the timeline does not open for a reason that contains `reason`, that a scrub repairs it, and that
+    /// everything is there then, permanently.
     async fn is_broken_and_mended(&mut self, manager: TenantManager, reason: &str) {
         let broken = manager.broken();
         assert!(
@@ -192,7 +193,7 @@ async fn an_older_index_part_is_not_taken_for_the_truth() {
     manager.shutdown().await;
     tokio::time::sleep(LATER).await;
     world.put(&world.index_part(2), &older).await;
-    // Whose disk is whole knows better.
+    // A server whose disk is intact knows better.
     let manager = world.start(false).await;
     world.all_is_there(&manager).await;
     manager.shutdown().await;
@@ -225,7 +226,7 @@ async fn a_damaged_chain_is_mended_by_an_explicit_takeover_only() {
             holder = world.start(false).await;
         }
         world.all_is_there(&holder).await;
-        // That of a server that is still at work.
+        // The generation of a server that is still running.
         let held = holder.remote_of(tenant).unwrap();
         let path = world.generation(held.generation());
         match what {

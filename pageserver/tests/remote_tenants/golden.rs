@@ -1,7 +1,8 @@
-//! Stores of all formats that a server ever wrote and that this one promises to read: `docs/formats.md` has the policy.
+//! Stores in all formats that a server ever wrote and that this one promises to read; `docs/formats.md` has the
+//! policy.
 //!
-//! Each directory below `tests/golden` is a server's disk and its bucket as one version has left them, with what can be
-//! read there. They are never written again: a new format gets a directory of its own (`make golden`).
+//! Each directory below `tests/golden` is the disk and the bucket of a server as one version left them, with what can
+//! be read there. They are never rewritten: a new format gets its own directory (`make golden`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -57,7 +58,7 @@ async fn sums(timeline: &Timeline, lsn: Lsn) -> Vec<String> {
     found.into_iter().map(sum).collect()
 }
 
-/// Reads what the store must have. Gives how many values these are.
+/// Reads what the store must contain. Returns the number of values.
 async fn check(manager: &TenantManager, expected: &str, what: &str) -> usize {
     let mut moments = BTreeMap::<(TimelineId, Lsn), Vec<&str>>::new();
     for line in expected.lines() {
@@ -126,7 +127,7 @@ async fn stores_of_every_format_are_read_and_upgraded() {
         let slots = timelines.iter().filter_map(|timeline| receivers.status(tenant, timeline.timeline_id()));
         assert_eq!(slots.map(|status| status.slot).collect::<Vec<_>>(), [SLOT], "{name}: the WAL source");
         receivers.shutdown().await;
-        // Written on, and read again: from the disk, and from the bucket alone.
+        // Writes more, and reads everything again: from the disk, and from the bucket alone.
         for timeline in &timelines {
             put(timeline, &mut Default::default(), 5).await;
             timeline.flush(&context()).await.unwrap();
@@ -146,7 +147,7 @@ async fn stores_of_every_format_are_read_and_upgraded() {
     }
 }
 
-/// As a later version would write it: this one must not guess.
+/// As a later version would write it: this version must not guess.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_format_is_refused_by_name() {
     let name = names().pop().unwrap();

@@ -1,4 +1,4 @@
-//! Tenants in a bucket: crashes at every request, other owners, deletion, damage, idleness.
+//! Tenants in a bucket: crashes at every request, changes of owner, deletion, damage, idleness.
 
 mod crash_points;
 mod damaged;

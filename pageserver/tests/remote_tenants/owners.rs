@@ -1,4 +1,4 @@
-//! One owner at a time; what is damaged, missing, out of reach or idle.
+//! One owner at a time; damaged, missing, unreachable or idle tenants.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ async fn an_owner_that_was_overtaken_stops_and_says_so() {
     let newer = load(other_dir.path(), &world.store.storage).await;
     let new_owner = world.timeline_of(&newer);
     assert!(Some(new_owner.last_record_lsn()) >= safe);
-    // The old one does not know yet, and writes on.
+    // The old owner does not know yet, and keeps writing.
     let mut unsafe_model = world.model.clone();
     put(&old, &mut unsafe_model, 5).await;
     old.flush(&context()).await.unwrap();
@@ -75,7 +75,7 @@ async fn an_owner_that_was_overtaken_stops_and_says_so() {
     assert!(matches!(error, ManageError::Storage(StorageError::Fenced { .. })), "{error}");
     let error = world.manager.delete_tenant(tenant).await.unwrap_err();
     assert!(matches!(error, ManageError::Storage(StorageError::Fenced { .. })), "{error}");
-    // The new one goes on undisturbed.
+    // The new owner continues undisturbed.
     put(&new_owner, &mut world.model, 7).await;
     new_owner.flush(&context()).await.unwrap();
     assert!(new_owner.wait_uploaded(UPLOAD).await);
@@ -86,7 +86,7 @@ async fn an_owner_that_was_overtaken_stops_and_says_so() {
     let manager = load(world.dir.path(), &world.store.storage).await;
     assert_eq!(manager.tenants(), []);
     check(&new_owner, &world.model, new_owner.last_record_lsn()).await;
-    // Who is told to does.
+    // An explicit attach does.
     manager.attach_tenant(tenant).await.unwrap();
     let back = world.timeline_of(&manager);
     assert_eq!(back.last_record_lsn(), new_owner.last_record_lsn());
@@ -96,7 +96,7 @@ async fn an_owner_that_was_overtaken_stops_and_says_so() {
     newer.shutdown().await;
 }
 
-/// The WAL goes on, but there is nothing to publish yet.
+/// WAL keeps arriving, but there is nothing to publish yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_is_told_while_it_only_receives() {
     let world = world().await;
@@ -107,7 +107,7 @@ async fn an_owner_is_told_while_it_only_receives() {
     newer.check().await.unwrap();
     let error = remote.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced);
-    // From then on it is known without asking.
+    // From then on it is known without a request.
     let before = world.store.faults.total_calls();
     assert_eq!(remote.check().await.unwrap_err().to_string(), error.to_string());
     assert_eq!(world.store.faults.total_calls(), before);

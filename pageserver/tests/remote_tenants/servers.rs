@@ -1,4 +1,5 @@
-//! Servers that start on one bucket: each takes what is its own, unasked nothing of another's, and asks for little.
+//! Servers that start on one bucket: each takes its own tenants, nothing of another's unless told to, and makes few
+//! requests.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ async fn a_second_server_takes_nothing_of_the_first_unasked() {
     let (tenant, second) = (new_tenant(), new_tenant());
     let first = start_as(server("one"), dir.path(), &store).await;
     first.create_tenant(tenant).await.unwrap();
-    // While it lives, and when it is dead.
+    // While the first server is running, and when it is dead.
     for round in 0..2 {
         let another = start_as(server("two"), other.path(), &store).await;
         assert_eq!(another.tenants(), if round == 0 { vec![] } else { vec![second] });
@@ -45,7 +46,8 @@ async fn a_second_server_takes_nothing_of_the_first_unasked() {
             kill(first.clone()).await;
         }
     }
-    // The first one comes back by itself, on its disk and on an empty one; so does who takes its place.
+    // The first server gets its tenant back by itself, on its disk and on an empty one; so does a server that
+    // replaces it.
     let renamed = ServerIdentity { former: vec!["one".to_owned()], ..server("three") };
     for (identity, dir) in
         [(server("one"), &dir), (server("one"), &empty), (renamed, &empty), (server("three"), &empty)]
@@ -54,7 +56,7 @@ async fn a_second_server_takes_nothing_of_the_first_unasked() {
         assert_eq!(manager.tenants(), [tenant]);
         manager.shutdown().await;
     }
-    // Who is told to takes it, and keeps it: its old disk does not take it back.
+    // A server that is told to takes the tenant, and keeps it: the old disk does not take it back.
     let taker = start_as(server("two"), other.path(), &store).await;
     taker.take_tenant_over(tenant).await.unwrap();
     let mut both = vec![tenant, second];
@@ -99,14 +101,14 @@ async fn a_start_asks_little_for_tenants_without_timelines_and_less_for_those_of
     }
     manager.shutdown().await;
     let empty = tempdir().unwrap();
-    // Requests for each tenant at most: its generations are listed, the newest is read, the next one made, timelines
-    // listed.
+    // Maximum number of requests per tenant: list its generations, read the newest, create the next one, list
+    // timelines.
     for (case, id, dir, most) in
         [("disk", "one", &dir, 4), ("no disk", "one", &empty, 4), ("another", "two", &other, 2)]
     {
         let (storage, faults) = store.another(fast());
         let conf = PageServerConf { server: server(id), ..config(dir.path(), &storage).clone() };
-        // All that goes on in the background, too.
+        // Including everything in the background.
         let manager = TenantManager::load(Box::leak(Box::new(conf))).await.unwrap();
         let at_start = faults.total_calls();
         tokio::time::sleep(Duration::from_secs(3)).await;

@@ -1,4 +1,4 @@
-//! Where a timeline's WAL comes from: a timeline that should follow a server does, or says why not.
+//! WAL sources: a timeline that should follow a server does, or reports why not.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::remote_support::{TestStore, test_store};
 use crate::stack::{import, import_with, new_timeline};
 use crate::world::{UPLOAD, config, load};
 
-/// Nobody listens there.
+/// Nothing is listening there.
 const CONNSTR: &str = "host=/nonexistent user=postgres password=s3cret";
 
 struct World {
@@ -21,7 +21,7 @@ struct World {
     new: NewTimeline,
 }
 
-/// A timeline that follows a compute, and was published; its server has stopped.
+/// A published timeline that follows a compute; its pageserver has stopped.
 async fn world() -> World {
     let (store, dir, new) = (test_store().await, tempdir().unwrap(), new_timeline());
     let manager = load(dir.path(), &store.storage).await;
@@ -51,7 +51,8 @@ impl World {
         self.dir.path().join(format!("tenants/{tenant}/timelines/{timeline}"))
     }
 
-    /// The directory as an earlier version had it, with `wal_source` in a file of its own. Gives what that says.
+    /// Rewrites the directory as an earlier version had it, with `wal_source` in a separate file. Returns its
+    /// contents.
     async fn make_old(&self) -> String {
         let dir = self.timeline_dir();
         let manifest = Manifest::load(&dir, self.new.tenant_shard_id, self.new.timeline_id).await.unwrap();
@@ -66,7 +67,7 @@ impl World {
         told
     }
 
-    /// How receiving goes after a start.
+    /// The receiver's status after a start.
     async fn start(&self) -> Option<WalReceiverStatus> {
         let manager = load(self.dir.path(), &self.store.storage).await;
         let receivers = WalReceivers::new(manager.clone());
@@ -141,7 +142,7 @@ async fn what_cannot_be_read_anywhere_is_told() {
     manager.shutdown().await;
 }
 
-/// From wherever it comes: a tenant that is attached later, a timeline that could not be opened at first.
+/// Wherever it comes from: a tenant that is attached later, or a timeline that could not be opened at first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeline_that_comes_later_is_followed_too() {
     let world = world().await;
@@ -159,7 +160,7 @@ async fn a_timeline_that_comes_later_is_followed_too() {
         assert!(started.elapsed() < Duration::from_secs(30), "it is not followed");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // One that was stopped stays so, until it is started.
+    // A stopped receiver stays stopped until it is started.
     receivers.stop(tenant, id).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(receivers.status(tenant, id).is_none());

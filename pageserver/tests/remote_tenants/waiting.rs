@@ -1,4 +1,4 @@
-//! A bucket that does not answer for one tenant keeps no other waiting; and lists that are behind hide nothing.
+//! A bucket that does not answer for one tenant does not delay the others; and stale listings hide nothing.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::remote_support::{Fault, Op, TestStore, test_store};
 use crate::stack::{Model, import_with, new_timeline};
 use crate::world::{UPLOAD, check, config, load, put};
 
-/// Far less than what a request that hangs is waited for.
+/// Far less than the time limit of a request that hangs.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 async fn filled(store: &TestStore, manager: &TenantManager) -> (TenantShardId, TimelineId, Model) {
@@ -55,7 +55,7 @@ async fn a_tenant_whose_requests_hang_keeps_no_other_waiting() {
     manager.shutdown().await;
 }
 
-/// What a list lacks is not there for now, and nothing of it is removed; another look finds it.
+/// What a listing lacks is unavailable for now, but none of it is removed; another look finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn timelines_that_a_list_does_not_name_are_neither_removed_nor_forgotten() {
     let (store, dir) = (test_store().await, tempdir().unwrap());
@@ -76,7 +76,7 @@ async fn timelines_that_a_list_does_not_name_are_neither_removed_nor_forgotten()
     };
     let before = objects(&store).await;
     let timelines = format!("tenants/{tenant}/timelines");
-    // Directories are listed as they were before the tenant had any.
+    // Listings of directories show the state before the tenant had any.
     let no_directories = move |op, _, path: &Path| {
         let stale = op == Op::List && path.as_ref().trim_end_matches('/').ends_with(&timelines);
         stale.then_some(Fault::StaleList)

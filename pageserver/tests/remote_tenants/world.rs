@@ -1,4 +1,4 @@
-//! What these tests share.
+//! Shared fixtures of these tests.
 
 use camino::Utf8Path;
 use engine::config::PageServerConf;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub const UPLOAD: Duration = Duration::from_secs(30);
 
-/// One attempt, so that each call counts.
+/// Only one attempt, so that each call counts.
 pub fn once() -> RemoteOptions {
     RemoteOptions { max_attempts: 1, ..fast() }
 }
@@ -37,7 +37,7 @@ pub async fn load(workdir: &Utf8Path, bucket: &RemoteStorage) -> TenantManager {
     manager
 }
 
-/// Puts records, and notes in the model what came in.
+/// Puts records, and applies them to the model.
 pub async fn put(timeline: &Timeline, model: &mut Model, records: u32) {
     for record in 0..records {
         let (mut batch, lsn) = (SerializedValueBatch::default(), timeline.last_record_lsn() + 8);

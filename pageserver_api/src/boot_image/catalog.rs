@@ -1,4 +1,4 @@
-//! Which blocks came along.
+//! Index of the catalog blocks in a boot image.
 
 use super::error::BootImageError;
 use super::reader::{Reader, put_rel, seal};
@@ -9,10 +9,10 @@ const MAGIC: &[u8; 8] = b"PGSBOOTC";
 const VERSION: u32 = 1;
 const ENTRY_LEN: usize = 21;
 
-/// A block.
+/// A block of a catalog relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CatalogBlock {
-    /// The fork; its tablespace by its OID.
+    /// The fork; the tablespace is given by OID.
     pub rel: RelTag,
     /// The block's number in the fork.
     pub block: BlockNumber,
@@ -20,12 +20,12 @@ pub struct CatalogBlock {
     pub crc: u32,
 }
 
-/// Blocks, ascending. The page of the n-th begins at byte n * 8192 of the file of pages.
+/// Blocks in ascending order. The page of the n-th block starts at byte n * 8192 of the file of pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CatalogIndex(pub Vec<CatalogBlock>);
 
 impl CatalogIndex {
-    /// The file.
+    /// Encodes the file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(32 + self.0.len() * ENTRY_LEN);
         bytes.extend_from_slice(MAGIC);
@@ -39,7 +39,7 @@ impl CatalogIndex {
         seal(bytes)
     }
 
-    /// What is in the file.
+    /// Decodes the file.
     pub fn decode(bytes: &[u8]) -> Result<Self, BootImageError> {
         let mut reader = Reader::open(WHAT, bytes, MAGIC, VERSION)?;
         let count = reader.count(ENTRY_LEN)?;
@@ -54,7 +54,7 @@ impl CatalogIndex {
         Ok(Self(blocks))
     }
 
-    /// The position of a block among the pages, and its checksum.
+    /// Finds a block: its position among the pages, and its checksum.
     pub fn find(&self, rel: RelTag, block: BlockNumber) -> Option<(u64, u32)> {
         let at = self.0.binary_search_by_key(&(rel, block), |entry| (entry.rel, entry.block)).ok()?;
         Some((at as u64, self.0.get(at)?.crc))

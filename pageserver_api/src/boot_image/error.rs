@@ -1,12 +1,12 @@
-//! What can be wrong with a boot image.
+//! Errors in boot images.
 
-/// The bytes are not what they should be.
+/// A file of a boot image is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootImageError {
-    /// They do not begin as such a file does, or are of a version that is not known.
+    /// It has the wrong magic number or an unknown version.
     #[error("boot image: this is no {0} of a known version")]
     Foreign(&'static str),
-    /// They are cut short, too long, or changed.
+    /// It is truncated, too long or corrupted.
     #[error("boot image: the {what} is damaged: {problem}")]
     Damaged {
         /// Which file.

@@ -1,4 +1,4 @@
-//! Which relation files there are.
+//! Lists the relation files.
 
 use utils::lsn::Lsn;
 
@@ -11,34 +11,34 @@ const MAGIC: &[u8; 8] = b"PGSBOOTM";
 const VERSION: u32 = 1;
 const ENTRY_LEN: usize = 17;
 
-/// A relation fork that a compute reads from its timeline until it writes it.
+/// A relation fork that a compute reads from its timeline until it writes the fork itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RelationSize {
-    /// The fork; its tablespace by its OID.
+    /// The fork; the tablespace is given by OID.
     pub rel: RelTag,
     /// Its size.
     pub blocks: BlockNumber,
 }
 
-/// All relation files at an LSN but those of unlogged relations, which begin empty.
+/// All relation files at an LSN, except those of unlogged relations, which start out empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// As of when.
+    /// The LSN.
     pub lsn: Lsn,
     /// Major version of Postgres.
     pub pg_version: u32,
-    /// Version of its system catalog: a part of the names of tablespaces' directories.
+    /// Version of its system catalog, which is part of the names of tablespace directories.
     pub catalog_version: u32,
-    /// Whether the cluster has data checksums: pages that the page service gives do not have them.
+    /// Whether the cluster has data checksums. Pages from the page service never carry them.
     pub data_checksums: bool,
     /// The cluster's own identifier.
     pub system_identifier: u64,
-    /// The forks, ascending.
+    /// The forks in ascending order.
     pub relations: Vec<RelationSize>,
 }
 
 impl Manifest {
-    /// The file.
+    /// Encodes the file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + self.relations.len() * ENTRY_LEN);
         bytes.extend_from_slice(MAGIC);
@@ -56,7 +56,7 @@ impl Manifest {
         seal(bytes)
     }
 
-    /// What is in the file.
+    /// Decodes the file.
     pub fn decode(bytes: &[u8]) -> Result<Self, BootImageError> {
         let mut reader = Reader::open(WHAT, bytes, MAGIC, VERSION)?;
         let (lsn, pg_version, catalog_version) = (Lsn(reader.u64()?), reader.u32()?, reader.u32()?);
@@ -77,7 +77,7 @@ impl Manifest {
         Ok(Self { lsn, pg_version, catalog_version, data_checksums, system_identifier, relations })
     }
 
-    /// Path below the data directory of the first file of a fork.
+    /// Path of the first file of a fork, relative to the data directory.
     pub fn path(&self, rel: RelTag) -> String {
         let RelTag { spcnode, dbnode, relnode, forknum } = rel;
         let dir = match spcnode {

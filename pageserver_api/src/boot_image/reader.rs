@@ -1,17 +1,17 @@
-//! Fields of a file that ends in a CRC-32C of all that is before.
+//! Fields of a file that ends in a CRC-32C of everything before it.
 
 use super::error::BootImageError;
 use crate::reltag::RelTag;
 
 const CRC_LEN: usize = 4;
 
-/// Reads fields one after the other.
+/// Reads fields in order.
 pub(super) struct Reader<'a> {
     what: &'static str,
     rest: &'a [u8],
 }
 
-/// Ends a file.
+/// Completes a file by appending its checksum.
 pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_be_bytes());
@@ -19,7 +19,7 @@ pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks the file `bytes`, which has to begin with `magic` and `version`.
+    /// Checks the file `bytes`, which must begin with `magic` and `version`.
     pub(super) fn open(
         what: &'static str,
         bytes: &'a [u8],
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         Ok(RelTag { spcnode: self.u32()?, dbnode: self.u32()?, relnode: self.u32()?, forknum: self.u8()? })
     }
 
-    /// How many entries of `size` bytes follow, which must be all that is left.
+    /// Reads the number of entries of `size` bytes; they must be exactly the rest of the file.
     pub(super) fn count(&mut self, size: usize) -> Result<usize, BootImageError> {
         let count = self.u64()?;
         let left = self.rest.len() / size;

@@ -1,4 +1,4 @@
-//! Size and checksum of every file: lines of text, of which the last has the checksum of those before.
+//! Size and checksum of every file, as lines of text. The last line holds the checksum of the others.
 
 use super::error::BootImageError;
 
@@ -16,19 +16,19 @@ pub struct Sum {
     pub crc: u32,
 }
 
-/// All files but the list itself, in the order of the archive.
+/// All files except the list itself, in archive order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub Vec<Sum>);
 
 impl Sums {
-    /// The file.
+    /// Encodes the file.
     pub fn encode(&self) -> String {
         let lines = self.0.iter().map(|sum| format!("{:08x} {} {}\n", sum.crc, sum.size, sum.path));
         let lines: String = lines.collect();
         format!("{lines}{:08x} {END}\n", crc32c::crc32c(lines.as_bytes()))
     }
 
-    /// What is in the file.
+    /// Decodes the file.
     pub fn decode(bytes: &[u8]) -> Result<Self, BootImageError> {
         let damaged = |problem| BootImageError::Damaged { what: WHAT, problem };
         let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;

@@ -1,4 +1,4 @@
-//! What is encoded is decoded; what is changed anywhere is refused.
+//! Round trips, and refusal of any modified input.
 
 use proptest::prelude::*;
 use utils::lsn::Lsn;
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// What a version of November 2026 has written; computes keep such files.
+/// Written by a version of November 2026; computes keep such files.
 #[test]
 fn the_first_formats_are_read_and_written_for_ever() {
     let rel = RelTag { spcnode: 1663, dbnode: 5, relnode: 1259, forknum: 0 };

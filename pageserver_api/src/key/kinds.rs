@@ -1,4 +1,4 @@
-//! The kinds of keys and how each is laid out in the six fields.
+//! The kinds of keys, and how each is laid out in the six fields.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::reltag::{BlockNumber, RelTag, SlruKind};
 pub const SIZE_FIELD: u32 = u32::MAX;
 /// First kind byte of the sparse metadata key space.
 pub const SPARSE_FIRST: u8 = 0x60;
-/// Kind byte after the sparse metadata key space.
+/// First kind byte after the sparse metadata key space.
 pub const SPARSE_END: u8 = 0x7F;
 
 const KIND_REL: u8 = 0;
@@ -19,25 +19,25 @@ const KIND_FILE: u8 = 3;
 const KIND_REPLORIGIN: u8 = 0x63;
 const KIND_REL_ENTRY: u8 = 0x65;
 
-/// Map of the databases: (tablespace, database) -> whether it has a relation map.
+/// The databases: (tablespace, database) -> whether it has a relation map.
 pub const DBDIR_KEY: Key = Key::MIN;
 /// List of two-phase files.
 pub const TWOPHASEDIR_KEY: Key = Key { field1: KIND_TWOPHASE, ..Key::MIN };
-/// The `pg_control` file as it was at import.
+/// The `pg_control` file as it was at import time.
 pub const CONTROLFILE_KEY: Key = Key { field1: KIND_FILE, ..Key::MIN };
 /// The current `CheckPoint` struct.
 pub const CHECKPOINT_KEY: Key = Key { field1: KIND_FILE, field6: 1, ..Key::MIN };
-/// User tablespaces: OID -> the 16-bit number that stands for it in keys, and its path.
+/// User tablespaces: OID -> the 16-bit number that replaces it in keys, and the path.
 pub const TABLESPACES_KEY: Key = Key { field1: KIND_FILE, field6: 3, ..Key::MIN };
-/// Settings that replay depends on (`wal_log_hints`, checksums...), as the control file or a record gave them last.
+/// Settings that replay depends on (`wal_log_hints`, checksums...), as last given by the control file or a record.
 pub const PARAMETERS_KEY: Key = Key { field1: KIND_FILE, field6: 4, ..Key::MIN };
 /// The newest commit time so far: microseconds since 2000-01-01 00:00 UTC, as a big-endian `i64`. Absent before the
 /// first commit.
 pub const COMMIT_TIME_KEY: Key = Key { field1: KIND_FILE, field6: 5, ..Key::MIN };
-/// The settings that the cluster's configuration files had at import. Absent in stores of earlier versions.
+/// Settings from the cluster's configuration files at import time. Absent in stores of earlier versions.
 pub const SETTINGS_KEY: Key = Key { field1: KIND_FILE, field6: 6, ..Key::MIN };
 
-/// The entry that says whether a relation fork exists: one byte, or nothing once it was dropped.
+/// The entry that says whether a relation fork exists: one byte, or empty after a drop.
 pub fn rel_entry_key(rel: RelTag) -> Key {
     Key { field1: KIND_REL_ENTRY, field6: 1, ..rel_block_key(rel, 0) }
 }
@@ -70,7 +70,7 @@ pub fn rel_block_key(rel: RelTag, blkno: BlockNumber) -> Key {
     }
 }
 
-/// A relation fork's number of blocks.
+/// The number of blocks of a relation fork.
 pub fn rel_size_key(rel: RelTag) -> Key {
     rel_block_key(rel, SIZE_FIELD)
 }
@@ -102,12 +102,12 @@ pub fn slru_block_key(kind: SlruKind, segno: u32, blkno: BlockNumber) -> Key {
     Key { field1: KIND_SLRU, field2: u32::from(kind.number()), field3: 1, field4: segno, field5: 0, field6: blkno }
 }
 
-/// An SLRU segment's number of pages.
+/// The number of pages of an SLRU segment.
 pub fn slru_segment_size_key(kind: SlruKind, segno: u32) -> Key {
     slru_block_key(kind, segno, SIZE_FIELD)
 }
 
-/// The state of a prepared transaction. `xid` has its epoch in the high 32 bits from version 17 on.
+/// The state of a prepared transaction. From version 17 on, `xid` has its epoch in the high 32 bits.
 pub fn twophase_file_key(xid: u64) -> Key {
     Key { field1: KIND_TWOPHASE, field4: (xid >> 40) as u32, field5: (xid >> 32) as u8, field6: xid as u32, ..Key::MIN }
 }
@@ -122,36 +122,36 @@ pub fn repl_origin_key_range() -> Range<Key> {
     repl_origin_key(0)..Key { field1: KIND_REPLORIGIN, field6: 0x1_0000, ..Key::MIN }
 }
 
-/// Whether a key of this kind may be absent without that being an error.
+/// Whether keys of this kind may be absent.
 pub fn is_sparse(key: &Key) -> bool {
     (SPARSE_FIRST..SPARSE_END).contains(&key.field1)
 }
 
 impl Key {
-    /// The relation and block of a relation block key.
+    /// The relation and block, if this is the key of a relation block.
     pub fn to_rel_block(&self) -> Option<(RelTag, BlockNumber)> {
         let is_block = self.field1 == KIND_REL && self.field4 != 0 && self.field6 != SIZE_FIELD;
         is_block.then_some((self.rel_tag(), self.field6))
     }
 
-    /// The SLRU, segment and page of an SLRU page key.
+    /// The SLRU, segment and page, if this is the key of an SLRU page.
     pub fn to_slru_block(&self) -> Option<(SlruKind, u32, BlockNumber)> {
         let is_block = self.field1 == KIND_SLRU && self.field3 == 1 && self.field6 != SIZE_FIELD;
         let kind = SlruKind::from_number(u8::try_from(self.field2).ok()?)?;
         is_block.then_some((kind, self.field4, self.field6))
     }
 
-    /// The relation of a relation entry key.
+    /// The relation, if this is the key of a relation entry.
     pub fn to_rel_entry(&self) -> Option<RelTag> {
         (self.field1 == KIND_REL_ENTRY && self.field4 != 0 && self.field6 == 1).then(|| self.rel_tag())
     }
 
-    /// The relation of a relation size key.
+    /// The relation, if this is the key of a relation size.
     pub fn to_rel_size(&self) -> Option<RelTag> {
         (self.field1 == KIND_REL && self.field4 != 0 && self.field6 == SIZE_FIELD).then(|| self.rel_tag())
     }
 
-    /// The origin of a replication origin key.
+    /// The origin, if this is the key of a replication origin.
     pub fn to_repl_origin(&self) -> Option<u16> {
         u16::try_from(self.field6).ok().filter(|origin| *self == repl_origin_key(*origin))
     }

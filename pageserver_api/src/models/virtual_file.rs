@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum IoMode {
     /// Never.
     Buffered = 0,
-    /// Reads of layer files bypass it, writes do not.
+    /// Reads of layer files bypass it; writes do not.
     #[cfg(target_os = "linux")]
     Direct = 1,
     /// Reads and writes bypass it.
@@ -21,7 +21,7 @@ pub enum IoMode {
     DirectRw = 2,
 }
 
-/// Which system interface does file I/O.
+/// Which system interface performs file I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -33,7 +33,7 @@ pub enum IoEngineKind {
     TokioEpollUring = 2,
 }
 
-/// The text names no known mode or engine.
+/// The text is not the name of a known mode or engine.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown {what} {text:?}: expected one of {known}")]
 pub struct UnknownName {

@@ -6,14 +6,14 @@ use utils::lsn::Lsn;
 use super::{DecodeError, ProtocolVersion, RequestHeader};
 use crate::reltag::{RelTag, SlruKind};
 
-/// What is left of a message.
+/// The unread rest of a message.
 pub(super) struct Fields<B> {
     rest: B,
     tag: u8,
 }
 
 impl<B: Buf> Fields<B> {
-    /// The fields behind the tag of `message`.
+    /// The fields after the tag of `message`.
     pub(super) fn new(mut message: B) -> Result<Self, DecodeError> {
         let tag = message.try_get_u8().map_err(|_| DecodeError::Empty)?;
         Ok(Self { rest: message, tag })
@@ -59,7 +59,7 @@ impl<B: Buf> Fields<B> {
         Ok(rel)
     }
 
-    /// The SLRUs that Postgres may ask for; others are not part of the protocol.
+    /// Reads an SLRU kind. Only those that Postgres may ask for are part of the protocol.
     pub(super) fn slru(&mut self) -> Result<SlruKind, DecodeError> {
         match SlruKind::from_number(self.u8()?) {
             Some(kind @ (SlruKind::Clog | SlruKind::MultiXactMembers | SlruKind::MultiXactOffsets)) => Ok(kind),
@@ -71,7 +71,7 @@ impl<B: Buf> Fields<B> {
         self.rest
     }
 
-    /// Nothing may be left.
+    /// Fails if anything is left.
     pub(super) fn end(self) -> Result<(), DecodeError> {
         if self.rest.has_remaining() { Err(self.malformed("it is too long")) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Requests as bytes.
+//! Encoding of requests.
 
 use bytes::{Buf, BufMut};
 
@@ -37,7 +37,7 @@ impl Query {
         }
     }
 
-    /// What is asked for, as requests have it and responses repeat it.
+    /// The body of the query, as it appears in requests and is repeated in responses.
     pub(super) fn put_what(&self, buf: &mut impl BufMut) {
         match self {
             Query::Exists(rel) | Query::Nblocks(rel) => put_rel(buf, rel),
@@ -53,7 +53,7 @@ impl Query {
         }
     }
 
-    /// The reverse of [`Query::put_what`], for the request with `request_tag`.
+    /// The inverse of [`Query::put_what`], for the request with `request_tag`.
     pub(super) fn get(request_tag: u8, fields: &mut Fields<impl Buf>) -> Result<Self, DecodeError> {
         Ok(match request_tag {
             tag::EXISTS => Query::Exists(fields.rel()?),

@@ -1,4 +1,4 @@
-//! Responses as bytes.
+//! Encoding of responses.
 
 use bytes::{BufMut, Bytes};
 
@@ -7,12 +7,12 @@ use super::{
     Answer, DecodeError, PAGE_SIZE, ProtocolVersion, Query, Request, RequestHeader, SLRU_PAGES_PER_SEGMENT, tag,
 };
 
-/// A response as a client gets it.
+/// A response as the client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The request's header as the server repeats it; `None` in version 2.
+    /// The request's header as repeated by the server; `None` in version 2.
     pub header: Option<RequestHeader>,
-    /// What the server repeats of the request; `None` in version 2 and for errors.
+    /// The query as repeated by the server; `None` in version 2 and for errors.
     pub query: Option<Query>,
     /// The answer.
     pub answer: Answer<Bytes>,
@@ -30,7 +30,7 @@ impl<P: AsRef<[u8]>> Answer<P> {
         }
     }
 
-    /// Appends this answer to `request`. The page is copied into `buf` and nowhere else.
+    /// Appends this answer to `request`. The page is copied only into `buf`.
     ///
     /// # Panics
     /// If the answer is of another kind than the request, or pages are not whole.
@@ -68,7 +68,7 @@ fn put_segment(buf: &mut impl BufMut, pages: &[u8]) {
     buf.put_slice(pages);
 }
 
-/// The tag of the request that a response with `response_tag` answers; errors answer any.
+/// The tag of the request that a response with `response_tag` answers; `None` for errors, which answer any request.
 fn request_tag(response_tag: u8) -> Option<u8> {
     match response_tag {
         tag::RESPONSE_EXISTS => Some(tag::EXISTS),

@@ -1,4 +1,4 @@
-//! Literal bytes, sizes, round trips, and bytes that are no messages.
+//! Literal bytes, sizes, round trips, and invalid messages.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Blocks that every server reads when it starts and when somebody connects: those of the catalogs. They come along in
-//! a boot image, so that the first query need not ask for them one after the other.
+//! Catalog blocks, which every server reads when it starts and when a client connects. A boot image includes them, so
+//! that the first query does not request them one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use crate::store::PageStore;
 use errors::StorageError;
 
 const PAGE_SIZE: usize = 8192;
-/// So much of one file: what is larger has grown with the user's tables, and few of its blocks are needed.
+/// Maximum per file. A larger catalog has grown with the user's tables, and few of its blocks are needed.
 const BLOCKS_PER_FILE: BlockNumber = 128;
-/// So much in all: 16 MiB, the catalogs of some six databases.
+/// Maximum in total: 16 MiB, the catalogs of about six databases.
 const BLOCKS_MAX: u64 = 2048;
-/// `template1`, to which nobody connects, and `template0` from 15 on.
+/// `template1`, which nobody connects to, and `template0` from version 15 on.
 const TEMPLATES: [u32; 2] = [1, 4];
 
-/// OIDs of catalogs, each with those of its indexes.
+/// OIDs of catalogs, each followed by those of its indexes.
 const CATALOGS: [u32; 112] = [
     1260, 2676, 2677, 1261, 2694, 2695, 1262, 2671, 2672, 1213, 2697, 2698, 2964, 2965, 3592, 3593, // shared
     1259, 2662, 2663, 3455, 1249, 2658, 2659, 1255, 2690, 2691, 1247, 2703, 2704, // pg_class to pg_type
@@ -35,7 +35,7 @@ const CATALOGS: [u32; 112] = [
     6104, 6110, 6111, 6106, 6112, 6113, 3466, 3467, 3468, 1417, 1418, // to pg_event_trigger and foreign servers
 ];
 
-/// Writes the blocks, and which they are.
+/// Writes the blocks and their index.
 pub(super) async fn write<S: PageStore, W: Sink>(
     listing: &Listing<'_, S>,
     checksums: bool,
@@ -60,14 +60,14 @@ pub(super) async fn write<S: PageStore, W: Sink>(
     Ok(tar.file_beside(CATALOG_INDEX_NAME, &index.encode()).await?)
 }
 
-/// Forks with their tablespace's OID: as keys name them, and how many of their blocks.
+/// Forks, with their tablespace as OID: the fork as named in keys, and the number of blocks to include.
 type Chosen = BTreeMap<RelTag, (RelTag, BlockNumber)>;
 
 fn choose(relations: &Relations, tablespaces: &TablespaceTable) -> Result<Chosen, StorageError> {
     let (mut chosen, mut left) = (Chosen::new(), BLOCKS_MAX);
     let mut databases: Vec<_> =
         relations.mapped.iter().filter(|((_, dbnode), _)| !TEMPLATES.contains(dbnode)).collect();
-    // What is shared has database 0, and comes first.
+    // Shared catalogs have database 0, so they come first.
     databases.sort_by_key(|((_, dbnode), _)| *dbnode);
     for ((spcnode, dbnode), mapped) in databases {
         let (spcnode, dbnode) = (*spcnode, *dbnode);

@@ -1,4 +1,4 @@
-//! What is known of a cluster and its relations.
+//! Facts about a cluster and its relations.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use wal_decoder::tablespaces::TablespaceTable;
 use crate::settings::ClusterSettings;
 use errors::StorageError;
 
-/// What is known of the cluster besides its data.
+/// Facts about the cluster besides its data.
 pub(super) struct Cluster {
     pub(super) version: PgVersion,
     pub(super) parameters: ClusterParameters,
@@ -20,16 +20,16 @@ pub(super) struct Cluster {
     pub(super) origins: BTreeMap<u16, Lsn>,
 }
 
-/// Relations that a server reads, but for unlogged ones; as keys name them.
+/// Relations that a server reads, except unlogged ones, named as in keys.
 #[derive(Debug, Default)]
 pub(super) struct Relations {
     /// Sizes in blocks.
     pub(super) forks: BTreeMap<RelTag, BlockNumber>,
-    /// By tablespace and database: OIDs of mapped catalogs, and their files.
+    /// OIDs of mapped catalogs and their file numbers, by tablespace and database.
     pub(super) mapped: BTreeMap<(u32, u32), Vec<(u32, u32)>>,
 }
 
-/// The OID of the tablespace that `number` stands for in keys.
+/// The OID of the tablespace that is `number` in keys.
 pub(super) fn tablespace_oid(tablespaces: &TablespaceTable, number: u32) -> Result<u32, StorageError> {
     tablespaces.oid(number).ok_or_else(|| StorageError::Internal(format!("no tablespace has number {number}")))
 }

@@ -1,4 +1,4 @@
-//! Which files there are, and what is in them.
+//! The files of a backup and their contents.
 
 use bytes::Bytes;
 use pageserver_api::boot_image::{MANIFEST_NAME, Manifest, RelationSize};
@@ -69,7 +69,7 @@ pub(super) async fn write<S: PageStore, W: Sink>(
         let name = twophase::file_name(cluster.version, xid);
         tar.file(&format!("pg_twophase/{name}"), &state).await?;
     }
-    // Without it a subscriber would apply again what it has applied.
+    // Without it, a subscriber would apply changes that it has applied already.
     tar.file(replorigin::CHECKPOINT_FILE, &replorigin::encode_checkpoint(&cluster.origins)).await?;
     let lsn = checkpoint_lsn(request.lsn, &cluster.parameters);
     let control = control_file(imported, &cluster.parameters, listing.checkpoint().await?, lsn);
@@ -77,7 +77,7 @@ pub(super) async fn write<S: PageStore, W: Sink>(
     if request.extent == Extent::BootImage {
         write_boot_files(&listing, &cluster, lsn, relations, tar).await?;
     }
-    // Last, as in the backups of Postgres: without it an incomplete copy cannot be started.
+    // Last, as in Postgres's own backups: an incomplete copy lacks it and cannot be started.
     tar.file("global/pg_control", &control.encode()).await?;
     Ok(tar.finish().await?)
 }
@@ -134,7 +134,7 @@ async fn write_databases<S: PageStore, W: Sink>(
     Ok(all)
 }
 
-/// What a compute needs besides the data directory: which relations there are, and the blocks that it reads first.
+/// Writes what a compute needs besides the data directory: the list of relations, and the blocks that it reads first.
 async fn write_boot_files<S: PageStore, W: Sink>(
     listing: &Listing<'_, S>,
     cluster: &Cluster,
@@ -165,8 +165,8 @@ fn tablespace_dir(version: PgVersion, oid: u32) -> String {
     format!("pg_tblspc/{oid}/PG_{}_{}", version.major(), version.catalog_version())
 }
 
-/// A database's directory. Tablespaces become directories inside the data directory: their places on the original
-/// server may be in use, or not exist.
+/// A database's directory. Tablespaces become directories inside the data directory, because their locations on the
+/// original server may be in use or not exist.
 fn database_dir(cluster: &Cluster, spcnode: u32, dbnode: u32) -> Result<String, StorageError> {
     match spcnode {
         GLOBAL_TABLESPACE => Ok("global".to_owned()),

@@ -1,4 +1,4 @@
-//! Compression on the way out.
+//! Compression of the output.
 
 use std::io::{self, Write};
 
@@ -8,10 +8,10 @@ use flate2::write::GzEncoder;
 
 use super::request::Sink;
 
-/// Compressed bytes are passed on in pieces of about this size.
+/// Approximate size of the pieces in which compressed bytes are passed on.
 const PIECE: usize = 64 * 1024;
 
-/// Compresses, as fast as gzip can.
+/// Compresses at the fastest level of gzip.
 pub(super) struct Gzip<'a, W> {
     encoder: GzEncoder<Vec<u8>>,
     sink: &'a mut W,
@@ -31,7 +31,7 @@ impl<'a, W: Sink> Gzip<'a, W> {
 
 impl<W: Sink> Sink for Gzip<'_, W> {
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
-        // Other tasks of this thread wait meanwhile: not for long.
+        // This blocks the other tasks of the thread, but not for long.
         for piece in bytes.chunks(PIECE) {
             self.encoder.write_all(piece)?;
             if self.encoder.get_ref().len() >= PIECE {

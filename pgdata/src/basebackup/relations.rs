@@ -1,4 +1,4 @@
-//! Files of relations.
+//! Relation files.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +30,11 @@ pub(super) struct Source<'a, S> {
     pub(super) checksums: bool,
 }
 
-/// Writes the database's relations: all of them, or only what a server without the others needs.
+/// Writes the database's relations: all of them, or only those that a server cannot fetch from the timeline. Returns
+/// the forks of all logged relations, with their sizes.
 ///
-/// An unlogged relation has an init fork, which a server that stops in order has copied over the main fork: so its main
-/// fork is that as well. Gives the forks of all others, with their sizes.
+/// An unlogged relation has an init fork, which a server copies over the main fork during a clean shutdown; so the
+/// main fork is written with the same contents.
 pub(super) async fn write<S: PageStore, W: Sink>(
     source: &Source<'_, S>,
     extent: Extent,
@@ -56,7 +57,7 @@ fn is_logged(forks: &BTreeMap<RelTag, BlockNumber>, rel: RelTag) -> bool {
     !forks.contains_key(&rel.with_fork(INIT_FORK))
 }
 
-/// Writes `rel` under the name of its fork `name`.
+/// Writes `rel` as if it were the relation's fork `name`.
 async fn write_fork<S: PageStore, W: Sink>(
     source: &Source<'_, S>,
     rel: RelTag,
@@ -87,7 +88,7 @@ async fn write_fork<S: PageStore, W: Sink>(
     }
 }
 
-/// Pages `first..end`, with checksums if the cluster has them.
+/// Reads pages `first..end`, and adds checksums if the cluster has them.
 pub(super) async fn read<S: PageStore>(
     listing: &Listing<'_, S>,
     checksums: bool,

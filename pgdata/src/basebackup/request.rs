@@ -1,4 +1,4 @@
-//! What backup is wanted, and where it goes.
+//! Backup requests, and the destination of the archive.
 
 use std::future::Future;
 use std::io;
@@ -11,21 +11,21 @@ use errors::StorageError;
 /// Which files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All but relations; those of unlogged relations are there, since nobody else has them.
+    /// All but relations. Unlogged relations are included, since they cannot be had from anywhere else.
     WithoutRelations,
-    /// All.
+    /// All files.
     Full,
-    /// All but relations, laid out as the directory of a compute, with a manifest of the relations: see
+    /// All but relations, laid out as a compute's directory, with a manifest of the relations: see
     /// [`pageserver_api::boot_image`].
     BootImage,
 }
 
-/// What is wanted.
+/// A request for a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupRequest {
-    /// As of when: an LSN that can be read.
+    /// The LSN of the backup; it must be readable.
     pub lsn: Lsn,
-    /// Start of the record that ends there; 0/0 if it is not known.
+    /// Start of the record that ends at `lsn`; 0/0 if unknown.
     pub prev: Lsn,
     /// Which files.
     pub extent: Extent,
@@ -33,19 +33,19 @@ pub struct BackupRequest {
     pub gzip: bool,
 }
 
-/// Why a backup was not finished. What has been written is of no use then.
+/// Why a backup was not finished. Whatever has been written is then unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The timeline could not be read.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Nobody takes the bytes.
+    /// The receiver is gone.
     #[error("cannot send the backup: {0}")]
     Sink(#[from] io::Error),
 }
 
 /// Takes the bytes of the archive.
 pub trait Sink: Send {
-    /// Takes the next bytes; waits while too many are still on their way.
+    /// Takes the next bytes; waits while too many are still in flight.
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
 }

@@ -1,7 +1,7 @@
 //! The control file and the WAL of a server that was shut down at an LSN.
 //!
-//! Postgres wants of such a WAL: the segment with the LSN, with a header on its first page, a header on the page of the
-//! LSN, and there the record of a shutdown checkpoint that points to itself. All else may be zero.
+//! Postgres requires the segment that contains the LSN, with a header on its first page, a header on the page of the
+//! LSN, and at the LSN the record of a shutdown checkpoint that points to itself. Everything else may be zero.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const MAIN_DATA_SHORT: u8 = 255;
 const RMGR_XLOG: u8 = 0;
 const CHECKPOINT_SHUTDOWN: u8 = 0x00;
 
-/// A WAL segment that is zero but for some pieces.
+/// A WAL segment that is zero except for some pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SparseSegment {
     /// The file's name.
@@ -29,12 +29,12 @@ pub(super) struct SparseSegment {
     pub(super) pieces: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Where the checkpoint record goes for data as of `lsn`: where the next record would begin.
+/// Where the checkpoint record goes for data as of `lsn`: where the next record would start.
 pub(super) fn checkpoint_lsn(lsn: Lsn, parameters: &ClusterParameters) -> Lsn {
     lsn.normalize(parameters.wal_segment_size.into())
 }
 
-/// The control file of the server, from the one that was imported, with what the WAL has changed since.
+/// Builds the server's control file: the imported one, updated with what the WAL has changed since.
 pub(super) fn control_file(
     imported: ControlFile,
     parameters: &ClusterParameters,
@@ -58,8 +58,8 @@ pub(super) fn control_file(
     control
 }
 
-/// The segments with the checkpoint record of `control`: one, or two if the record crosses their border.
-/// The record before it begins at `prev`; 0/0 if that is not known.
+/// The segments that hold the checkpoint record of `control`: one, or two if the record crosses a segment boundary.
+/// The record before it starts at `prev`; 0/0 if unknown.
 pub(super) fn wal_segments(control: &ControlFile, prev: Lsn) -> Vec<SparseSegment> {
     let (lsn, timeline) = (control.fields.checkpoint, control.fields.checkpoint_copy.timeline);
     let segment_size = control.fields.wal_segment_size;
@@ -75,7 +75,7 @@ pub(super) fn wal_segments(control: &ControlFile, prev: Lsn) -> Vec<SparseSegmen
     segments.into_values().collect()
 }
 
-/// The bytes of the record at `lsn` and the headers of the pages that it touches, each with its address.
+/// The bytes of the record at `lsn`, and the headers of the pages that it touches, each with its address.
 fn lay_out(control: &ControlFile, lsn: Lsn, record: Vec<u8>) -> Vec<(Lsn, Vec<u8>)> {
     let mut pieces = vec![(lsn.page_start(), page_header(control, lsn.page_start(), 0))];
     let (mut at, mut rest) = (lsn, record.as_slice());
@@ -94,7 +94,7 @@ fn lay_out(control: &ControlFile, lsn: Lsn, record: Vec<u8>) -> Vec<(Lsn, Vec<u8
     }
 }
 
-/// The header of the page at `address`, which begins with the last `remaining` bytes of a record.
+/// The header of the page at `address`, which starts with the last `remaining` bytes of a record.
 fn page_header(control: &ControlFile, address: Lsn, remaining: u32) -> Vec<u8> {
     let fields = &control.fields;
     let is_first = address.segment_offset(fields.wal_segment_size.into()) == 0;
@@ -114,15 +114,16 @@ fn page_header(control: &ControlFile, address: Lsn, remaining: u32) -> Vec<u8> {
     header.encode()
 }
 
-/// Name and content of the history file that a server on a later timeline is asked for. On which timelines the data
-/// were before is not known: none is named.
+/// Name and content of the history file that a server on a later timeline needs. The earlier timelines are unknown,
+/// so it lists none.
 pub(super) fn history_file(control: &ControlFile) -> Option<(String, &'static [u8])> {
     let timeline = control.fields.checkpoint_copy.timeline;
     let content: &[u8] = b"# Copied from a page server: what came before this timeline is not known here.\n";
     (timeline > 1).then(|| (format!("{timeline:08X}.history"), content))
 }
 
-/// A shutdown checkpoint's record. The server never follows its link back; who reads WAL across it does.
+/// Builds the record of a shutdown checkpoint. The server itself never follows the link to the previous record, but
+/// readers of WAL across it do.
 fn checkpoint_record(checkpoint: &CheckPoint, prev: Lsn) -> Vec<u8> {
     let data = checkpoint.encode();
     let total_len = (HEADER_SIZE + 2 + data.len()) as u32;

@@ -1,4 +1,4 @@
-//! Configuration files: what the data depend on, and what the cluster's own said.
+//! Configuration files: settings that the data depend on, and the cluster's own.
 
 use postgres_formats::conf_file::{self, AUTO_CONF, CONF, Setting};
 use postgres_formats::version::PgVersion;
@@ -7,17 +7,18 @@ use super::cluster::Cluster;
 use super::request::{BackupError, Sink};
 use super::tar::Tar;
 
-/// As `initdb` has it, but for the network: who copies a cluster should decide again who may use the copy.
+/// As written by `initdb`, except for network access: whoever copies a cluster should decide anew who may use the
+/// copy.
 const HBA: &str = "# The socket lets in nobody but the user that runs the copy (unix_socket_permissions in \
                    postgresql.conf).\n# Change both to what the copy is for.\nlocal all all trust\n\
                    local replication all trust\n";
-/// WAL segments that a server keeps, and after how many it makes a checkpoint, unless it is told otherwise. In bytes
-/// the one has to be as much as two segments at least, so `initdb` writes both for the size at hand.
+/// Default `min_wal_size` and `max_wal_size` in WAL segments. The settings are in MiB and must amount to at least two
+/// segments, so `initdb`, too, computes them from the segment size.
 const WAL_SEGMENTS: [u64; 2] = [5, 64];
-/// Default of the settings in [`PLACES`], and how many more places there are than are taken.
+/// Default of the settings in [`PLACES`], and the number of spare places beyond those in use.
 const DEFAULT_PLACES: usize = 10;
-/// Settings without enough of which a server does not start: they have to hold the progress of all origins, up to 17
-/// the first.
+/// Settings that keep a server from starting if they are too low: there must be a place for the progress of each
+/// origin. Up to version 17 the first one counts.
 const PLACES: [&str; 2] = ["max_replication_slots", "max_active_replication_origins"];
 
 pub(super) async fn write<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> Result<(), BackupError> {
@@ -27,7 +28,7 @@ pub(super) async fn write<W: Sink>(cluster: &Cluster, tar: &mut Tar<'_, W>) -> R
     Ok(tar.file("pg_hba.conf", HBA.as_bytes()).await?)
 }
 
-/// What the data depend on counts more than what was imported.
+/// Settings that the data depend on take precedence: the imported ones exclude them.
 fn conf(cluster: &Cluster) -> Vec<u8> {
     let mut conf =
         b"# The settings of the cluster that this is a copy of, as far as its data depend on them.\n".to_vec();
@@ -48,7 +49,7 @@ fn lines(settings: &[Setting]) -> Vec<u8> {
     settings.iter().filter(|setting| !PLACES.contains(&&setting.name[..])).flat_map(conf_file::line).collect()
 }
 
-/// With less, prepared transactions could not be recovered, say.
+/// With lower values a server could, for example, not recover prepared transactions.
 fn parameters(cluster: &Cluster) -> String {
     let parameters = &cluster.parameters;
     let wal_level = match parameters.wal_level {
@@ -57,7 +58,7 @@ fn parameters(cluster: &Cluster) -> String {
         _ => "logical",
     };
     let on = |value: bool| if value { "on" } else { "off" };
-    // Without WAL for replicas there cannot be senders.
+    // `wal_level = minimal` does not allow WAL senders.
     let senders = if parameters.wal_level == 0 { 0 } else { parameters.max_wal_senders };
     let [min_wal_mib, max_wal_mib] = WAL_SEGMENTS.map(|count| (u64::from(parameters.wal_segment_size) * count) >> 20);
     format!(
@@ -81,7 +82,7 @@ fn parameters(cluster: &Cluster) -> String {
     )
 }
 
-/// As many places as the cluster had, or as it takes.
+/// As many places as the cluster had, or enough for its origins if that is more.
 fn places(cluster: &Cluster) -> String {
     let [slots, origins] = PLACES;
     let of_origins = if cluster.version >= PgVersion::V18 { origins } else { slots };
@@ -98,7 +99,7 @@ fn places(cluster: &Cluster) -> String {
     text
 }
 
-/// Where tablespaces were: a dump of the copy does not tell.
+/// Records the original locations of tablespaces as comments, because a dump of the copy does not show them.
 fn tablespaces(cluster: &Cluster) -> Vec<u8> {
     let mut text = Vec::new();
     for tablespace in cluster.tablespaces.entries() {

@@ -1,4 +1,4 @@
-//! The archive: ustar headers, contents padded to blocks, two blocks of zeros at the end.
+//! The archive: ustar headers, contents padded to whole blocks, two zero blocks at the end.
 
 use std::io;
 use std::time::UNIX_EPOCH;
@@ -10,31 +10,31 @@ use tar::{EntryType, Header};
 use super::request::Sink;
 
 const BLOCK: usize = 512;
-/// Zeros are sent in pieces of this size at most.
+/// Maximum size of the pieces in which zeros are sent.
 const ZEROS: usize = 64 * 1024;
 
-/// Where files are in the archive.
+/// Where files go in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Where they are in a data directory.
+    /// Laid out like a data directory.
     DataDirectory,
-    /// Where they are in a compute's directory: WAL apart from all else, and a list of checksums at the end.
+    /// Laid out like a compute's directory: WAL separate from everything else, and a list of checksums at the end.
     Compute,
 }
 
 /// Writes an archive to a sink.
 pub(super) struct Tar<'a, W> {
     sink: &'a mut W,
-    /// Time of all entries, in seconds since 1970.
+    /// Modification time of all entries, in seconds since 1970.
     time: u64,
-    /// What is small is collected.
+    /// Collects small writes.
     buf: BytesMut,
-    /// Bytes still to come of the file that was begun.
+    /// Bytes of the current file that are still to come.
     left: u64,
-    /// Zeros needed after it.
+    /// Zeros needed after the current file.
     padding: usize,
     layout: Layout,
-    /// The files so far.
+    /// Sums of the files so far.
     sums: Sums,
 }
 
@@ -44,12 +44,12 @@ impl<'a, W: Sink> Tar<'a, W> {
         Self { sink, time, buf: BytesMut::new(), left: 0, padding: 0, layout, sums: Sums::default() }
     }
 
-    /// A directory of the data directory.
+    /// Adds a directory of the data directory.
     pub(super) async fn dir(&mut self, path: &str) -> io::Result<()> {
         self.header(&self.placed(path), EntryType::Directory, 0o700, 0).await
     }
 
-    /// Where a file of the data directory goes.
+    /// Path in the archive of a file of the data directory.
     fn placed(&self, path: &str) -> String {
         let is_wal = path == "pg_wal" || path.starts_with("pg_wal/");
         match self.layout {
@@ -58,26 +58,26 @@ impl<'a, W: Sink> Tar<'a, W> {
         }
     }
 
-    /// A whole file of the data directory.
+    /// Adds a whole file of the data directory.
     pub(super) async fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.begin_file(path, content.len() as u64).await?;
         self.content(Bytes::copy_from_slice(content)).await?;
         self.end_file().await
     }
 
-    /// Begins a file of the data directory of `size` bytes, which have to follow.
+    /// Begins a file of the data directory; exactly `size` bytes must follow.
     pub(super) async fn begin_file(&mut self, path: &str, size: u64) -> io::Result<()> {
         self.begin_beside(&self.placed(path), size).await
     }
 
-    /// A whole file that is no part of the data directory.
+    /// Adds a whole file that is not part of the data directory.
     pub(super) async fn file_beside(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.begin_beside(path, content.len() as u64).await?;
         self.content(Bytes::copy_from_slice(content)).await?;
         self.end_file().await
     }
 
-    /// Begins a file that is no part of the data directory.
+    /// Begins a file that is not part of the data directory.
     pub(super) async fn begin_beside(&mut self, path: &str, size: u64) -> io::Result<()> {
         self.header(path, EntryType::Regular, 0o600, size).await?;
         if self.layout == Layout::Compute {
@@ -88,7 +88,7 @@ impl<'a, W: Sink> Tar<'a, W> {
         Ok(())
     }
 
-    /// The next bytes of the file.
+    /// Adds the next bytes of the file.
     pub(super) async fn content(&mut self, bytes: Bytes) -> io::Result<()> {
         let left = self.left.checked_sub(bytes.len() as u64);
         self.left = left.ok_or_else(|| io::Error::other("a file got more bytes than were announced"))?;
@@ -98,7 +98,7 @@ impl<'a, W: Sink> Tar<'a, W> {
         self.send(bytes).await
     }
 
-    /// The next `count` bytes of the file are zero.
+    /// Adds `count` zero bytes to the file.
     pub(super) async fn zeros(&mut self, count: u64) -> io::Result<()> {
         static ZERO: [u8; ZEROS] = [0; ZEROS];
         let mut count = count;

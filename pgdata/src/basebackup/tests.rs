@@ -1,4 +1,4 @@
-//! The generated WAL at every kind of place, the archive's form, and relations cut into files.
+//! The generated WAL at every kind of position, the archive format, and relations split into files.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,7 +18,7 @@ use super::{Sink, gzip::Gzip, tar::Layout, tar::Tar};
 const SEGMENT: u32 = 1 << 20;
 const SYSTEM: u64 = 0x1234_5678_9ABC_DEF0;
 
-/// Collects what comes.
+/// Collects the bytes.
 #[derive(Default)]
 struct Collect(BytesMut);
 
@@ -29,7 +29,7 @@ impl Sink for Collect {
     }
 }
 
-/// A control file as the cluster might have had it at import, of which all but a few fields are zero.
+/// A control file as it may have been at import; all but a few fields are zero.
 fn imported(version: PgVersion) -> ControlFile {
     let mut bytes = [0; 8192];
     bytes[..8].copy_from_slice(&SYSTEM.to_le_bytes());
@@ -60,7 +60,7 @@ fn files(segments: Vec<SparseSegment>) -> BTreeMap<String, Vec<u8>> {
     segments.into_iter().map(file).collect()
 }
 
-/// Reads the record at `lsn` as Postgres does: page by page, each with its header checked.
+/// Reads the record at `lsn` as Postgres does: page by page, checking each header.
 fn read_record(version: PgVersion, all: &BTreeMap<String, Vec<u8>>, lsn: Lsn) -> Vec<u8> {
     let context = WalPageContext { version, segment_size: SEGMENT, system_identifier: Some(SYSTEM), timeline: Some(3) };
     let (mut record, mut at) = (vec![], lsn);

@@ -1,12 +1,13 @@
-//! A base backup becomes a timeline while it arrives (`BASE_BACKUP`, `basebackup.c`).
+//! Imports a base backup into a timeline while it arrives (`BASE_BACKUP`, `basebackup.c`).
 //!
-//! A server sends its files in no order of keys. Large segment files of relations are most of the bytes, and each comes
-//! in order of its blocks: it goes straight into layers that cover its keys alone. What is small is kept in a staging
-//! directory laid out like a data directory, with files of holes in place of the large ones. When all is here, that
-//! directory is walked in order of keys like any other, and the layers that are ready are put in where their files are.
+//! A server sends its files in no particular order of keys. Most of the bytes are in large segment files of
+//! relations, each of which arrives in block order: these go directly into layers that cover only their keys. Small
+//! files are kept in a staging directory that is laid out like a data directory, with sparse placeholder files for
+//! the large ones. Once everything has arrived, that directory is walked in key order like any other, and the
+//! finished layers are spliced in at the positions of their files.
 //!
-//! Files may change while they are copied. One that grew by part of a page is cut back to whole pages; a segment that
-//! follows one which was not full yet is left out: the WAL has what they lack.
+//! Files may change while they are copied. One that grew by part of a page is truncated to whole pages; a segment
+//! that follows one that was not yet full is left out. In both cases the WAL has the missing data.
 
 mod place;
 #[cfg(test)]
@@ -41,29 +42,29 @@ use errors::{ErrorKind, StorageError};
 use place::Place;
 use virtual_file::fs;
 
-/// Segment files from this size on get layers of their own, in bytes.
+/// Segment files of at least this size, in bytes, get their own layers.
 const LARGE: u64 = 16 << 20;
 const PAGE: u64 = BLCKSZ as u64;
 
-/// A tablespace in a backup.
+/// A tablespace of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupTablespace {
     /// Its OID.
     pub oid: u32,
-    /// Where the server has it.
+    /// Its location on the server.
     pub path: String,
 }
 
-/// What a server says before it sends files.
+/// What a server announces before it sends files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupStart {
-    /// Replay of WAL begins here.
+    /// WAL replay starts here.
     pub lsn: Lsn,
     /// All user tablespaces.
     pub tablespaces: Vec<BackupTablespace>,
 }
 
-/// What an import that fails may have left in the bucket.
+/// What a failed import may have left in the bucket.
 pub struct Left(Arc<Room>);
 
 impl Left {
@@ -73,7 +74,7 @@ impl Left {
     }
 }
 
-/// A base backup on its way into a new timeline.
+/// A base backup that is being imported into a new timeline.
 pub struct BackupImport {
     target: Target,
     dir: Utf8PathBuf,
@@ -82,7 +83,7 @@ pub struct BackupImport {
     archive: Archive,
     open: Option<OpenFile>,
     ready: HashMap<Utf8PathBuf, Ready>,
-    /// What became layers so far.
+    /// What has become layers so far.
     stats: ImportStats,
     received: u64,
     files: u64,
@@ -96,7 +97,7 @@ pub struct BackupImport {
 #[derive(Default)]
 struct Archive {
     name: String,
-    /// Of which tablespace; the main directory has none.
+    /// The tablespace; `None` for the main directory.
     tablespace: Option<u32>,
     tar: TarReader,
 }
@@ -104,7 +105,7 @@ struct Archive {
 /// A file that is being received.
 struct OpenFile {
     content: Content,
-    /// Bytes that are still to be taken; what follows is part of a page.
+    /// Bytes still to be taken; whatever follows is a partial page.
     left: u64,
 }
 
@@ -115,8 +116,8 @@ enum Content {
 }
 
 impl BackupImport {
-    /// Makes ready to receive a backup into a new timeline, which is uploaded if its tenant is in a bucket. What an
-    /// earlier attempt left is removed.
+    /// Prepares for receiving a backup into a new timeline, which is uploaded if its tenant has a bucket. Removes
+    /// what an earlier attempt left behind.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if the timeline exists.
@@ -159,16 +160,16 @@ impl BackupImport {
         })
     }
 
-    /// What is told about the timeline from outside: it never comes without.
+    /// Sets the metadata that comes from outside; the timeline never exists without it.
     pub fn tell(&mut self, told: Told) {
         self.told = Some(told);
     }
 
-    /// The bytes that follow are those of archive `name`: that of a tablespace, or without one that of the main
-    /// directory.
+    /// The bytes that follow are those of archive `name`: that of a tablespace, or of the main directory if
+    /// `tablespace` is `None`.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] if the archive before it is not complete.
+    /// [`StorageError::Corrupt`] if the previous archive is incomplete.
     pub async fn archive(&mut self, name: &str, tablespace: Option<u32>) -> Result<(), StorageError> {
         self.end_archive()?;
         self.archive = Archive { name: name.to_owned(), tablespace, tar: TarReader::default() };
@@ -178,10 +179,10 @@ impl BackupImport {
         Ok(())
     }
 
-    /// Takes in the next bytes of the archive.
+    /// Takes the next bytes of the archive.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] naming archive and offset; the errors of writing.
+    /// [`StorageError::Corrupt`] with archive and offset; write errors.
     pub async fn data(&mut self, bytes: Bytes) -> Result<(), StorageError> {
         self.received += bytes.len() as u64;
         self.archive.tar.push(bytes);
@@ -213,7 +214,7 @@ impl BackupImport {
         }
     }
 
-    /// Makes the timeline. Its pages are right from `end` on, the LSN of the backup's end.
+    /// Creates the timeline. Its pages are correct from `end` on, the LSN of the backup's end.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`] if something is missing or damaged.
@@ -237,7 +238,7 @@ impl BackupImport {
         Ok((timeline, stats))
     }
 
-    /// Removes all that was written, with the timeline's directory, and what the bucket has of it.
+    /// Removes everything that was written: the timeline's directory, and its objects in the bucket.
     pub async fn abort(self) -> Result<(), StorageError> {
         let (dir, left) = (self.dir.clone(), self.left());
         drop(self);
@@ -245,7 +246,7 @@ impl BackupImport {
         discard(&dir).await
     }
 
-    /// What is to be removed from the bucket if the import fails.
+    /// What must be removed from the bucket if the import fails.
     pub fn left(&self) -> Left {
         Left(Arc::clone(&self.room))
     }
@@ -283,7 +284,7 @@ impl BackupImport {
         Ok(())
     }
 
-    /// `None` if the tablespace has no number yet: it lies in the data directory and was not announced.
+    /// `None` if the tablespace has no number: it lies in the data directory and was not announced.
     fn rel_tag(&self, place: &Place) -> Option<RelTag> {
         match place {
             Place::Relation { rel, .. } => Some(RelTag { spcnode: self.tablespaces.number(rel.spcnode).ok()?, ..*rel }),
@@ -344,14 +345,14 @@ impl Archive {
     }
 }
 
-/// Removes a timeline's directory if it is not that of a timeline, but of an import that did not end.
+/// Removes the directory of an unfinished import; leaves that of a timeline alone.
 pub async fn discard(dir: &Utf8Path) -> Result<(), StorageError> {
     if has_manifest(dir).await? { Ok(()) } else { remove(dir).await }
 }
 
-/// Removes the directory of a timeline that is closed.
+/// Removes the directory of a closed timeline.
 pub async fn remove(dir: &Utf8Path) -> Result<(), StorageError> {
-    // First: whatever is left after that is no timeline.
+    // First, so that whatever is left after a crash is not a timeline.
     fs::unlink(&dir.join(MANIFEST_NAME)).await?;
     fs::remove_tree(dir).await?;
     match dir.parent() {
@@ -360,7 +361,7 @@ pub async fn remove(dir: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Numbers go by OID, whatever the order of the archives.
+/// Tablespaces are numbered by OID, whatever the order of the archives.
 fn table(tablespaces: &[BackupTablespace]) -> Result<TablespaceTable, StorageError> {
     let mut sorted: Vec<_> = tablespaces.iter().collect();
     sorted.sort_by_key(|tablespace| tablespace.oid);

@@ -1,9 +1,9 @@
-//! An import and the local disk: what it writes asks for room first, and where that is short, layers that are finished
-//! go to the bucket before the import is done, and leave the disk.
+//! Disk space of an import. It reserves room before each write; where room is short, finished layers are uploaded to
+//! the bucket and removed from the disk before the import ends.
 //!
-//! Nothing names such objects before the import's end. So before the first of them goes, the bucket gets a mark of
-//! deletion for the timeline: whoever attaches the tenant after a crash removes what is left of the import. At the end
-//! the timeline's first index part takes the mark's place.
+//! Nothing references these objects before the import's end. So before the first one is uploaded, the bucket gets a
+//! deletion mark for the timeline: whoever attaches the tenant after a crash removes what is left of the import. At
+//! the end, the timeline's first index part replaces the mark.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,19 +29,19 @@ pub(super) type FinishedLayer = (PersistentLayerDesc, Utf8PathBuf);
 
 /// A layer is finished when it holds this many bytes,
 const LAYER_BYTES: u64 = 256 << 20;
-/// or this part of what the local disk can hold, but for the smallest of disks.
+/// or the local disk's capacity divided by this, but at least `LAYER_BYTES_MIN`.
 const LAYER_SHARE: u64 = 32;
 const LAYER_BYTES_MIN: u64 = 1 << 20;
-/// Layers that are uploaded at once.
+/// Number of concurrent uploads.
 const PARALLEL: usize = 4;
-/// An import that has no room is given up when no upload of its own has ended for so long.
+/// An import without room fails when none of its own uploads has ended for this long.
 const STALLED: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
-/// Uploads under way when an import is given up may take so long to end.
+/// Time that the uploads in progress get to end when an import is given up.
 const LAST_UPLOADS: Duration = Duration::from_secs(3);
-/// Between attempts to upload.
+/// Pause between attempts to upload.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What an import has on the local disk and, before its end, in the bucket.
+/// What an import has on the local disk and, before it ends, in the bucket.
 #[derive(Debug)]
 pub(super) struct Room {
     conf: &'static PageServerConf,
@@ -59,16 +59,16 @@ pub(super) struct Room {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Finished layers that only this disk has.
+    /// Finished layers that exist only on this disk.
     here: VecDeque<FinishedLayer>,
     uploading: usize,
-    /// What was uploaded and is not here any more, by the name that it had here.
+    /// Layers that were uploaded and removed, by their former local name.
     gone: HashMap<Utf8PathBuf, (LayerIdentity, RemotePath)>,
-    /// Why the last attempt to upload failed, until one succeeds.
+    /// Why the last attempt to upload failed; cleared by a success.
     failed: Option<String>,
-    /// No upload begins any more.
+    /// No new upload may start.
     closed: bool,
-    /// None is tried again.
+    /// Failed uploads are not retried.
     given_up: bool,
 }
 
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Room {
-    /// For the import of a timeline. Without a bucket all of it stays here.
+    /// For the import of a timeline. Without a bucket, everything stays on the local disk.
     pub(super) fn new(
         conf: &'static PageServerConf,
         tenant: TenantShardId,
@@ -97,10 +97,10 @@ impl Room {
         self.layer_bytes
     }
 
-    /// Waits until so many bytes may be written.
+    /// Waits until `bytes` may be written.
     ///
     /// # Errors
-    /// [`StorageError::NoRoom`] if even uploads make none.
+    /// [`StorageError::NoRoom`] if uploads cannot make room either.
     pub(super) async fn take(self: &Arc<Self>, bytes: u64) -> Result<(), StorageError> {
         let mut ended = self.ended.subscribe();
         let mut stalled = None::<Instant>;
@@ -124,18 +124,18 @@ impl Room {
         }
     }
 
-    /// So much less was written than was taken.
+    /// Returns room that was reserved but not used.
     pub(super) fn give_back(&self, bytes: u64) {
         self.hold.release(bytes);
     }
 
-    /// A layer is finished, and may be uploaded.
+    /// Registers a finished layer, which may now be uploaded.
     pub(super) fn finished(self: &Arc<Self>, layer: FinishedLayer) {
         self.state.lock().here.push_back(layer);
         self.upload_if_short();
     }
 
-    /// Has finished layers uploaded if there is no room for two more.
+    /// Starts uploads of finished layers if there is no room for two more.
     fn upload_if_short(self: &Arc<Self>) {
         self.begin_uploads(&mut self.state.lock());
     }
@@ -152,7 +152,7 @@ impl Room {
         }
     }
 
-    /// The layer that was being uploaded stays here, unless its file is gone already: then it is in the bucket.
+    /// An upload panicked: its layer stays here, unless its file is gone already, in which case the bucket has it.
     fn note_panic(&self, reason: String) {
         {
             let mut state = self.state.lock();
@@ -162,7 +162,7 @@ impl Room {
         self.ended.send_modify(|ended| *ended += 1);
     }
 
-    /// Uploads a layer, tries again if need be, and removes its file.
+    /// Uploads a layer, retrying as necessary, and removes its file.
     async fn upload(&self, remote: &Arc<TenantRemote>, layer: &FinishedLayer) -> Result<(), StorageError> {
         let (desc, file) = layer;
         let identity = read_identity(file).await?;
@@ -191,10 +191,10 @@ impl Room {
         Ok(())
     }
 
-    /// Waits for uploads under way, and gives those of `layers` that are in the bucket alone.
+    /// Waits for the uploads in progress, and returns those of `layers` that are only in the bucket.
     ///
     /// # Errors
-    /// [`StorageError::Fenced`], and what keeps uploads from ending.
+    /// [`StorageError::Fenced`], and whatever keeps uploads from ending.
     pub(super) async fn end(
         &self,
         layers: &[FinishedLayer],
@@ -214,7 +214,8 @@ impl Room {
         }
         if let Some(remote) = &self.remote {
             remote.check_known()?;
-            // Of files that turned out not to count. What cannot be removed is an orphan, which a scrub finds.
+            // Layers of files that turned out not to count. What cannot be deleted becomes an orphan, which a scrub
+            // finds.
             let unused: Vec<RemotePath> = gone.into_values().map(|(_, object)| object).collect();
             if !unused.is_empty() {
                 let _ = remote.storage().delete(&unused).await;
@@ -223,13 +224,13 @@ impl Room {
         Ok(named.into_iter().map(|(path, (identity, _))| (path, identity)).collect())
     }
 
-    /// Nothing more is uploaded, and what was is removed. What cannot be, the next start removes.
+    /// Stops uploading, and removes what was uploaded. What cannot be removed now is removed at the next start.
     pub async fn discard(&self) {
         {
             let mut state = self.state.lock();
             (state.closed, state.given_up) = (true, true);
         }
-        // What is given up on its way may arrive all the same, and then stays until the next start.
+        // An aborted upload may still arrive; its object then remains until the next start.
         if env::clock::timeout(LAST_UPLOADS, self.uploads_ended()).await.is_err() {
             self.cancel.cancel();
             self.uploads_ended().await;
@@ -246,7 +247,7 @@ impl Room {
         while self.state.lock().uploading > 0 && ended.changed().await.is_ok() {}
     }
 
-    /// What a size would do is not known: the rest of the import may be of any.
+    /// Does not suggest a sufficient size, since the rest of the import may be of any size.
     fn refusal(&self, why: &str) -> StorageError {
         let (held, budget) = (self.hold.bytes().div_ceil(1 << 20), self.conf.disk_budget_bytes >> 20);
         let failed = self.state.lock().failed.as_ref().map_or_else(String::new, |failed| format!(" ({failed})"));
@@ -269,7 +270,7 @@ fn layer_bytes(conf: &PageServerConf) -> u64 {
     (capacity / LAYER_SHARE).clamp(LAYER_BYTES_MIN, LAYER_BYTES)
 }
 
-/// The task of one upload. Whatever comes of it, the next one begins.
+/// The task of one upload. Whatever its outcome, it starts the next ones.
 async fn upload_and_go_on(room: Arc<Room>, remote: Arc<TenantRemote>, layer: FinishedLayer) {
     let uploaded = tokio::select! {
         uploaded = room.upload(&remote, &layer) => uploaded,

@@ -1,4 +1,4 @@
-//! A large segment file of a relation that goes into layers of its own while it arrives.
+//! A large segment file of a relation, written to layers of its own while it arrives.
 
 use bytes::{Buf, Bytes};
 use camino::{Utf8Path, Utf8PathBuf};
@@ -12,14 +12,14 @@ use super::sink::{FinishedLayer, ImageSink, Target};
 use datadir::{RELATION_SEGMENT_BLOCKS, check_page};
 use errors::StorageError;
 
-/// What a whole segment file became.
+/// The result of a complete segment file.
 pub(super) struct Ready {
     pub(super) layers: Vec<FinishedLayer>,
-    /// The first page whose checksum is wrong, if the cluster has checksums.
+    /// The first page whose checksum is wrong; it counts only if the cluster has checksums.
     pub(super) mismatch: Option<StorageError>,
 }
 
-/// A segment under way.
+/// A segment that is being received.
 pub(super) struct Segment {
     path: Utf8PathBuf,
     rel: RelTag,
@@ -27,14 +27,14 @@ pub(super) struct Segment {
     next: BlockNumber,
     sink: ImageSink,
     backup_start: Lsn,
-    /// The beginning of a page.
+    /// The start of a page that is not yet complete.
     partial: Vec<u8>,
-    /// As in [`Ready`]: whether the cluster has checksums is not known yet.
+    /// As in [`Ready`]: whether the cluster has checksums is not yet known.
     mismatch: Option<StorageError>,
 }
 
 impl Segment {
-    /// Segment `number` of `rel`, which has `blocks` blocks, for the file `path`.
+    /// Segment `number` of `rel`, with `blocks` blocks, for the file `path`. `None` if it is too long.
     pub(super) fn new(target: Target, path: &Utf8Path, rel: RelTag, number: u32, blocks: u32) -> Option<Self> {
         let first = number.checked_mul(RELATION_SEGMENT_BLOCKS).filter(|_| blocks <= RELATION_SEGMENT_BLOCKS)?;
         let keys = rel_block_key(rel, first)..rel_block_key(rel, first.checked_add(blocks)?);
@@ -44,7 +44,7 @@ impl Segment {
         Some(Self { path: path.to_owned(), rel, first, next: first, sink, backup_start, partial, mismatch: None })
     }
 
-    /// Takes in the next bytes.
+    /// Takes the next bytes.
     pub(super) async fn write(&mut self, mut bytes: Bytes) -> Result<(), StorageError> {
         if !self.partial.is_empty() {
             let part = bytes.split_to(bytes.len().min(BLCKSZ - self.partial.len()));
@@ -63,7 +63,7 @@ impl Segment {
 
     async fn page(&mut self, page: &PageBytes) -> Result<(), StorageError> {
         let blkno = self.next;
-        // A page written since may have been copied half-way; the WAL has it whole.
+        // A page written after the backup's start may be torn; the WAL has it whole.
         if self.mismatch.is_none() && PageRef::new(page).lsn() <= self.backup_start.0 {
             let offset = u64::from(blkno - self.first) * BLCKSZ as u64;
             self.mismatch = check_page(page, blkno, &self.path, offset).err();
@@ -78,7 +78,7 @@ impl Segment {
         self.sink.layers()
     }
 
-    /// How many pages it has, and what became of them.
+    /// Ends the segment: its number of pages, and its layers.
     pub(super) async fn finish(self) -> Result<(u64, Ready), StorageError> {
         let ready = Ready { layers: self.sink.finish().await?, mismatch: self.mismatch };
         Ok((u64::from(self.next - self.first), ready))

@@ -1,4 +1,4 @@
-//! Image layers written one after the other, cut where they are large enough.
+//! Image layers written one after the other, each cut when it is large enough.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use engine::context::RequestContext;
 use engine::tenant::storage_layer::ImageLayerWriter;
 use errors::StorageError;
 
-/// Room that was taken for images and not used, before it is given back, in bytes.
+/// Unused reserved room, in bytes, from which it is given back.
 const GIVEN_BACK: u64 = 1 << 20;
 
-/// Where layers go.
+/// Destination of the layers.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) conf: &'static PageServerConf,
@@ -28,18 +28,18 @@ pub(super) struct Target {
     pub(super) lsn: Lsn,
     /// Size at which a layer is finished.
     pub(super) layer_bytes: u64,
-    /// Where they find room.
+    /// Where room for them is reserved.
     pub(super) room: Arc<Room>,
     pub(super) ctx: RequestContext,
 }
 
-/// Takes images in order of key; its layers cover a range of keys without gaps.
+/// Takes images in key order; its layers cover a key range without gaps.
 pub(super) struct ImageSink {
     target: Target,
-    /// What no finished layer covers yet.
+    /// The keys that no finished layer covers yet.
     rest: Range<Key>,
     writer: Option<ImageLayerWriter>,
-    /// Room that was taken for the current layer.
+    /// Room reserved for the current layer.
     taken: u64,
     finished: Vec<FinishedLayer>,
 }
@@ -50,7 +50,7 @@ impl ImageSink {
         Self { target, rest: keys, writer: None, taken: 0, finished: Vec::new() }
     }
 
-    /// Appends an image. Keys ascend.
+    /// Appends an image. Keys must ascend.
     pub(super) async fn put(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
         if self.writer.as_ref().is_some_and(|full| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes) {
             self.cut(key).await?;
@@ -68,7 +68,7 @@ impl ImageSink {
         Ok(())
     }
 
-    /// Puts in layers that were written elsewhere. They cover a range of keys without gaps, which comes next.
+    /// Inserts layers that were written elsewhere. They must cover a key range without gaps, which comes next.
     pub(super) async fn splice(&mut self, layers: Vec<FinishedLayer>) -> Result<(), StorageError> {
         let (Some((first, _)), Some((last, _))) = (layers.first(), layers.last()) else { return Ok(()) };
         let (start, end) = (first.key_range.start, last.key_range.end);
@@ -85,7 +85,7 @@ impl ImageSink {
         self.finished.len() as u64
     }
 
-    /// Finishes the last layer and gives all.
+    /// Finishes the last layer and returns all layers.
     pub(super) async fn finish(mut self) -> Result<Vec<FinishedLayer>, StorageError> {
         if !self.rest.is_empty() {
             self.cut(self.rest.end).await?;
@@ -98,7 +98,7 @@ impl ImageSink {
         self.writer().await?;
         if let Some(full) = self.writer.take() {
             let layer = full.finish_at(end, &self.target.ctx).await?;
-            // The index is more than was taken, but little.
+            // The index needs a little more than was reserved.
             self.target.room.give_back(std::mem::take(&mut self.taken).saturating_sub(layer.0.file_size));
             self.target.room.finished(layer.clone());
             self.finished.push(layer);

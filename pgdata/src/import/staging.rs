@@ -1,4 +1,4 @@
-//! Files of a backup that are kept until all of it is here, laid out like a data directory.
+//! Files of a backup that are kept until it has arrived completely, laid out like a data directory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use errors::StorageError;
 use virtual_file::fs;
 use virtual_file::{BufferedWriter, OpenMode, Shutdown, VirtualFile};
 
-/// The directory's name in that of the timeline.
+/// Name of the directory within the timeline's directory.
 const NAME: &str = "import";
 
 /// The directory.
@@ -22,12 +22,12 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Where the staging of the timeline in `dir` is.
+    /// The staging directory of the timeline in `dir`.
     pub(super) fn path(dir: &Utf8Path) -> Utf8PathBuf {
         dir.join(NAME)
     }
 
-    /// An empty one in the timeline's directory, which must exist.
+    /// Creates an empty one in the timeline's directory, which must exist.
     pub(super) async fn create(dir: &Utf8Path, room: Arc<Room>) -> Result<Self, StorageError> {
         let root = Self::path(dir);
         fs::remove_tree(&root).await?;
@@ -40,7 +40,7 @@ impl Staging {
         &self.root
     }
 
-    /// Makes a directory in it.
+    /// Creates a directory in it.
     pub(super) async fn directory(&mut self, path: &Utf8Path) -> Result<(), StorageError> {
         let dir = self.root.join(path);
         if !self.directories.contains(&dir) {
@@ -59,18 +59,18 @@ impl Staging {
         Ok(StagedFile { writer: BufferedWriter::new(Arc::new(file), 0), room: Arc::clone(&self.room) })
     }
 
-    /// Makes a file of holes: only its name and length count.
+    /// Creates a sparse file of which only name and length matter.
     pub(super) async fn placeholder(&mut self, path: &Utf8Path, len: u64) -> Result<(), StorageError> {
         self.file(path).await?.writer.file().set_len(len).await
     }
 
-    /// Removes all.
+    /// Removes the directory with all files.
     pub async fn remove(self) -> Result<(), StorageError> {
         fs::remove_tree(&self.root).await
     }
 }
 
-/// A file being written. It need not be durable.
+/// A file that is being written. It need not be durable.
 pub(super) struct StagedFile {
     writer: BufferedWriter,
     room: Arc<Room>,

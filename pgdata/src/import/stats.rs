@@ -1,6 +1,6 @@
-//! How far an import has come.
+//! Progress of an import.
 
-/// How far an import has come.
+/// Progress of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportStats {
     /// Relation forks.
@@ -9,7 +9,7 @@ pub struct ImportStats {
     pub pages: u64,
     /// Pages of SLRUs.
     pub slru_pages: u64,
-    /// Bytes read of both.
+    /// Bytes read of both kinds of pages.
     pub bytes: u64,
     /// Image layers finished.
     pub layers: u64,

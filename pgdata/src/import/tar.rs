@@ -1,19 +1,19 @@
-//! Takes a tar archive apart that arrives in pieces of any size.
+//! Parses a tar archive that arrives in pieces of any size.
 //!
-//! Postgres writes plain `ustar` (`port/tar.c`): one header block for each file, names of less than 100 bytes, sizes
-//! below 8 GiB, the content padded to whole blocks. The two blocks of zeros at the end are not always sent.
+//! Postgres writes plain `ustar` (`port/tar.c`): one header block per file, names of less than 100 bytes, sizes below
+//! 8 GiB, contents padded to whole blocks. The two zero blocks at the end are not always sent.
 
 use bytes::{Buf, Bytes};
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
-/// What comes next in an archive.
+/// An item of an archive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TarEvent {
-    /// A file begins; all of its content follows.
+    /// A file begins; its whole content follows.
     File {
-        /// Its name as the archive has it.
+        /// Its name in the archive.
         path: String,
         /// Its size in bytes.
         size: u64,
@@ -24,7 +24,7 @@ pub(super) enum TarEvent {
     End,
 }
 
-/// The archive makes no sense.
+/// The archive is malformed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset} of the archive: {reason}")]
 pub(super) struct TarError {
@@ -46,7 +46,7 @@ pub(super) struct TarReader {
     state: State,
     input: Bytes,
     header: Vec<u8>,
-    /// Bytes taken in.
+    /// Number of bytes consumed.
     offset: u64,
 }
 
@@ -57,13 +57,13 @@ impl Default for TarReader {
 }
 
 impl TarReader {
-    /// Adds the next bytes. All events of those before must have been taken.
+    /// Adds the next bytes. All events of the previous ones must have been taken.
     pub(super) fn push(&mut self, bytes: Bytes) {
         debug_assert!(self.input.is_empty(), "events are left");
         self.input = bytes;
     }
 
-    /// What the bytes hold, `None` if more are needed.
+    /// The next event; `None` if more bytes are needed.
     pub(super) fn next(&mut self) -> Result<Option<TarEvent>, TarError> {
         loop {
             match self.state {
@@ -97,7 +97,7 @@ impl TarReader {
         }
     }
 
-    /// The archive must not end in the middle of a file.
+    /// Fails if the archive ends in the middle of a file.
     pub(super) fn finish(&self) -> Result<(), TarError> {
         match self.state {
             State::Zeros | State::Padding { left: 0 } => Ok(()),
@@ -134,7 +134,7 @@ impl TarReader {
     }
 }
 
-/// Name and size of a file, `None` for a directory or a link.
+/// Parses the name and size of a file; `None` for a directory or a link.
 fn parse(block: &[u8; BLOCK]) -> Result<Option<(String, u64)>, String> {
     let mut header = Header::new_old();
     header.as_mut_bytes().copy_from_slice(block);

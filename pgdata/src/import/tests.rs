@@ -15,7 +15,7 @@ use test_postgres::data_directory::{control, data_dir};
 
 const BLOCKS: u32 = 300;
 
-/// A page of a cluster with checksums whose content does not compress.
+/// An incompressible page of a cluster with checksums.
 fn page(blkno: u32) -> [u8; 8192] {
     let mut page = Page::new([0; 8192]);
     page.init(0);

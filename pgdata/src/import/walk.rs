@@ -1,4 +1,4 @@
-//! Goes through a data directory in the order of keys.
+//! Walks a data directory in key order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,13 +22,13 @@ use datadir::{DataDir, DatabaseFiles, ForkFiles, PageChunk, PageReader, check_pa
 use errors::StorageError;
 use virtual_file::fs;
 
-/// An import under way.
+/// An import in progress.
 pub(super) struct Walk<'a> {
     source: &'a DataDir,
     sink: ImageSink,
     progress: &'a mut (dyn FnMut(&ImportStats) + Send),
     stats: ImportStats,
-    /// What whole segment files became already, by the file.
+    /// Results of segment files that were already imported, by file.
     ready: HashMap<Utf8PathBuf, Ready>,
     rels: Vec<RelTag>,
 }
@@ -43,12 +43,12 @@ impl<'a> Walk<'a> {
         Self { source, sink, progress, stats, ready, rels }
     }
 
-    /// Takes `ready` in place of the files that it names, and goes on counting from `stats`.
+    /// Uses `ready` instead of the files that it names, and continues counting from `stats`.
     pub(super) fn with_ready(self, ready: HashMap<Utf8PathBuf, Ready>, stats: ImportStats) -> Self {
         Self { ready, stats, ..self }
     }
 
-    /// All keys, in ascending order.
+    /// Writes all keys, in ascending order.
     pub(super) async fn run(&mut self) -> Result<(), StorageError> {
         let databases = self.databases()?;
         let dir: DbDir = databases.iter().map(|(name, (_, relmap))| (*name, relmap.is_some())).collect();
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// All layers. Those of files that turned out not to count are removed.
+    /// Returns all layers. Removes those of files that turned out not to count.
     pub(super) async fn finish(self) -> Result<(Vec<FinishedLayer>, ImportStats), StorageError> {
         for (_, unused) in self.ready.into_values().flat_map(|segment| segment.layers) {
             fs::unlink(&unused).await?;
@@ -82,7 +82,7 @@ impl<'a> Walk<'a> {
         Ok((layers, stats))
     }
 
-    /// Databases by tablespace number and OID, with their relation maps.
+    /// Databases by tablespace number and OID, with their files and relation maps.
     #[allow(clippy::type_complexity)]
     fn databases(&self) -> Result<BTreeMap<(u32, u32), (DatabaseFiles, Option<Vec<u8>>)>, StorageError> {
         let mut found = BTreeMap::new();
@@ -137,7 +137,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A page that a running server wrote after the backup began may have been copied half-way; the WAL has it whole.
+    /// A page that a running server wrote after the backup's start may be torn; the WAL has it whole.
     fn check(&self, page: &PageBytes, blkno: u32, chunk: &PageChunk) -> Result<(), StorageError> {
         let written_later = |start: Lsn| PageRef::new(page).lsn() > start.0;
         let in_backup = self.source.backup_label().is_some_and(|label| written_later(label.start));
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The state of a prepared transaction without the file's CRC.
+/// The state of a prepared transaction, without the file's CRC.
 fn prepared_state(path: Utf8PathBuf) -> Result<Vec<u8>, StorageError> {
     let bytes = datadir::read(&path)?;
     let state = twophase::main_data_of_file(&bytes);

@@ -1,22 +1,22 @@
 //! The checkpoint that a server would write now: transaction ids, OIDs, multixacts and their limits.
 //!
-//! `next_xid` is stored as an upper limit, rounded up to a multiple of [`XID_STEP`], so that not every transaction
-//! rewrites it; `docs/decisions/0010-next-xid.md` says why that is safe. Checkpoint records make it exact again.
+//! `next_xid` is stored as an upper bound, rounded up to a multiple of [`XID_STEP`], so that not every transaction
+//! rewrites it; `docs/decisions/0010-next-xid.md` explains why that is safe. Checkpoint records make it exact again.
 
 use postgres_formats::checkpoint::CheckPoint;
 
 /// Granularity of the stored next transaction id.
 const XID_STEP: u64 = 1024;
-/// Ids below are special (`FirstNormalTransactionId`).
+/// Smaller ids are special (`FirstNormalTransactionId`).
 const FIRST_NORMAL_XID: u32 = 3;
 /// `FirstMultiXactId`
 const FIRST_MULTI: u32 = 1;
 
-/// Counters of a cluster, as its checkpoints hold them.
+/// Counters of a cluster, as in its checkpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Counters {
     checkpoint: CheckPoint,
-    /// As it was stored last.
+    /// The checkpoint as last stored.
     stored: CheckPoint,
     tracks_commit_ts: bool,
 }
@@ -47,14 +47,14 @@ impl Counters {
         }
         let exact = next.saturating_add(u64::from(xid.wrapping_sub(next as u32))).saturating_add(1);
         let rounded = exact.checked_next_multiple_of(XID_STEP).unwrap_or(exact);
-        // The first ids of an epoch are not given to transactions.
+        // The first ids of an epoch are never assigned to transactions.
         self.checkpoint.next_xid = if (rounded as u32) < FIRST_NORMAL_XID { rounded | 3 } else { rounded };
         if self.tracks_commit_ts && self.checkpoint.newest_commit_ts_xid != 0 {
             self.checkpoint.newest_commit_ts_xid = last_before(self.checkpoint.next_xid as u32);
         }
     }
 
-    /// A shutdown checkpoint: all counters are exactly these.
+    /// A shutdown checkpoint: its counters are exact.
     pub(super) fn shut_down(&mut self, checkpoint: &CheckPoint) {
         self.checkpoint = *checkpoint;
     }
@@ -95,7 +95,7 @@ impl Counters {
         self.checkpoint.full_page_writes = on;
     }
 
-    /// The server's own WAL timeline changed.
+    /// The server switched to another WAL timeline.
     pub(super) fn timeline(&mut self, timeline: u32, previous: u32) {
         (self.checkpoint.timeline, self.checkpoint.previous_timeline) = (timeline, previous);
     }
@@ -126,7 +126,7 @@ impl Counters {
         }
     }
 
-    /// Commit timestamps are written from now on, or no more. True if that changed.
+    /// Turns commit timestamps on or off. Returns whether that is a change.
     pub(super) fn track_commit_ts(&mut self, on: bool) -> bool {
         let changed = self.tracks_commit_ts != on;
         self.tracks_commit_ts = on;

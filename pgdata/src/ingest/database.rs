@@ -1,4 +1,4 @@
-//! Databases: created empty or as a copy, dropped; relation maps.
+//! Databases, created empty or as a copy, and dropped; relation maps.
 
 use bytes::Bytes;
 use pageserver_api::key::{rel_block_key, relmap_key};
@@ -10,7 +10,7 @@ use super::{IngestError, WalIngest};
 use crate::listing::Listing;
 use crate::store::PageStore;
 
-/// Pages of a copied relation read at once.
+/// Pages of a copied relation that are read at a time.
 const COPY_PAGES: u32 = 256;
 
 impl<S: PageStore> WalIngest<S> {
@@ -37,7 +37,7 @@ impl<S: PageStore> WalIngest<S> {
         number.map_err(|source| IngestError::Tablespace { lsn: self.start, source })
     }
 
-    /// Copies the relation map and all relations as of the record before.
+    /// Copies the relation map and all relations as of the previous record.
     async fn copy_database(&mut self, to: DatabaseDir, from: DatabaseDir) -> Result<(), IngestError> {
         let (to_spc, from_spc) = (self.tablespace(to.tablespace)?, self.tablespace(from.tablespace)?);
         let Some(has_relmap) = self.relations.databases().get(&(from_spc, from.db)).copied() else {

@@ -1,5 +1,5 @@
-//! The records that nearly all WAL consists of: changes of blocks that exist, and commits that do nothing more. They
-//! need nothing from the store, so they are applied without being able to wait.
+//! Fast path for the records that make up nearly all WAL: changes of existing blocks, and commits that do nothing
+//! more. They need nothing from the store, so they are applied synchronously.
 
 use pageserver_api::reltag::{BlockNumber, RelTag};
 use postgres_formats::record::{DecodedRecord, decode_into};
@@ -12,7 +12,7 @@ use super::{IngestError, WalIngest};
 use crate::store::PageStore;
 
 impl<S: PageStore> WalIngest<S> {
-    /// Begins the record and applies it, if it is one of these. If not, returns false, and nothing is applied.
+    /// Begins the record, and applies it if the fast path covers it. Otherwise applies nothing and returns false.
     pub(super) fn ingest_fast(&mut self, record: RecordRef<'_>) -> Result<bool, IngestError> {
         let RecordRef { start, end, bytes } = record;
         self.begin_record(start, end)?;
@@ -44,13 +44,13 @@ impl<S: PageStore> WalIngest<S> {
     }
 }
 
-/// Whether the commit changes no more than the logs of transactions.
+/// Whether the commit changes only the transaction logs.
 fn is_plain_commit(rec: &DecodedRecord<'_>, commit: &XactEnd<'_>) -> bool {
     commit.dropped_rels.is_empty() && commit.twophase_xid.is_none() && commit.origin.is_none() && rec.origin.is_none()
 }
 
 impl Relations {
-    /// Whether it is known without asking that the fork has this block.
+    /// Whether the fork is known to have this block, without asking the store.
     fn has_block(&self, rel: RelTag, blkno: BlockNumber) -> bool {
         self.known_size(rel).is_some_and(|size| blkno < size)
     }

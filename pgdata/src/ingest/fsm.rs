@@ -1,29 +1,29 @@
-//! Free space maps as far as truncation changes them (`freespace.c`, `fsmpage.c`): a tree of pages, each a heap of
-//! bytes whose leaves are the free space of blocks or the roots of pages below.
+//! Free space maps, as far as truncation changes them (`freespace.c`, `fsmpage.c`): a tree of pages, each a binary
+//! heap of bytes whose leaves are the free space of blocks, or the roots of the pages below.
 
 use postgres_formats::BLCKSZ;
 
-/// Page header and `fp_next_slot`.
+/// Size of the page header and `fp_next_slot`.
 const NODES_AT: usize = 24 + 4;
 const NODES_PER_PAGE: usize = BLCKSZ - NODES_AT;
 const INNER_NODES: usize = BLCKSZ / 2 - 1;
-/// Slots, that is leaves, of a page.
+/// Slots (leaves) per page.
 pub(super) const SLOTS_PER_PAGE: u32 = (NODES_PER_PAGE - INNER_NODES) as u32;
 /// Levels of pages.
 const DEPTH: u32 = 3;
 
-/// What is left of a map when its relation is truncated.
+/// What remains of a map when its relation is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The bottom page that has the first removed slot.
+    /// The bottom page that contains the first removed slot.
     pub(super) page: u32,
     /// The first removed slot, if the page keeps some before it.
     pub(super) first_slot: Option<u32>,
-    /// Number of pages left.
+    /// Number of remaining pages.
     pub(super) pages: u32,
 }
 
-/// Where the map of a relation is cut that keeps `blocks` blocks.
+/// Where to cut the map of a relation that keeps `blocks` blocks.
 pub(super) fn cut(blocks: u32) -> Cut {
     let (bottom, slot) = (blocks / SLOTS_PER_PAGE, blocks % SLOTS_PER_PAGE);
     let page = physical(bottom);
@@ -31,8 +31,8 @@ pub(super) fn cut(blocks: u32) -> Cut {
     Cut { page, first_slot, pages: page + u32::from(slot > 0) }
 }
 
-/// Block number of a page of the bottom level: before it come all bottom pages with lower numbers, and each level's
-/// pages up to the one above it.
+/// Block number of a page of the bottom level. It is preceded by all bottom pages with lower numbers, and by the
+/// pages of the other levels up to and including its own ancestors.
 fn physical(bottom: u32) -> u32 {
     let (mut number, mut pages) = (bottom, 0);
     for _ in 0..DEPTH {
@@ -42,7 +42,7 @@ fn physical(bottom: u32) -> u32 {
     pages - 1
 }
 
-/// Zeroes the slots from `first_slot` on, and makes each inner node the largest of its children again.
+/// Zeroes the slots from `first_slot` on, and recomputes each inner node as the maximum of its children.
 pub(super) fn truncate_page(page: &mut [u8; BLCKSZ], first_slot: u32) {
     let Some(nodes) = page.get_mut(NODES_AT..) else { return };
     if let Some(gone) = nodes.get_mut(INNER_NODES + first_slot as usize..) {

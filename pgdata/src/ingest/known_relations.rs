@@ -1,4 +1,4 @@
-//! What is known of relations.
+//! Cached state of relations.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use crate::listing::Listing;
 use crate::store::PageStore;
 use errors::StorageError;
 
-/// Sizes kept in memory at most, between batches.
+/// Maximum number of sizes kept in memory between batches.
 const MAX_CACHED: usize = 1 << 20;
 
-/// What is known of relations, with all that the open batch changed of them.
+/// Cached state of relations, including all changes in the open batch.
 #[derive(Debug)]
 pub(super) struct Relations {
     databases: DbDir,
     databases_changed: bool,
-    /// Sizes in blocks, `None` for forks known not to exist.
+    /// Sizes in blocks; `None` for forks known not to exist.
     pub(super) sizes: HashMap<RelTag, Option<u32>, foldhash::fast::RandomState>,
-    /// Forks that the current record created, resized or dropped; true if the entry changes too.
+    /// Forks that the current record created, resized or dropped; true if the entry changes as well.
     changed: HashMap<RelTag, bool>,
 }
 
@@ -45,7 +45,7 @@ impl Relations {
         self.databases_changed || !self.changed.is_empty()
     }
 
-    /// Adds a database directory; `has_relmap` stays true once it is.
+    /// Adds a database directory; `has_relmap` never goes back to false.
     pub(super) fn add_database(&mut self, spcnode: u32, dbnode: u32, has_relmap: bool) {
         let known = self.databases.get(&(spcnode, dbnode)).copied();
         if known.is_none_or(|had| has_relmap && !had) {
@@ -58,7 +58,7 @@ impl Relations {
         self.databases_changed |= self.databases.remove(&(spcnode, dbnode)).is_some();
     }
 
-    /// Creates a fork of this size, which must not exist.
+    /// Creates a fork of this size; it must not exist.
     pub(super) fn create(&mut self, rel: RelTag, blocks: u32) {
         self.add_database(rel.spcnode, rel.dbnode, false);
         self.sizes.insert(rel, Some(blocks));
@@ -77,7 +77,7 @@ impl Relations {
         self.changed.insert(rel, true);
     }
 
-    /// Keys and values that the record's changes amount to, in a fixed order.
+    /// The record's changes as keys and values, in a fixed order.
     pub(super) fn take_changes(&mut self) -> Vec<(Key, Bytes)> {
         let mut values = Vec::with_capacity(2 * self.changed.len() + 1);
         for (rel, entry_changed) in self.changed.drain() {
@@ -95,7 +95,8 @@ impl Relations {
         values
     }
 
-    /// Bounds the memory. Only when everything that is not in `changed` is committed: it is read from the store again.
+    /// Bounds the memory. Only valid when everything outside `changed` is committed, since it will be read from the
+    /// store again.
     pub(super) fn forget_some(&mut self) {
         if self.sizes.len() > MAX_CACHED {
             self.sizes.retain(|rel, _| self.changed.contains_key(rel));

@@ -1,4 +1,4 @@
-//! What is known of SLRUs.
+//! Cached state of SLRUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use crate::listing::Listing;
 use crate::store::PageStore;
 use errors::StorageError;
 
-/// Segments and their sizes in pages, by kind, with all that the open batch changed.
+/// Segments by kind, with their sizes in pages, including all changes in the open batch.
 #[derive(Debug)]
 pub(super) struct Slrus {
     segments: BTreeMap<SlruKind, BTreeMap<u32, u32>>,
     /// Kinds whose set of segments the current record changed.
     changed_dirs: BTreeSet<SlruKind>,
-    /// Segments that the current record made longer.
+    /// Segments that the current record extended.
     changed_sizes: BTreeSet<(SlruKind, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Slrus {
         self.segments.get(&kind)?.get(&segment).copied()
     }
 
-    /// Makes a segment at least `pages` long. Returns its length before.
+    /// Makes a segment at least `pages` long. Returns its previous length.
     pub(super) fn extend(&mut self, kind: SlruKind, segment: u32, pages: u32) -> u32 {
         let before = self.size(kind, segment);
         if before.is_none_or(|before| before < pages) {
@@ -47,7 +47,7 @@ impl Slrus {
         before.unwrap_or(0)
     }
 
-    /// Removes the segments that `goes` names.
+    /// Removes the segments for which `goes` returns true.
     pub fn remove(&mut self, kind: SlruKind, goes: impl Fn(u32) -> bool) {
         let segments = self.segments.entry(kind).or_default();
         let before = segments.len();
@@ -62,7 +62,7 @@ impl Slrus {
         !self.changed_sizes.is_empty() || !self.changed_dirs.is_empty()
     }
 
-    /// Keys and values that the record's changes amount to.
+    /// The record's changes as keys and values.
     pub(super) fn take_changes(&mut self) -> Vec<(Key, Bytes)> {
         let mut values = Vec::new();
         for (kind, segment) in std::mem::take(&mut self.changed_sizes) {

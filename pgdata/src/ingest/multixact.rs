@@ -1,4 +1,4 @@
-//! Multixacts: where their members start, the members, and the removal of old ones.
+//! Multixacts: offsets of their members, the members, and the removal of old ones.
 
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::SlruKind;
@@ -10,7 +10,7 @@ use super::{IngestError, WalIngest};
 use crate::store::PageStore;
 
 const FIRST_MULTI: u32 = 1;
-/// Members in a segment file.
+/// Members per segment file.
 const MEMBERS_PER_SEGMENT: u32 = MEMBERS_PER_PAGE * PAGES_PER_SEGMENT;
 
 impl<S: PageStore> WalIngest<S> {
@@ -29,9 +29,9 @@ impl<S: PageStore> WalIngest<S> {
 
     fn create_multi(&mut self, id: u32, offset: u32, members: &[MultiXactMember]) {
         let count = members.len() as u32;
-        // The next multixact's members start behind these; its entry may be on the next page, which minor releases
-        // before 15.16 had not begun yet: it starts here then, and a record that zeroes it later finds no multixact
-        // there.
+        // The members of the next multixact start after these. Its entry may be on the next page, which minor
+        // releases before 15.16 had not initialized at this point: the page is then created here, and a record that
+        // zeroes it later finds no multixact there.
         let next = id.wrapping_add(1).max(FIRST_MULTI);
         let pages = [id / OFFSETS_PER_PAGE, next / OFFSETS_PER_PAGE];
         for page in pages.iter().take(if pages[0] == pages[1] { 1 } else { 2 }) {
@@ -43,11 +43,11 @@ impl<S: PageStore> WalIngest<S> {
         members.iter().for_each(|member| self.counters.see_xid(member.xid));
     }
 
-    /// One change for each page that has some of the members.
+    /// Writes one change for each page that has some of the members.
     fn put_members(&mut self, offset: u32, members: &[MultiXactMember]) {
         let (mut at, mut rest) = (offset, members);
         while !rest.is_empty() {
-            // The last page of the circle is shorter.
+            // The last page before the wraparound is shorter.
             let in_page = (MEMBERS_PER_PAGE - at % MEMBERS_PER_PAGE).min((u32::MAX - at).saturating_add(1));
             let (here, later) = rest.split_at(rest.len().min(in_page as usize));
             let list = here.iter().map(|member| (member.xid, u32::from(member.status))).collect();

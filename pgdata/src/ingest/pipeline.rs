@@ -1,5 +1,5 @@
-//! WAL intake as a pipeline: one task puts bytes together to records and checks them, the next one makes values of the
-//! records. Between the stages are short queues, so whoever feeds waits while the store is busy.
+//! WAL intake as a pipeline: one task assembles bytes into records and checks them, the next one turns the records
+//! into values. The queues between the stages are short, so the producer waits while the store is busy.
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
@@ -11,11 +11,11 @@ use super::{IngestError, WalIngest};
 use crate::store::PageStore;
 use metrics::METRICS;
 
-/// Pieces that may wait to be decoded.
+/// Maximum number of pieces waiting to be decoded.
 const PIECES_MAX: usize = 8;
-/// Batches of records that may wait to be ingested.
+/// Maximum number of record batches waiting to be ingested.
 const BATCHES_MAX: usize = 8;
-/// Larger pieces are decoded in parts of this many bytes, so that the next stage can begin.
+/// Larger pieces are decoded in parts of this many bytes, so that the next stage can start early.
 const PART_BYTES: usize = 256 << 10;
 
 /// Consecutive bytes of WAL.
@@ -27,22 +27,22 @@ pub struct WalPiece {
     pub bytes: Bytes,
 }
 
-/// How far the intake has come.
+/// Progress of the intake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Records taken in.
     pub records: u64,
-    /// End of the last one, or where the intake began.
+    /// End of the last record, or where the intake began.
     pub last_record: Lsn,
 }
 
-/// Why the intake ended before it was told to.
+/// Why the intake ended prematurely.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
-    /// The bytes are no WAL, or the WAL ends in them. All records before are in the store.
+    /// The bytes are not WAL, or the WAL ends in them. All records before that are in the store.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// A record could not be taken in. Of those before it some may not be in the store.
+    /// A record could not be ingested. Some of the records before it may not be in the store.
     #[error("{source}")]
     Ingest {
         /// Start of the record.
@@ -50,12 +50,12 @@ pub enum IntakeError {
         /// What happened.
         source: IngestError,
     },
-    /// A stage was ended from outside, or has a bug.
+    /// A stage was cancelled, or has a bug.
     #[error("WAL intake broke off: {0}")]
     BrokeOff(String),
 }
 
-/// A running intake. If it is dropped, what was fed is still taken in.
+/// A running intake. If it is dropped, what was fed is still ingested.
 #[derive(Debug)]
 pub struct WalIntake {
     pieces: mpsc::Sender<WalPiece>,
@@ -65,7 +65,7 @@ pub struct WalIntake {
 }
 
 impl WalIntake {
-    /// Starts the stages. `decoder` and `ingest` must stand at the same record.
+    /// Starts the stages. `decoder` and `ingest` must be at the same record.
     pub fn start<S: PageStore + 'static>(decoder: WalStreamDecoder, ingest: WalIngest<S>) -> Self {
         let (pieces, fed) = mpsc::channel(PIECES_MAX);
         let (batches, decoded) = mpsc::channel(BATCHES_MAX);
@@ -78,29 +78,29 @@ impl WalIntake {
         }
     }
 
-    /// Hands on the bytes that follow those fed before; waits for room. False if the intake has ended:
-    /// [`finish`](Self::finish) tells why.
+    /// Passes on the bytes that follow those fed before; waits for room in the queue. False if the intake has ended:
+    /// [`finish`](Self::finish) returns the reason.
     pub async fn feed(&self, start: Lsn, bytes: Bytes) -> bool {
         self.pieces.send(WalPiece { start, bytes }).await.is_ok()
     }
 
-    /// The entrance, for those who want to wait for room before they have a piece. The intake ends only when all clones
-    /// are dropped, too.
+    /// The input queue, for producers that want to wait for room before they have a piece. The intake ends only when
+    /// all clones are dropped, too.
     pub fn pieces(&self) -> &mpsc::Sender<WalPiece> {
         &self.pieces
     }
 
-    /// Follows the progress. It ends with the intake.
+    /// Subscribes to the progress. The channel closes when the intake ends.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.clone()
     }
 
-    /// Waits until the intake has ended by itself.
+    /// Waits until the intake ends by itself.
     pub async fn ended(&self) {
         self.pieces.closed().await;
     }
 
-    /// Takes in what was fed, and tells how far that went and whether anything ended it early.
+    /// Ingests what was fed, and returns how far that went and whether anything ended it early.
     pub async fn finish(self) -> (Progress, Result<(), IntakeError>) {
         let Self { pieces, progress, decoding, ingesting } = self;
         drop(pieces);
@@ -125,7 +125,7 @@ async fn decode_all(
             let mut batch = RecordBatch::default();
             let decoded = decoder.feed_at(start, part).and_then(|()| decoder.take_records(&mut batch));
             if !batch.is_empty() && batches.send(batch).await.is_err() {
-                // The next stage has failed, and tells why.
+                // The next stage has failed, and reports why.
                 return Ok(());
             }
             decoded?;
@@ -135,7 +135,7 @@ async fn decode_all(
     Ok(())
 }
 
-/// Whenever no records are waiting, those so far become visible.
+/// Commits whenever no records are waiting.
 async fn ingest_all<S: PageStore>(
     mut ingest: WalIngest<S>,
     mut batches: mpsc::Receiver<RecordBatch>,

@@ -1,4 +1,4 @@
-//! Relation forks: which exist and how large they are; blocks written to them.
+//! Relation forks: their existence, their sizes, and blocks written to them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use super::{IngestError, WalIngest};
 use crate::listing::Listing;
 use crate::store::PageStore;
 
-/// Longest gap of blocks that a record may leave: 128 GiB. No server does; a record that would is damaged.
+/// Largest gap, in blocks, that a record may leave: 128 GiB. No server leaves one that large, so such a record is
+/// damaged.
 const MAX_GAP: u32 = 1 << 24;
 
 /// A page of zeros.
@@ -29,7 +30,7 @@ impl<S: PageStore> WalIngest<S> {
         tag.map_err(|source| IngestError::Tablespace { lsn: self.start, source })
     }
 
-    /// The size of a fork as the records so far left it, `None` if it does not exist.
+    /// The size of a fork after the records so far; `None` if it does not exist.
     pub(super) async fn rel_size(&mut self, rel: RelTag) -> Result<Option<u32>, IngestError> {
         if let Some(size) = self.relations.sizes.get(&rel) {
             return Ok(*size);
@@ -39,7 +40,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(size)
     }
 
-    /// Creates a fork unless it exists, and gives its size.
+    /// Creates a fork unless it exists, and returns its size.
     pub(super) async fn ensure_relation(&mut self, rel: RelTag) -> Result<u32, IngestError> {
         if rel.relnode == 0 {
             return Err(self.inconsistent("it names relation 0"));
@@ -51,11 +52,11 @@ impl<S: PageStore> WalIngest<S> {
         Ok(size.unwrap_or(0))
     }
 
-    /// Stores the change of a block by `rec`, which is `bytes`. A block beyond the end extends the fork; it and those
-    /// skipped start as zeros, whatever they were before a truncation.
+    /// Stores the change of a block by `rec`, whose bytes are `bytes`. A block beyond the end extends the fork; it
+    /// and the skipped ones start as zeros, whatever they were before a truncation.
     ///
-    /// A record that needs a page which is not there is passed over, as in the server's replay, where that is right
-    /// only if the page goes away later: it happens when replay begins with a base backup.
+    /// A record that needs a missing page is skipped, as in the server's replay; there this is correct only if the
+    /// page is removed later. It happens when replay starts from a base backup.
     pub(super) async fn put_block(
         &mut self,
         rec: &DecodedRecord<'_>,
@@ -101,7 +102,7 @@ impl<S: PageStore> WalIngest<S> {
         Ok(())
     }
 
-    /// Clears visibility map bits. A map page that does not exist has none.
+    /// Clears visibility map bits. A map page that does not exist has none set.
     pub(super) async fn apply_vm_clears(&mut self, clears: &[VmClear]) -> Result<(), IngestError> {
         let pages: BTreeSet<(RelFile, u32)> =
             clears.iter().map(|clear| (clear.rel, clear.heap_blkno / HEAP_BLOCKS_PER_PAGE)).collect();
@@ -119,7 +120,7 @@ impl<S: PageStore> WalIngest<S> {
     }
 }
 
-/// Setting visibility bits makes the map page if need be.
+/// Setting visibility bits creates the map page if necessary.
 fn may_create_page(rec: &DecodedRecord<'_>, rel: RelTag) -> bool {
     rec.header.rmgr() == RmgrId::HEAP2 && rec.header.opcode() == op2::VISIBLE && rel.forknum == VM_FORK
 }

@@ -1,4 +1,4 @@
-//! Records of the WAL itself: checkpoints, counters, parameters.
+//! Records about the WAL itself: checkpoints, counters, parameters.
 
 use pageserver_api::key::PARAMETERS_KEY;
 use pageserver_api::parameters::ClusterParameters;
@@ -53,7 +53,7 @@ impl<S: PageStore> WalIngest<S> {
         self.track_commit_timestamps(change.track_commit_timestamp);
     }
 
-    /// Commit timestamps begin with the page of the next transaction, and all go when they are switched off
+    /// Commit timestamps begin with the page of the next transaction; all are removed when they are switched off
     /// (`ActivateCommitTs`, `DeactivateCommitTs`).
     fn track_commit_timestamps(&mut self, on: bool) {
         if !self.counters.track_commit_ts(on) {

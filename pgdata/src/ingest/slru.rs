@@ -1,4 +1,4 @@
-//! SLRUs: which segments there are and how long they are; pages zeroed, changed, and removed with their segments.
+//! SLRUs: their segments and lengths; pages zeroed, changed, and removed with their segments.
 
 use bytes::Bytes;
 use pageserver_api::key::slru_block_key;
@@ -15,7 +15,7 @@ use super::{IngestError, WalIngest};
 use crate::store::PageStore;
 
 impl<S: PageStore> WalIngest<S> {
-    /// Whether an SLRU has a page.
+    /// Whether an SLRU has this page.
     pub(super) fn slru_page_exists(&self, kind: SlruKind, page: u32) -> bool {
         self.slrus.size(kind, page / PAGES_PER_SEGMENT).is_some_and(|size| page % PAGES_PER_SEGMENT < size)
     }
@@ -25,7 +25,7 @@ impl<S: PageStore> WalIngest<S> {
         self.put_new_slru_page(kind, page, Bytes::from_static(&ZERO_PAGE));
     }
 
-    /// Applies a change to a page. A page that does not exist starts as zeros, as in the server's replay.
+    /// Applies a change to a page. A missing page starts as zeros, as in the server's replay.
     pub(super) fn change_slru_page(&mut self, kind: SlruKind, page: u32, change: WalRecord) {
         let (segment, block) = (page / PAGES_PER_SEGMENT, page % PAGES_PER_SEGMENT);
         if self.slru_page_exists(kind, page) {
@@ -84,21 +84,21 @@ pub(super) fn segment_precedes(segment: u32, cutoff: u32, precedes: impl Fn(u32,
     precedes(first, cutoff) && precedes(first.saturating_add(PAGES_PER_SEGMENT - 1), cutoff)
 }
 
-/// Whether page `a` of a log of transactions is before page `b` on the circle of ids (`CLOGPagePrecedes`): its first
-/// id is before all ids of `b`.
+/// Whether page `a` of a transaction log is before page `b` on the circle of ids (`CLOGPagePrecedes`): its first id
+/// is before all ids of `b`.
 fn xid_page_precedes(a: u32, b: u32, per_page: u32) -> bool {
     const FIRST_NORMAL_XID: u32 = 3;
     page_precedes(a, b, per_page, FIRST_NORMAL_XID + 1)
 }
 
-/// See [`xid_page_precedes`]; `first` skips special ids.
+/// Like [`xid_page_precedes`]; `first` skips special ids.
 pub(super) fn page_precedes(a: u32, b: u32, per_page: u32, first: u32) -> bool {
     let first_id = |page: u32| page.wrapping_mul(per_page).wrapping_add(first);
     let precedes = |a: u32, b: u32| (a.wrapping_sub(b) as i32) < 0;
     precedes(first_id(a), first_id(b)) && precedes(first_id(a), first_id(b).wrapping_add(per_page - 1))
 }
 
-/// Applies a change to page number `page` of its log.
+/// Applies a change to page number `page` of its SLRU.
 pub(super) fn apply_to_page(image: &mut [u8; BLCKSZ], page: u32, change: &WalRecord) {
     use page_redo::XactStatus::{Aborted, Committed};
     match change {

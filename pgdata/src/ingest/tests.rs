@@ -1,4 +1,4 @@
-//! Ingest against a store in memory: sizes and directories follow a simple model, and pages are what they should be.
+//! Ingest into a store in memory: sizes and directories follow a simple model, and pages are as expected.
 
 mod model;
 mod pipeline;
@@ -32,7 +32,7 @@ fn tag(rel: RelFile, forknum: u8) -> RelTag {
     RelTag { spcnode: rel.spc, dbnode: rel.db, relnode: rel.rel, forknum }
 }
 
-/// Redo of tests: SLRU pages and map clears are real, and a Postgres record leaves its main data's first byte.
+/// Redo for tests: SLRU pages and map clears are real; a Postgres record leaves the last byte of its data.
 fn redo(key: Key, page: &mut [u8; 8192], _lsn: Lsn, record: &WalRecord) {
     match record {
         WalRecord::Postgres { record, will_init, .. } => {
@@ -137,12 +137,12 @@ async fn a_record_that_needs_a_missing_page_is_passed_over() {
     let mut cluster = Cluster::new().await;
     cluster.apply(block_record(RmgrId::BTREE, REL, 0, 5, false, 9)).await;
     assert_eq!(cluster.size(tag(REL, 0)).await, Some(0));
-    // But setting visibility bits makes the map.
+    // But setting visibility bits creates the map.
     cluster.apply(block_record_with(RmgrId::HEAP2, 0x40, REL, 2, 0, false, &[0, 0, 0, 0, 3])).await;
     assert_eq!(cluster.size(tag(REL, 2)).await, Some(1));
 }
 
-/// A server that logs hints without images does so for free space maps, too, of which the WAL has nothing.
+/// A server that logs hints without images also does so for free space maps, which the WAL does not contain.
 #[tokio::test]
 async fn a_hint_without_image_makes_nothing() {
     let mut cluster = Cluster::new().await;
@@ -173,7 +173,7 @@ async fn dropped_relations_are_gone_and_made_again_empty() {
     assert_eq!(rels.into_keys().map(|rel| rel.relnode).collect::<Vec<_>>(), [16390]);
     cluster.apply(create(REL, 0)).await;
     assert_eq!(cluster.size(tag(REL, 0)).await, Some(0));
-    // The past stays.
+    // History is unchanged.
     let past = Listing::new(&cluster.store, before);
     assert_eq!(past.rel_size(tag(REL, 2)).await.unwrap(), Some(1));
 }
@@ -218,7 +218,7 @@ async fn origins_progress_with_what_is_replicated_and_prepared() {
         (set_origin(2, 0x8000, false), vec![(1, 0x1200), (2, 0x8000)]),
         (set_origin(2, 0x7000, false), vec![(1, 0x1200), (2, 0x8000)]),
         (set_origin(2, 0x7000, true), vec![(1, 0x1200), (2, 0x7000)]),
-        // What is not to be replicated further has no progress.
+        // Changes that are not to be replicated further have no progress.
         (replicated(0x00, 707, u16::MAX, 0x9000), vec![(1, 0x1200), (2, 0x7000)]),
         (set_origin(u16::MAX, 0x9000, true), vec![(1, 0x1200), (2, 0x7000)]),
         (drop_origin(1), vec![(2, 0x7000)]),
@@ -256,7 +256,7 @@ async fn copied_databases_have_the_pages_of_before() {
 async fn visibility_bits_are_cleared_without_block_reference() {
     let mut cluster = Cluster::new().await;
     cluster.apply(block_record(RmgrId::HEAP, REL, 0, 0, true, 0)).await;
-    // No map: nothing to clear, and none is made.
+    // Without a map there is nothing to clear, and none is created.
     cluster.apply(delete_clearing_visibility(REL, 0)).await;
     assert_eq!(cluster.size(tag(REL, 2)).await, None);
     let map = [0xFF; 8192];

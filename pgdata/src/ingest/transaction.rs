@@ -1,4 +1,4 @@
-//! Ends of transactions: status, commit time, files of dropped relations, prepared state, origins.
+//! Ends of transactions: status, commit time, files of dropped relations, prepared state, replication origins.
 
 use bytes::Bytes;
 use pageserver_api::key::{COMMIT_TIME_KEY, TWOPHASEDIR_KEY, repl_origin_key, twophase_file_key};
@@ -61,7 +61,7 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
-    /// The transaction and its subtransactions; none if it never had an id.
+    /// The transaction and its subtransactions; empty if it had no id.
     fn ended_xids(&mut self, rec: &DecodedRecord<'_>, end: &XactEnd<'_>) -> Vec<u32> {
         let xid = end.twophase_xid.unwrap_or(rec.header.xid);
         if xid == 0 {
@@ -88,7 +88,7 @@ impl<S: PageStore> WalIngest<S> {
         self.twophase.insert(xid);
         self.put_image(twophase_file_key(xid), Bytes::copy_from_slice(state));
         self.put_image(TWOPHASEDIR_KEY, encode_twophase(self.version, &self.twophase));
-        // What was prepared at the origin counts as replicated: its commit is replicated by itself.
+        // A transaction prepared at the origin counts as replicated; its commit is replicated separately.
         self.advance_session_origin(rec, prepared.origin_lsn).await
     }
 
@@ -101,14 +101,14 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
-    /// The number under which a prepared transaction is kept: with its epoch from 17 on.
+    /// The number under which a prepared transaction is stored: with its epoch from version 17 on.
     fn full_xid(&self, xid: u32) -> u64 {
         if self.version < PgVersion::V17 {
             return u64::from(xid);
         }
         let next = self.counters.checkpoint().next_xid;
         let epoch = next >> 32;
-        // Ids above the next one were given in the epoch before.
+        // Ids above the next one were assigned in the previous epoch.
         let epoch = if xid >= next as u32 { epoch.saturating_sub(1) } else { epoch };
         epoch << 32 | u64::from(xid)
     }
@@ -124,7 +124,7 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
-    /// Moves the progress of the origin that the record's session replicates forward, if it does.
+    /// Advances the progress of the origin that the record's session replicates, if any.
     async fn advance_session_origin(&mut self, rec: &DecodedRecord<'_>, to: Lsn) -> Result<(), IngestError> {
         match rec.origin {
             None | Some(0) => Ok(()),
@@ -132,7 +132,7 @@ impl<S: PageStore> WalIngest<S> {
         }
     }
 
-    /// Moves an origin's progress forward, or anywhere if forced.
+    /// Advances an origin's progress, or sets it unconditionally if `force` is set.
     async fn advance_origin(&mut self, node: u16, to: Lsn, force: bool) -> Result<(), IngestError> {
         if node == DO_NOT_REPLICATE {
             return Ok(());
@@ -155,7 +155,7 @@ impl<S: PageStore> WalIngest<S> {
     }
 }
 
-/// Ids grouped by the page of a log that has them, in order of pages.
+/// Groups ids by the page of a log that holds them, in order of first occurrence of the pages.
 fn by_page(xids: Vec<u32>, per_page: u32) -> SmallVec<[(u32, Vec<u32>); 1]> {
     let mut pages = SmallVec::new();
     match xids.first().map(|xid| xid / per_page) {

@@ -1,4 +1,4 @@
-//! Truncation of a relation's forks. The maps have pages that stay but lose their tail.
+//! Truncation of a relation's forks. Pages of the maps may stay and lose only their tail.
 
 use bytes::Bytes;
 use pageserver_api::key::rel_block_key;
@@ -14,7 +14,7 @@ use crate::directory::malformed;
 use crate::store::PageStore;
 
 impl<S: PageStore> WalIngest<S> {
-    /// `blocks` is the new length of the main fork. A fork that is already shorter stays as it is.
+    /// `blocks` is the new length of the main fork. A fork that is already shorter stays unchanged.
     pub(super) async fn apply_truncate(&mut self, rel: RelFile, blocks: u32, flags: u32) -> Result<(), IngestError> {
         if flags & TRUNCATE_HEAP != 0 {
             let main = self.rel_tag(rel, MAIN_FORK)?;
@@ -54,7 +54,7 @@ impl<S: PageStore> WalIngest<S> {
         if let Some(first_slot) = cut.first_slot
             && cut.page < size
         {
-            // No record type does this; free space maps are small and truncations rare, so the page is written whole.
+            // No record type does this. Free space maps are small and truncations rare, so the whole page is written.
             let key = rel_block_key(fsm, cut.page);
             let stored = self.before().await?.required(key).await?;
             let mut page = <[u8; BLCKSZ]>::try_from(&stored[..]).map_err(|_| malformed(key, &"not a page"))?;

@@ -79,7 +79,7 @@ fn errors_name_record_block_and_lsn() {
     let error = custom.apply(0, &mut with_tuple()).unwrap_err();
     assert!(matches!(error, RedoError::Unsupported { rmgr: "custom", .. }), "{error}");
     assert!(error.to_string().contains("of resource manager 200 "), "{error}");
-    // Its pages are served all the same while the records have images.
+    // Its pages can still be served while the records carry images.
     let image = with_tuple();
     let mut page = Box::new([0; 8192]);
     Sample::new(RmgrId(200), 0, &[]).block(0, 9, &[]).image(&image, true).changes(0, &mut page);
@@ -154,7 +154,7 @@ fn a_chain_is_the_records_one_by_one() {
 
 #[test]
 fn a_page_that_starts_anew_has_changed() {
-    // The map's bits of block 0 are clear on an empty map page: there is nothing to do but to start it.
+    // The map's bits of block 0 are clear on an empty map page: the only change is to initialize it.
     let visible = Sample::new(RmgrId::HEAP2, 0x40, &[0; 5]).vm(0, 0).block(1, 0, &[]);
     assert_eq!(visible.apply(0, &mut [0; 8192]).unwrap(), Applied::Changed);
     let lock = Sample::new(RmgrId::HEAP, 0x60, &[0; 8]).vm(0, 0).will_init();

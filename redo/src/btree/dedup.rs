@@ -11,7 +11,7 @@ use crate::op::Op;
 use crate::page::{BLANK, RedoPage};
 
 /// Main data: number of intervals. Block data: intervals, each the offset of its first item and its number of items.
-/// The page is laid out anew in item order.
+/// The page is rebuilt in item order.
 pub(super) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut intervals = Cursor::new(op.data());
     let mut left = u16_at(op.main, 0)?;
@@ -52,13 +52,13 @@ pub(super) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     clear_flag(page, flag::HAS_GARBAGE)
 }
 
-/// One posting list tuple with the first item's key and the TIDs of all.
+/// Merges items into one posting list tuple with the first item's key and the TIDs of all.
 fn merge(page: &PageMut<'_>, first: u16, count: u16) -> Result<Vec<u8>, Fault> {
     let base = LeafTuple::parse(page.item(first)?)?;
     let mut tids = Vec::new();
     for offset in first..first.saturating_add(count) {
         tids.extend_from_slice(LeafTuple::parse(page.item(offset)?)?.tids);
-        // Items of a damaged page may overlap, so that together they have far more than fits on it.
+        // Items of a damaged page may overlap, so that their TIDs together far exceed a page.
         if tids.len() > BLCKSZ {
             return Err(Fault::Inconsistent("posting list tuple would be too long"));
         }

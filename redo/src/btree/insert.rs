@@ -13,8 +13,8 @@ pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(page.insert_item(op.data(), u16_at(op.main, 0)?)?)
 }
 
-/// The new tuple's TID falls into the range of the posting list before it: both exchange TIDs. Block data: index into
-/// the posting list, then the tuple as it was to be inserted.
+/// The new tuple's TID falls into the range of the preceding posting list: the two swap TIDs. Block data: index into
+/// the posting list, then the tuple as originally to be inserted.
 pub(super) fn insert_into_posting(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let offset = u16_at(op.main, 0)?;
     let mut data = Cursor::new(op.data());

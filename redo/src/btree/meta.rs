@@ -1,4 +1,4 @@
-//! The metapage, rebuilt as a whole by every record that changes it.
+//! The metapage, which is rebuilt entirely by every record that changes it.
 
 use postgres_formats::cursor::{u8_at, u32_at};
 use postgres_formats::page::PageMut;
@@ -15,7 +15,7 @@ const START: usize = 24;
 const SIZE: usize = 48;
 
 /// Block data: `xl_btree_metadata` (version 0, root 4, level 8, fastroot 12, fastlevel 16, deleted pages 20,
-/// allequalimage 24). The page keeps them after a magic number, with the number of heap tuples (unused since 14) before
+/// allequalimage 24). On the page they follow a magic number, with the number of heap tuples (unused since 14) before
 /// the last.
 pub(super) fn restore(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let data = op.data();

@@ -1,6 +1,6 @@
 //! Posting list tuples: one key with the sorted TIDs of several heap tuples.
 //!
-//! The tuple's own TID says so: its block number is the list's byte offset, its offset number holds the list's length.
+//! The tuple's own TID encodes this: its block number is the list's byte offset, its offset number the list's length.
 
 use postgres_formats::cursor::{slice_at, u16_at};
 use postgres_formats::maxalign;
@@ -15,7 +15,7 @@ const IS_POSTING: u16 = 0x2000;
 /// `BT_OFFSET_MASK`
 const COUNT_MASK: u16 = 0x0FFF;
 
-/// A leaf tuple taken apart.
+/// The parts of a leaf tuple.
 #[derive(Clone, Copy)]
 pub(super) struct LeafTuple<'a> {
     /// Header and key, without posting list.
@@ -41,7 +41,7 @@ pub(super) fn is_posting(tuple: &[u8]) -> Result<bool, Fault> {
     Ok(alt && index_tuple::tid_offset(tuple)? & IS_POSTING != 0)
 }
 
-/// A tuple with `key` (header included) for the heap tuples `tids`: a plain one if there is only one
+/// Forms a tuple with `key` (header included) for the heap tuples `tids`: a plain one if there is only one
 /// (`_bt_form_posting`).
 pub(super) fn form(key: &[u8], tids: &[u8]) -> Result<Vec<u8>, Fault> {
     let count = tids.len() / TID_LEN;
@@ -65,7 +65,7 @@ pub(super) fn form(key: &[u8], tids: &[u8]) -> Result<Vec<u8>, Fault> {
     Ok(tuple)
 }
 
-/// Puts the TID of `new_item` into `posting` at index `at`, whose last TID moves to `new_item` (`_bt_swap_posting`).
+/// Puts the TID of `new_item` into `posting` at index `at` and moves its last TID to `new_item` (`_bt_swap_posting`).
 pub(super) fn swap(new_item: &mut [u8], posting: &[u8], at: u16) -> Result<Vec<u8>, Fault> {
     if !is_posting(posting)? {
         return Err(Fault::Inconsistent("item is not a posting list tuple"));

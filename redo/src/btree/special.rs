@@ -31,7 +31,7 @@ pub(crate) const NO_BLOCK: u32 = 0;
 /// The high key's offset on pages that have a right sibling.
 pub(crate) const HIGH_KEY: u16 = 1;
 
-/// The special area's content.
+/// The content of the special area.
 #[derive(Clone, Copy)]
 pub(crate) struct Opaque {
     pub(crate) prev: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Opaque {
     pub(crate) flags: u16,
 }
 
-/// Starts an empty page; vacuum's cycle id is zero on it.
+/// Initializes an empty page with a zero vacuum cycle id.
 pub(crate) fn init(page: &mut PageMut<'_>, opaque: Opaque) -> Result<(), Fault> {
     page.init(SPECIAL_SIZE as u16);
     page.put_special(SPECIAL_SIZE, PREV, &opaque.prev.to_le_bytes())?;

@@ -46,10 +46,9 @@ fn take_padded<'a>(data: &mut Cursor<'a>) -> Result<&'a [u8], Fault> {
     take_tuple(data, size)
 }
 
-/// The split page keeps its items up to `first_right` under a new high key. Items are laid out anew in their order.
+/// The split page keeps its items up to `first_right` and gets a new high key. Items are rewritten in order.
 ///
-/// Block data: the new item, if it goes to this page or is needed to redo a posting list's exchange of TIDs with it;
-/// the high key.
+/// Block data: the new item, if it goes to this page or swaps TIDs with a posting list on it; the high key.
 pub(super) fn left(op: &Op<'_>, page: &mut PageMut<'_>, new_item_on_left: bool) -> Result<(), Fault> {
     let record = SplitRecord::read(op.main)?;
     let mut data = Cursor::new(op.data());
@@ -92,7 +91,7 @@ pub(super) fn left(op: &Op<'_>, page: &mut PageMut<'_>, new_item_on_left: bool) 
     Ok(())
 }
 
-/// The new right page: block data are all its items.
+/// The new right page: the block data are all its items.
 pub(super) fn right(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let record = SplitRecord::read(op.main)?;
     let opaque = Opaque {
@@ -105,7 +104,7 @@ pub(super) fn right(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     restore_items(page, op.data())
 }
 
-/// `xl_btree_newroot`: root block 0, level 4. Block data are the items unless the root is a leaf.
+/// `xl_btree_newroot`: root block 0, level 4. The block data are the items unless the root is a leaf.
 pub(super) fn new_root(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let level = u32_at(op.main, 4)?;
     let leaf = if level == 0 { flag::LEAF } else { 0 };
@@ -116,7 +115,7 @@ pub(super) fn new_root(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault>
     Ok(())
 }
 
-/// Fills an empty page from a copy of another page's tuple area, where the last item is the first in order.
+/// Fills an empty page from a copy of another page's tuple area, in which items are stored last to first.
 fn restore_items(page: &mut PageMut<'_>, area: &[u8]) -> Result<(), Fault> {
     let mut items = Vec::new();
     let mut data = Cursor::new(area);

@@ -53,7 +53,7 @@ fn original() -> Box<PageBytes> {
 
 #[test]
 fn right_split_within_a_posting_list() {
-    // The new item for (0, 25) goes right of the posting list, which stays left and takes its TID.
+    // The new item for (0, 25) goes to the right of the posting list, which stays left and takes its TID.
     let data = bytes(&[&plain(25, 2), &plain(0, 9)]);
     let main = split_main(3, 3, 2);
     let record = Sample::new(RmgrId::BTREE, opcode::SPLIT_R, &main).block(0, 4, &data).block(1, 8, &[]).will_init();

@@ -11,7 +11,7 @@ use crate::index_tuple::{self, HEADER};
 use crate::op::Op;
 use crate::page::RedoPage;
 
-/// Where a deleted page's only content starts, and its size: the transaction id from which on it may be reused.
+/// Start and size of a deleted page's only content: the transaction id from which on the page may be reused.
 const SAFE_XID: usize = 24;
 const SAFE_XID_SIZE: usize = 8;
 
@@ -34,7 +34,8 @@ pub(super) fn mark_half_dead(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), 
     if op.block.id == 0 {
         return init_half_dead(page, u32_at(main, 8)?, u32_at(main, 12)?, u32_at(main, 16)?);
     }
-    // The leaf's key range goes to its right sibling: its pivot gets the sibling's downlink, the sibling's pivot goes.
+    // The leaf's key range goes to its right sibling: its pivot gets the sibling's downlink, the sibling's pivot is
+    // deleted.
     let offset = u16_at(main, 0)?;
     let next = offset.saturating_add(1);
     let right_sibling = index_tuple::tid_block(page.item(next)?)?;
@@ -51,7 +52,7 @@ fn init_deleted(page: &mut PageMut<'_>, prev: u32, next: u32, level: u32, safe_x
     page.set_content_end(SAFE_XID + SAFE_XID_SIZE)
 }
 
-/// A half-dead leaf holds only a pivot without key whose TID names the top of the branch to be deleted.
+/// A half-dead leaf holds only a keyless pivot whose TID names the top of the branch to be deleted.
 fn init_half_dead(page: &mut PageMut<'_>, prev: u32, next: u32, top_parent: u32) -> Result<(), Fault> {
     init(page, Opaque { prev, next, level: 0, flags: flag::HALF_DEAD | flag::LEAF })?;
     let mut pivot = [0; HEADER];

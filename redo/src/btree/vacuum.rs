@@ -1,4 +1,5 @@
-//! Deletion of leaf tuples, by VACUUM or when an insertion needs space. Posting lists may lose some of their TIDs only.
+//! Deletion of leaf tuples, by VACUUM or when an insertion needs space. Posting lists may lose only some of their
+//! TIDs.
 
 use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
@@ -26,8 +27,8 @@ pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Block data: offsets of deleted items, offsets of updated items, then for each updated one the number of its deleted
-/// TIDs and their indexes in the list as it was. All offsets are those before any deletion.
+/// Block data: offsets of deleted items, offsets of updated items, then for each updated item the number of its
+/// deleted TIDs and their indexes in the original list. All offsets are those before any deletion.
 fn remove(data: &[u8], deleted: u16, updated: u16, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut data = Cursor::new(data);
     let deleted = take_u16s(&mut data, deleted.into())?;

@@ -13,7 +13,7 @@ use crate::op::Op;
 const IS_DATA: u16 = 0x01;
 const IS_LEAF: u16 = 0x02;
 
-/// `ginxlogInsert`: flags 0; on inner pages then the blocks of the split child: left 2, right 6.
+/// `ginxlogInsert`: flags 0; on inner pages followed by the blocks of the split child: left 2, right 6.
 pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let flags = u16_at(op.main, 0)?;
     let right_child = if flags & IS_LEAF == 0 { Some(array_at(op.main, 6)?) } else { None };
@@ -24,8 +24,8 @@ pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Block data (`ginxlogInsertEntry`): offset 0, isDelete 2, tuple 4. The downlink that led to the split child now leads
-/// to its right half, the new tuple to the left one.
+/// Block data (`ginxlogInsertEntry`): offset 0, isDelete 2, tuple 4. The existing downlink to the split child now
+/// points to its right half, the new tuple to the left one.
 fn insert_entry(data: &[u8], right_child: Option<[u8; 4]>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let offset = u16_at(data, 0)?;
     if let Some([b2, b3, b0, b1]) = right_child {

@@ -1,4 +1,4 @@
-//! What pages of GIN have in common.
+//! Definitions shared by all GIN pages.
 
 use postgres_formats::page::PageMut;
 
@@ -25,12 +25,12 @@ pub(super) const FLAGS: usize = 6;
 
 pub(super) const NO_BLOCK: u32 = u32::MAX;
 
-/// Where a posting tree page's content starts, after the page header and a TID for the right bound.
+/// Start of a posting tree page's content, after the page header and a TID for the right bound.
 pub(super) const DATA_START: usize = 32;
 /// `PostingItem`: child block as two halves, the high one first; key TID.
 pub(super) const POSTING_ITEM: usize = 10;
 
-/// Starts an empty page (`GinInitPage`).
+/// Initializes an empty page (`GinInitPage`).
 pub(super) fn init(page: &mut PageMut<'_>, flags: u16) -> Result<(), Fault> {
     page.init(SPECIAL_SIZE as u16);
     page.put_special(SPECIAL_SIZE, RIGHT_LINK, &NO_BLOCK.to_le_bytes())?;
@@ -45,7 +45,7 @@ pub(super) fn set_max_offset(page: &mut PageMut<'_>, max: u16) -> Result<(), Fau
     Ok(page.put_special(SPECIAL_SIZE, MAX_OFFSET, &max.to_le_bytes())?)
 }
 
-/// Where posting item `offset`, from 1, is on an inner page of a posting tree.
+/// Position of posting item `offset`, counted from 1, on an inner page of a posting tree.
 pub(super) fn posting_item_at(offset: u16) -> Result<usize, Fault> {
     let index = offset.checked_sub(1).ok_or(Fault::Inconsistent("posting item 0"))?;
     Ok(DATA_START + usize::from(index) * POSTING_ITEM)

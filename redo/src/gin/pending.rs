@@ -1,4 +1,4 @@
-//! The list of pending insertions and the metapage that knows its head and tail.
+//! The list of pending insertions, and the metapage, which records its head and tail.
 
 use postgres_formats::cursor::{Cursor, u32_at};
 use postgres_formats::page::PageMut;
@@ -9,25 +9,25 @@ use crate::error::Fault;
 use crate::op::Op;
 use crate::page::RedoPage;
 
-/// Where `GinMetaPageData` starts, and its size.
+/// Start and size of `GinMetaPageData`.
 const META_START: usize = 24;
 pub(super) const META_SIZE: usize = 56;
 
-/// Records carry the metapage's content as a whole.
+/// Records carry the metapage's entire content.
 pub(super) fn restore_meta(page: &mut PageMut<'_>, content: &[u8]) -> Result<(), Fault> {
     init(page, flag::META)?;
     page.put(META_START, content)?;
     page.set_content_end(META_START + META_SIZE)
 }
 
-/// The list's last page. `ginxlogUpdateMeta`: relation 0, metadata 16, prevTail 72, newRightlink 76, ntuples 80. Either
-/// the tuples of the block data go to it, or pages were appended to the list.
+/// The list's last page. `ginxlogUpdateMeta`: relation 0, metadata 16, prevTail 72, newRightlink 76, ntuples 80.
+/// Either the tuples of the block data are added to it, or pages were appended to the list.
 pub(super) fn update_tail(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     if u32_at(op.main, 80)? == 0 {
         return Ok(page.put_special(SPECIAL_SIZE, RIGHT_LINK, &u32_at(op.main, 76)?.to_le_bytes())?);
     }
     append_tuples(op, page)?;
-    // Counts heap rows, of which one record adds one.
+    // Counts heap rows; each record adds one.
     let rows = max_offset(page)?.wrapping_add(1);
     set_max_offset(page, rows)
 }

@@ -1,5 +1,5 @@
-//! Compressed posting lists (`GinPostingList`): the first TID, the number of bytes, then the differences of the
-//! following TIDs as variable-length numbers, seven bits per byte, the lowest first.
+//! Compressed posting lists (`GinPostingList`): the first TID, the number of bytes, then the deltas between
+//! consecutive TIDs as variable-length integers, seven bits per byte, lowest first.
 
 use postgres_formats::cursor::{Cursor, slice_at, u16_at};
 
@@ -9,15 +9,15 @@ use crate::index_tuple::{TID_LEN, tid_block, tid_offset};
 
 /// Bits of a TID's number that hold the offset (`MaxHeapTuplesPerPageBits`).
 const OFFSET_BITS: u32 = 11;
-/// Longest encoded difference: 43 bits.
+/// Longest encoded delta: 43 bits.
 const MAX_BYTES: u32 = 7;
 /// First TID and length.
 const HEADER: usize = 8;
 
-/// A TID as a number: block number, then offset.
+/// A TID as an integer: block number, then offset.
 pub(super) type TidNumber = u64;
 
-/// The number of the TID at the start of `bytes`.
+/// The integer of the TID at the start of `bytes`.
 pub(super) fn tid_number(bytes: &[u8]) -> Result<TidNumber, Fault> {
     Ok(u64::from(tid_block(bytes)?) << OFFSET_BITS | u64::from(tid_offset(bytes)?))
 }
@@ -51,7 +51,7 @@ fn take_delta(bytes: &mut Cursor<'_>) -> Result<u64, Fault> {
     Err(Fault::Inconsistent("posting list has a number that does not end"))
 }
 
-/// One list of all `tids`, which ascend.
+/// Encodes `tids`, which must be ascending, as one list.
 pub(super) fn encode(tids: &[TidNumber]) -> Result<Vec<u8>, Fault> {
     let Some((first, rest)) = tids.split_first() else {
         return Err(Fault::Inconsistent("posting list without TIDs"));
@@ -82,7 +82,7 @@ fn put_delta(list: &mut Vec<u8>, mut delta: u64) {
     list.push(delta as u8);
 }
 
-/// The TIDs of both, ascending, each once.
+/// The union of both, ascending.
 pub(super) fn merge(a: &[TidNumber], b: &[TidNumber]) -> Vec<TidNumber> {
     let mut merged: Vec<_> = a.iter().chain(b).copied().collect();
     merged.sort_unstable();
@@ -100,7 +100,7 @@ mod tests {
     fn layout() {
         let tids = [1 << 11 | 5, 1 << 11 | 6, 3 << 11 | 1];
         let list = encode(&tids).unwrap();
-        // Differences 1 and 4091 = 31 * 128 + 123, and a byte of padding.
+        // Deltas 1 and 4091 = 31 * 128 + 123, and a byte of padding.
         assert_eq!(list, [0, 0, 1, 0, 5, 0, 3, 0, 1, 0x80 | 123, 31, 0]);
         assert_eq!(size(&list).unwrap(), list.len());
         assert_eq!(decode(&list).unwrap(), tids);

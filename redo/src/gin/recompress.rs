@@ -1,4 +1,4 @@
-//! Changes of a posting tree's leaf page: single segments (compressed posting lists) are replaced, added or dropped.
+//! Changes to a posting tree's leaf page: single segments (compressed posting lists) are replaced, added or removed.
 
 use postgres_formats::cursor::Cursor;
 use postgres_formats::page::PageMut;
@@ -18,8 +18,8 @@ mod action {
     pub(super) const ADD_ITEMS: u8 = 4;
 }
 
-/// `ginxlogRecompressDataLeaf`: number of actions; then each action: the segment's number on the page as it was, the
-/// kind, and a segment or the added TIDs. Segments without action stay.
+/// `ginxlogRecompressDataLeaf`: number of actions; then for each action the segment's number on the old page, the
+/// kind, and a segment or the added TIDs. Segments without an action are kept.
 pub(super) fn redo(data: &[u8], page: &mut PageMut<'_>) -> Result<(), Fault> {
     let old = old_segments(page)?;
     let mut old = Segments { bytes: Cursor::new(&old), number: 0 };
@@ -60,7 +60,7 @@ pub(super) fn redo(data: &[u8], page: &mut PageMut<'_>) -> Result<(), Fault> {
 /// The segments of the old page, in order.
 struct Segments<'a> {
     bytes: Cursor<'a>,
-    /// Number of the next one.
+    /// Number of the next segment.
     number: u8,
 }
 
@@ -73,8 +73,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The page's segments. Pages from before 9.4, which `pg_upgrade` may have brought along, hold plain TIDs: these become
-/// one segment, and the page is marked as compressed.
+/// The page's segments. Pages from before 9.4, kept by `pg_upgrade`, hold plain TIDs: these become one segment, and
+/// the page is marked as compressed.
 fn old_segments(page: &mut PageMut<'_>) -> Result<Vec<u8>, Fault> {
     if page.special_u16(SPECIAL_SIZE, FLAGS)? & flag::COMPRESSED != 0 {
         let end = usize::from(page.lower());

@@ -1,4 +1,4 @@
-//! What needs millions of TIDs, or an index from before 9.4, to happen.
+//! Cases that would otherwise need millions of TIDs, or an index from before 9.4.
 
 use postgres_formats::page::{PageBytes, PageMut};
 use postgres_formats::rmgr::RmgrId;
@@ -29,7 +29,7 @@ fn posting_item(child: u8, key: u8) -> [u8; POSTING_ITEM] {
 #[test]
 fn insert_into_an_inner_posting_tree_page() {
     let old = bytes(&[&posting_item(1, 10), &posting_item(2, 20), &posting_item(3, 30)]);
-    // Child 2 was split into 2 and 9: item 2 leads to 9 from now on, the new item before it to 2.
+    // Child 2 was split into 2 and 9: item 2 now leads to 9, the new item before it to 2.
     let main = bytes(&[&[1, 0], &[0, 0, 2, 0], &[0, 0, 9, 0]]);
     let data = bytes(&[&[2, 0], &posting_item(2, 15)]);
     let record = Sample::new(RmgrId::GIN, opcode::INSERT, &main).block(0, 5, &data).block(1, 2, &[]);
@@ -80,7 +80,7 @@ fn a_leaf_from_before_compression_becomes_one_segment() {
 fn every_change_of_segments() {
     let old = bytes(&[&list(&[1, 2]), &list(&[10, 11]), &list(&[20, 21]), &list(&[30]), &list(&[40])]);
     let actions: [&[u8]; 4] = [
-        // Before segment 1, in its place, at its end; segment 3 goes.
+        // Inserts before segment 1, replaces it, adds TIDs to segment 2; deletes segment 3.
         &bytes(&[&[1, 2], &list(&[5])]),
         &bytes(&[&[1, 3], &list(&[12])]),
         &bytes(&[&[2, 4], &[2, 0], &[0, 0, 0, 0, 19, 0, 0, 0, 0, 0, 20, 0]]),

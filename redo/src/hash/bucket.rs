@@ -1,4 +1,4 @@
-//! Buckets: allocation for a split, moving of tuples.
+//! Buckets: allocation for a split, moving tuples.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
 use postgres_formats::maxalign;
@@ -16,7 +16,7 @@ const UPDATE_MASKS: u8 = 0x01;
 const UPDATE_SPLITPOINT: u8 = 0x02;
 
 /// `xl_hash_split_allocate_page`: new_bucket 0, old_bucket_flag 4, new_bucket_flag 6, flags 8. Blocks: 0 old bucket,
-/// 1 new bucket, 2 metapage with data: masks, then splitpoint and its overflow pages, each if flagged.
+/// 1 new bucket, 2 metapage with data: masks, then splitpoint and its overflow pages, each only if flagged.
 pub(super) fn allocate(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let new_bucket = u32_at(op.main, 0)?;
     match op.block.id {

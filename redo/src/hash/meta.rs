@@ -1,4 +1,4 @@
-//! The metapage (`HashMetaPageData`): how many tuples and buckets, and where overflow pages and their bitmaps are.
+//! The metapage (`HashMetaPageData`): numbers of tuples and buckets, and where overflow pages and their bitmaps are.
 
 use postgres_formats::cursor::{array_at, u16_at, u32_at};
 use postgres_formats::page::PageMut;
@@ -8,7 +8,7 @@ use crate::error::Fault;
 use crate::op::Op;
 use crate::page::RedoPage;
 
-/// Where it starts, and its size.
+/// Start and size of `HashMetaPageData`.
 const START: usize = 24;
 const SIZE: usize = 4544;
 
@@ -31,7 +31,7 @@ const MAP_PAGES: u32 = 1024;
 
 const MAGIC: u32 = 0x0644_0640;
 const VERSION: u32 = 4;
-/// Usable bytes of a page, bytes of the bitmap on a bitmap page, and the logarithm of its bits.
+/// Usable bytes of a page, bytes of the bitmap on a bitmap page, and the binary logarithm of its number of bits.
 const BUCKET_SIZE: u16 = 8152;
 const BITMAP_SIZE: u16 = 4096;
 const BITMAP_SHIFT: u16 = 15;
@@ -126,13 +126,13 @@ pub(super) fn set_masks(page: &mut PageMut<'_>, low: u32, high: u32) -> Result<(
     put(page, field::HIGH_MASK, high)
 }
 
-/// A new splitpoint begins: `pages` overflow pages were allocated before it.
+/// Starts a new splitpoint, before which `pages` overflow pages were allocated.
 pub(super) fn set_splitpoint(page: &mut PageMut<'_>, splitpoint: u32, pages: u32) -> Result<(), Fault> {
     put(page, spare_field(splitpoint)?, pages)?;
     put(page, field::OVERFLOW_POINT, splitpoint)
 }
 
-/// The first bitmap page is the one after the last bucket.
+/// Adds the first bitmap page, which follows the last bucket.
 pub(super) fn add_first_bitmap(page: &mut PageMut<'_>) -> Result<(), Fault> {
     let blkno = get(page, field::MAX_BUCKET)?.wrapping_add(2);
     add_bitmap(page, blkno)

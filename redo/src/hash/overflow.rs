@@ -10,7 +10,7 @@ use crate::error::Fault;
 use crate::op::{Op, Outcome};
 use crate::page::RedoPage;
 
-/// Where the bitmap starts on its page.
+/// Start of the bitmap on its page.
 const BITMAP_START: usize = 24;
 
 pub(super) fn init_bitmap(page: &mut PageMut<'_>, size: u16) -> Result<(), Fault> {
@@ -19,7 +19,7 @@ pub(super) fn init_bitmap(page: &mut PageMut<'_>, size: u16) -> Result<(), Fault
     page.set_content_end(BITMAP_START + usize::from(size))
 }
 
-/// Bits of set bitmap words are pages in use.
+/// A set bit marks a page in use.
 fn set_bit(page: &mut PageMut<'_>, bit: u32, on: bool) -> Result<(), Fault> {
     let byte = page.slice_mut(BITMAP_START + bit as usize / 8, 1)?;
     let mask = 1u8 << (bit % 8);
@@ -29,8 +29,8 @@ fn set_bit(page: &mut PageMut<'_>, bit: u32, on: bool) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `xl_hash_add_ovfl_page`: bmsize 0, bmpage_found 2. Blocks: 0 overflow page, 1 the page before it in the chain,
-/// 2 bitmap page, 3 new bitmap page, 4 metapage; 2 and 3 may be missing.
+/// `xl_hash_add_ovfl_page`: bmsize 0, bmpage_found 2. Blocks: 0 overflow page, 1 the preceding page in the chain, 2
+/// bitmap page, 3 new bitmap page, 4 metapage; 2 and 3 may be missing.
 pub(super) fn add(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     match op.block.id {
         0 => {
@@ -54,10 +54,10 @@ pub(super) fn add(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     }
 }
 
-/// An overflow page is freed after its tuples moved to a page before it in the chain.
+/// Frees an overflow page after its tuples moved to an earlier page in the chain.
 ///
 /// `xl_hash_squeeze_page`: prevblkno 0, nextblkno 4, ntups 8, is_prim_bucket_same_wrt 10, is_prev_bucket_same_wrt 11.
-/// Blocks: 1 page written to, 2 freed page, 3 the page before it, 4 the page after it, 5 bitmap, 6 metapage.
+/// Blocks: 1 page written to, 2 freed page, 3 its predecessor, 4 its successor, 5 bitmap, 6 metapage.
 pub(super) fn squeeze(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let (prev, next) = (u32_at(op.main, 0)?, u32_at(op.main, 4)?);
     match op.block.id {

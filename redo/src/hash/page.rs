@@ -1,4 +1,4 @@
-//! What pages of hash indexes have in common.
+//! Definitions shared by all pages of hash indexes.
 
 use postgres_formats::cursor::u32_at;
 use postgres_formats::page::PageMut;
@@ -28,8 +28,8 @@ pub(super) const HASH_PAGE: u16 = 0xFF80;
 /// No block, no bucket.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Starts an empty page (`_hash_initbuf`): the primary page of a bucket keeps in `prev` the highest bucket at that
-/// time.
+/// Initializes an empty page (`_hash_initbuf`): the primary page of a bucket stores in `prev` the highest bucket at
+/// that time.
 pub(super) fn init(page: &mut PageMut<'_>, prev: u32, bucket: u32, flags: u16) -> Result<(), Fault> {
     page.init(SPECIAL_SIZE as u16);
     page.put_special(SPECIAL_SIZE, PREV, &prev.to_le_bytes())?;
@@ -51,7 +51,7 @@ pub(super) fn clear_flag(page: &mut PageMut<'_>, flag: u16) -> Result<(), Fault>
     Ok(page.change_special_flags(SPECIAL_SIZE, FLAGS, |flags| flags & !flag)?)
 }
 
-/// The 32-bit number that is a block's whole data.
+/// The 32-bit integer that is a block's entire data.
 pub(super) fn data_u32(op: &Op<'_>) -> Result<u32, Fault> {
     Ok(u32_at(op.data(), 0)?)
 }

@@ -1,4 +1,4 @@
-//! What needs more than 32768 overflow pages, or 17, to happen.
+//! Cases that would otherwise need more than 32768 overflow pages, or 17.
 
 use postgres_formats::page::PageMut;
 use postgres_formats::rmgr::RmgrId;

@@ -1,4 +1,4 @@
-//! Redo of heap insertions, one tuple or many.
+//! Redo of heap insertions of one or many tuples.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE};
@@ -12,7 +12,7 @@ use crate::page::RedoPage;
 /// `XLH_INSERT_ALL_FROZEN_SET`, on multi-inserts only.
 const ALL_FROZEN_SET: u8 = 0x20;
 
-/// `xl_heap_insert`: offnum 0, flags 2. Block data: header, then the tuple from its fixed part on.
+/// `xl_heap_insert`: offnum 0, flags 2. Block data: header, then the tuple after its fixed part.
 pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     init_if_asked(op, page);
     let offset = u16_at(op.main, 0)?;
@@ -31,7 +31,7 @@ pub(super) fn insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fau
 }
 
 /// `xl_heap_multi_insert`: flags 0, ntuples 2, then the offsets unless the page is new: there they count from 1.
-/// Block data: per tuple, aligned to 2, the data length, the logged header, the data.
+/// Block data: for each tuple, aligned to 2, the data length, the logged header, the data.
 pub(crate) fn multi_insert(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     init_if_asked(op, page);
     let main = op.main;

@@ -1,4 +1,4 @@
-//! What few servers or none write: visibility map pages among the blocks (since 17.11 and 18.6), tuples that moved.
+//! Cases that servers write rarely or never: visibility map block references (since 17.11 and 18.6), moved tuples.
 
 use postgres_formats::rmgr::RmgrId;
 use postgres_formats::version::PgVersion;
@@ -8,7 +8,7 @@ use super::*;
 use crate::Applied;
 use crate::testing::{Sample, V15, XID, bytes, items, page_with};
 
-/// A tuple with data "abcdefgh" from byte 24 on.
+/// A tuple with data "abcdefgh" at byte 24.
 fn tuple(mask: u16) -> Vec<u8> {
     let mut tuple = vec![0xEE; 24];
     tuple[18..20].copy_from_slice(&0x6001u16.to_le_bytes());
@@ -74,7 +74,7 @@ fn update_takes_both_ends_from_the_old_tuple() {
     assert_eq!(&new[8..18], [0, 0, 0, 0, 1, 0, 2, 0, 2, 0]);
     assert_eq!(&new[18..24], [1, 0, 2, 8, 24, 0x77]);
     assert_eq!(&new[24..], b"abcXYZgh");
-    // Moved and lock bits go, keys-updated comes, the rest of the masks stays.
+    // Moved and lock bits are cleared, keys-updated is set, the rest of the masks stays.
     assert_eq!(&old[4..24], [9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 2, 0, 0x01, 0x60, 0x00, 0x01, 24, 0xEE]);
     assert_eq!(&old[24..], b"abcdefgh");
 }

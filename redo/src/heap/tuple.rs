@@ -7,7 +7,7 @@ use postgres_formats::page::PageMut;
 use crate::error::Fault;
 use crate::op::Op;
 
-/// Length of the fixed part, where the null bitmap or data starts (`SizeofHeapTupleHeader`).
+/// Length of the fixed part, after which the null bitmap or data starts (`SizeofHeapTupleHeader`).
 pub(crate) const HEADER: usize = 23;
 
 const XMIN: usize = 0;
@@ -25,7 +25,7 @@ pub(crate) mod infomask {
     pub(crate) const COMBO_CID: u16 = 0x0020;
     pub(crate) const EXCL_LOCK: u16 = 0x0040;
     pub(crate) const LOCK_ONLY: u16 = 0x0080;
-    /// Committed and invalid at once: frozen.
+    /// Both committed and invalid: frozen.
     pub(crate) const XMIN_FROZEN: u16 = 0x0300;
     pub(crate) const XMAX_COMMITTED: u16 = 0x0400;
     pub(crate) const XMAX_INVALID: u16 = 0x0800;
@@ -33,7 +33,7 @@ pub(crate) mod infomask {
     /// `HEAP_XMAX_BITS`
     pub(crate) const XMAX_BITS: u16 = IS_MULTI | KEYSHR_LOCK | EXCL_LOCK | LOCK_ONLY | XMAX_COMMITTED | XMAX_INVALID;
     pub(crate) const MOVED: u16 = 0xC000;
-    /// All bits about visibility (`HEAP_XACT_MASK`).
+    /// All bits that concern visibility (`HEAP_XACT_MASK`).
     pub(crate) const XACT_MASK: u16 = 0xFFF0;
 }
 
@@ -43,7 +43,7 @@ pub(crate) mod infomask2 {
     pub(crate) const HOT_UPDATED: u16 = 0x4000;
 }
 
-/// `XLHL_*` bits, in which records carry the lock part of the info masks.
+/// `XLHL_*` bits, which encode the lock part of the info masks in records.
 mod infobits {
     pub(super) const IS_MULTI: u8 = 0x01;
     pub(super) const LOCK_ONLY: u8 = 0x02;
@@ -58,7 +58,7 @@ pub(crate) struct TupleMut<'p> {
 }
 
 impl<'p> TupleMut<'p> {
-    /// `bytes` is the item as long as its line pointer says; it must at least hold a header.
+    /// `bytes` is the item with the length of its line pointer; it must hold at least a header.
     pub(crate) fn new(bytes: &'p mut [u8]) -> Result<Self, Fault> {
         if bytes.len() < HEADER {
             return Err(Fault::Inconsistent("heap item is shorter than a tuple header"));
@@ -73,7 +73,7 @@ impl<'p> TupleMut<'p> {
     }
 
     fn u16(&self, at: usize) -> u16 {
-        // `new` checked that the header is there.
+        // `new` has checked that the header is complete.
         u16_at(self.bytes, at).unwrap_or(0)
     }
 
@@ -130,7 +130,7 @@ impl<'p> TupleMut<'p> {
         self.set_infomask2(if on { bits | infomask2::HOT_UPDATED } else { bits });
     }
 
-    /// Replaces the lock and xmax state by what the record says (`fix_infomask_from_infobits`).
+    /// Replaces the lock and xmax state with the record's (`fix_infomask_from_infobits`).
     pub(crate) fn set_infobits(&mut self, bits: u8) {
         let mut mask = self.infomask() & !(infomask::XMAX_BITS | infomask::MOVED);
         for (bit, flag) in [
@@ -164,7 +164,7 @@ impl<'p> TupleMut<'p> {
     }
 }
 
-/// A TID as it is stored: block number high half, low half, offset.
+/// The stored form of a TID: block number high half, low half, offset.
 pub(crate) fn tid_bytes(blkno: u32, offset: u16) -> [u8; 6] {
     let [b0, b1, b2, b3] = blkno.to_le_bytes();
     let [o0, o1] = offset.to_le_bytes();
@@ -191,7 +191,8 @@ impl LoggedHeader {
     }
 }
 
-/// Builds the header of a new tuple with its own address as `t_ctid`; the caller appends what follows the fixed part.
+/// Builds the header of a new tuple whose `t_ctid` is its own address; the caller appends everything after the fixed
+/// part.
 pub(crate) fn new_tuple(op: &Op<'_>, header: LoggedHeader, xmax: u32, offset: u16) -> Vec<u8> {
     let mut tuple = Vec::with_capacity(HEADER + op.data().len());
     tuple.extend_from_slice(&op.header.xid.to_le_bytes());

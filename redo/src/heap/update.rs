@@ -1,5 +1,5 @@
-//! Redo of heap updates. Block 0 is the page of the *new* version; the old version is on block 1 if that is another
-//! page.
+//! Redo of heap updates. Block 0 is the page of the *new* version; the old version is on block 1 if that is a
+//! different page.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at, u32_at};
 use postgres_formats::heap::{ALL_VISIBLE_CLEARED, INIT_PAGE, NEW_ALL_VISIBLE_CLEARED};
@@ -75,8 +75,8 @@ fn supersede_old(op: &Op<'_>, record: &UpdateRecord, page: &mut PageMut<'_>, hot
     Ok(())
 }
 
-/// Adds the new version. What it shares with the old one at both ends may be left out of the record if both are on
-/// this page: only the old one's attributes are read, which [`supersede_old`] does not touch.
+/// Adds the new version. The record may omit a common prefix and suffix if both versions are on this page: only the
+/// old one's attributes are read, which [`supersede_old`] does not touch.
 fn insert_new(op: &Op<'_>, record: &UpdateRecord, page: &mut PageMut<'_>, same_page: bool) -> Result<(), Fault> {
     let mut data = Cursor::new(op.data());
     let prefix_len = shared_len(&mut data, record.flags & flag::PREFIX_FROM_OLD)?;

@@ -1,5 +1,5 @@
-//! The visibility map page as a block reference of heap records, which 17.11, 18.6 and later minor releases write when
-//! bits were cleared. Older releases clear the bits without one: then it is the caller's task ([`crate::vm`]).
+//! The visibility map page as a block reference of heap records, which 17.11, 18.6 and later minor releases write
+//! when they clear bits. Older releases clear the bits without one: then it is the caller's task ([`crate::vm`]).
 
 use postgres_formats::cursor::u8_at;
 use postgres_formats::heap::{ALL_VISIBLE_CLEARED, op as opcode};
@@ -29,8 +29,8 @@ pub(crate) fn clear_referenced_bits(op: &Op<'_>, page: &mut PageMut<'_>, bits: u
     Ok(outcome(changed))
 }
 
-/// The map page of the new block also holds the old block's bits if both are covered by it; else the old block's map
-/// page is a reference of its own.
+/// The map page of the new block also holds the old block's bits if it covers both; otherwise the old block's map
+/// page has its own reference.
 fn update(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let flags = u8_at(op.main, 7)?;
     let new_blkno = op.need_blkno(HEAP_NEW)?;

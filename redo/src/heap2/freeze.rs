@@ -1,4 +1,4 @@
-//! Freezing: old transaction ids in tuple headers are replaced by what needs no look-up.
+//! Freezing: replaces old transaction ids in tuple headers with values that need no look-up.
 
 use postgres_formats::cursor::{Cursor, u16_at};
 use postgres_formats::page::PageMut;
@@ -17,7 +17,7 @@ const FREEZE_XVAC: u8 = 0x02;
 const INVALID_XVAC: u8 = 0x04;
 const FROZEN_XID: u32 = 2;
 
-/// What becomes of a tuple header.
+/// The new fields of a tuple header.
 struct NewState {
     xmax: u32,
     infomask2: u16,
@@ -41,7 +41,7 @@ impl NewState {
     }
 }
 
-/// 14 and 15: block data are `xl_heap_freeze_tuple`s, one per tuple: xmax 0, offset 4, infomask2 6, infomask 8,
+/// 14 and 15: the block data are `xl_heap_freeze_tuple`s, one per tuple: xmax 0, offset 4, infomask2 6, infomask 8,
 /// frzflags 10, one byte unused. Main data: conflict xid 0, ntuples 4.
 pub(super) fn freeze_tuples(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let mut data = Cursor::new(op.data());
@@ -55,7 +55,7 @@ pub(super) fn freeze_tuples(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outco
     Ok(Outcome::Changed)
 }
 
-/// 16: block data are plans, then the offsets of all plans' tuples. Main data: conflict xid 0, nplans 4.
+/// 16: the block data are plans, then the offsets of all plans' tuples. Main data: conflict xid 0, nplans 4.
 pub(super) fn freeze_by_plans(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let count = usize::from(u16_at(op.main, 4)?);
     let mut data = Cursor::new(op.data());
@@ -64,7 +64,7 @@ pub(super) fn freeze_by_plans(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Out
     Ok(Outcome::Changed)
 }
 
-/// Each plan is for the next `ntuples` of `offsets`.
+/// Each plan applies to the next `ntuples` of `offsets`.
 pub(super) fn execute_plans(page: &mut PageMut<'_>, plans: &[u8], mut offsets: Cursor<'_>) -> Result<(), Fault> {
     let mut plans = Cursor::new(plans);
     while plans.remaining() > 0 {

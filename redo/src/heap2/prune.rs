@@ -1,4 +1,4 @@
-//! Removal of dead tuples from a heap page: line pointers change, then the tuples that stay are moved together.
+//! Removal of dead tuples from a heap page: changes line pointers, then compacts the remaining tuples.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::page::{ItemId, PageMut};
@@ -46,7 +46,8 @@ impl Changes {
     }
 }
 
-/// `xl_heap_prune` of 14-16: conflict xid 0, nredirected 4, ndead 6. Block data: redirections, dead, unused to the end.
+/// `xl_heap_prune` of 14-16: conflict xid 0, nredirected 4, ndead 6. Block data: redirections, dead; the rest is
+/// unused.
 pub(super) fn prune(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let redirected = usize::from(u16_at(op.main, 4)?);
     let dead = usize::from(u16_at(op.main, 6)?);
@@ -61,7 +62,7 @@ pub(super) fn prune(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Faul
     Ok(Outcome::Changed)
 }
 
-/// `xl_heap_vacuum` of 14-16: block data are the dead line pointers that become unused.
+/// `xl_heap_vacuum` of 14-16: the block data are the dead line pointers that become unused.
 pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let changes = Changes { unused: u16s(op.data()), ..Changes::default() };
     changes.apply(page)?;
@@ -69,7 +70,7 @@ pub(super) fn vacuum(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fau
     Ok(Outcome::Changed)
 }
 
-/// `xl_heap_prune` of 17 and later: reason 0, flags 1. Block data, each part if its flag is set: freeze plans,
+/// `xl_heap_prune` of 17 and later: reason 0, flags 1. Block data, each part only if its flag is set: freeze plans,
 /// redirections, dead, unused, and at the end the offsets of the frozen tuples.
 pub(super) fn prune_and_freeze(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     let flags = u8_at(op.main, 1)?;
@@ -97,7 +98,7 @@ pub(super) fn prune_and_freeze(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Ou
         if flags & flag::CLEANUP_LOCK != 0 {
             compact(op, page)?;
         } else {
-            // Others may have read tuples at that time, so none was moved.
+            // Other backends may have been reading tuples at that time, so none was moved.
             page.truncate_line_pointers()?;
         }
     }
@@ -106,7 +107,7 @@ pub(super) fn prune_and_freeze(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Ou
 }
 
 fn compact(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
-    // 14 keeps unused line pointers at the array's end.
+    // 14 keeps unused line pointers at the end of the array.
     let truncate = op.ctx.version >= PgVersion::V15;
     Ok(page.repair_fragmentation(truncate)?)
 }

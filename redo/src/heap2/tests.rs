@@ -20,7 +20,7 @@ fn u16s(numbers: &[u16]) -> Vec<u8> {
     numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
-/// Redirects 1 to 3, kills 2, frees 4 and 5.
+/// Redirects 1 to 3, marks 2 dead, frees 4 and 5.
 fn expected(trailing_unused: usize) -> Vec<ItemId> {
     let mut items = vec![ItemId::redirect(3), ItemId::DEAD, ItemId::normal(8160, 32)];
     items.extend(vec![ItemId::UNUSED; trailing_unused]);
@@ -84,7 +84,7 @@ fn freeze_in_all_formats() {
     Sample::new(RmgrId::HEAP2, 0x30, &main).block(0, 0, &data).version(PgVersion::V16).changes(0, &mut page);
     assert_frozen(&mut page, &[2, 4]);
 
-    // Conflict xid in the main data, plans first and their offsets last, one line pointer freed between.
+    // Conflict xid in the main data, plans first and their offsets last, one freed line pointer in between.
     let mut page = tuples();
     let data = bytes(&[&u16s(&[1, 0]), &PLAN, &u16s(&[1, 5]), &u16s(&[2, 4])]);
     let record = Sample::new(RmgrId::HEAP2, 0x20, &[0, 0x9C, 1, 2, 3, 4]).block(0, 0, &data);

@@ -12,11 +12,11 @@ use crate::vm;
 /// Block reference id of the heap page.
 const HEAP_PAGE: u8 = 1;
 
-/// `xl_heap_visible`: conflict xid 0, flags 4 (from 16 on with one more flag, for catalogs).
+/// `xl_heap_visible`: conflict xid 0, flags 4 (since 16 with one more flag, for catalogs).
 pub(super) fn redo(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<Outcome, Fault> {
     if op.block.fork != VM_FORK {
         page.set_all_visible(true);
-        // The flag is a hint; only where hints are logged it takes part in the page's history.
+        // The flag is a hint; the page LSN advances only if hints are logged.
         let hints_are_logged = op.ctx.data_checksums || op.ctx.wal_log_hints;
         return Ok(if hints_are_logged { Outcome::Changed } else { Outcome::ChangedKeepLsn });
     }

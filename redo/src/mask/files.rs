@@ -1,4 +1,4 @@
-//! Masks for a comparison with the files of a cleanly stopped server: only what a server changes without WAL.
+//! Masks for comparing with the files of a cleanly stopped server: only what a server changes without WAL.
 
 use postgres_formats::page::{LpFlags, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut, PageRef};
 
@@ -8,7 +8,7 @@ use crate::btree;
 use crate::heap::tuple::{TupleMut, infomask};
 use crate::sequence;
 
-/// What a page belongs to.
+/// The kind of object to which a page belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// A table's page.
@@ -31,7 +31,7 @@ pub enum PageKind {
     VisibilityMap,
     /// A page of a free space map.
     FreeSpaceMap,
-    /// A page of something else, such as a bloom index, or no page at all.
+    /// A page of something else, such as a bloom index, or not a page at all.
     Other,
 }
 
@@ -45,7 +45,7 @@ impl PageKind {
             _ if page.is_new() => return Self::Other,
             _ => {}
         }
-        // The last two bytes are a page id in most index types; a btree's cycle id is always below these.
+        // Most index types have a page id in the last two bytes; a btree's cycle id is always below these.
         let id = page.u16_at(8190).unwrap_or(0);
         match page.special() {
             8192 => return Self::Heap,
@@ -59,7 +59,7 @@ impl PageKind {
         match id {
             0xFF82 => Self::Spgist,
             0xF091..=0xF093 => Self::Brin,
-            // Bloom, an extension that logs generically.
+            // Bloom, an extension that uses generic WAL.
             0xFF83 => Self::Other,
             _ if is_sequence => Self::Sequence,
             _ => Self::Gin,
@@ -67,10 +67,10 @@ impl PageKind {
     }
 }
 
-/// Blanks on a page what a server may change without WAL; bytes become zero. The LSN stays, it is logged.
+/// Blanks the parts of a page that a server may change without WAL. The LSN stays, because it is logged.
 pub fn mask_for_files(kind: PageKind, page: &mut [u8; 8192]) {
     if kind == PageKind::FreeSpaceMap {
-        // Never logged but for occasional images; it only has to be plausible.
+        // Only logged by occasional images; its content need only be plausible.
         page.fill(0);
         return;
     }
@@ -82,12 +82,12 @@ pub fn mask_for_files(kind: PageKind, page: &mut [u8; 8192]) {
     }
     let is_gin_deleted = kind == PageKind::Gin && special_u16(page, 8, 6) & gin_flag::DELETED != 0;
     if is_gin_deleted {
-        // Pages are deleted with their content; redo does not touch it.
+        // A page is deleted together with its content, which redo leaves as it is.
         mask_content(page);
         return;
     }
     mask_hole(kind, page);
-    // Hints about free space: found by whoever looks, and `pd_prune_xid` lost or set without WAL on heap pages.
+    // Free space hints, which readers set; on heap pages `pd_prune_xid` too is lost or set without WAL.
     page.set_flags(page.flags() & !(PD_HAS_FREE_LINES | PD_PAGE_FULL));
     match kind {
         PageKind::Heap => mask_heap(page),
@@ -99,8 +99,8 @@ pub fn mask_for_files(kind: PageKind, page: &mut [u8; 8192]) {
     }
 }
 
-/// The hole keeps what was there before; pages of some kinds have none, or do not maintain `pd_lower` (24 then). Of
-/// SP-GiST only metapages of old indexes do not: a data page without items has 24, and a hole that an image leaves out.
+/// Clears the hole, which keeps old bytes; pages of some kinds have none, or do not maintain `pd_lower` (then it is
+/// 24). In SP-GiST only metapages of old indexes do not: a data page without items has 24, and images omit its hole.
 fn mask_hole(kind: PageKind, page: &mut PageMut<'_>) {
     let maintains_lower = match kind {
         PageKind::Brin => special_u16(page, 8, 6) != 0xF092,
@@ -113,7 +113,7 @@ fn mask_hole(kind: PageKind, page: &mut PageMut<'_>) {
     }
 }
 
-/// Command ids have no meaning after their transaction, commit status bits are looked up by whoever reads a tuple.
+/// Command ids are meaningless after their transaction, and commit status bits are set by readers.
 fn mask_heap(page: &mut PageMut<'_>) {
     page.set_prune_xid(0);
     for offset in 1..=page.max_offset() {
@@ -134,14 +134,14 @@ fn mask_heap(page: &mut PageMut<'_>) {
     }
 }
 
-/// Kill hints, and what VACUUM notes on pages while it scans them.
+/// Kill hints, and marks that VACUUM leaves on pages while it scans them.
 fn mask_btree(page: &mut PageMut<'_>) {
     use btree::special::{CYCLE_ID, FLAGS, flag};
     mask_leaf_hints(page, FLAGS, flag::HAS_GARBAGE | flag::SPLIT_END);
     set_special_u16(page, 16, CYCLE_ID, 0);
 }
 
-/// Index scans mark line pointers dead, and note on the page that they did.
+/// Index scans mark line pointers dead, and set a flag on the page when they do.
 fn mask_leaf_hints(page: &mut PageMut<'_>, flags_at: usize, hints: u16) {
     for offset in 1..=page.max_offset() {
         if let Ok(item) = page.item_id(offset)

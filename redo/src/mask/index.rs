@@ -36,12 +36,12 @@ pub(super) mod brin_page {
 
 const HEADER: usize = 24;
 
-/// A 16-bit field of the special area; 0 where the page has none of that size.
+/// A 16-bit field of the special area; 0 if the page has no special area of that size.
 pub(super) fn special_u16(page: &PageMut<'_>, size: usize, at: usize) -> u16 {
     page.special_u16(size, at).unwrap_or(0)
 }
 
-/// Sets it where the page has one.
+/// Sets the field if the page has it.
 pub(super) fn set_special_u16(page: &mut PageMut<'_>, size: usize, at: usize, value: u16) {
     let _ = page.put_special(size, at, &value.to_le_bytes());
 }
@@ -51,7 +51,7 @@ fn clear_special_bits(page: &mut PageMut<'_>, size: usize, at: usize, bits: u16)
     set_special_u16(page, size, at, value);
 }
 
-/// `btree_mask`: kill hints, and what VACUUM notes on pages while it scans them.
+/// `btree_mask`: kill hints, and marks that VACUUM leaves on pages while it scans them.
 pub(super) fn mask_btree(page: &mut PageMut<'_>) {
     use btree::special::{CYCLE_ID, FLAGS, SPECIAL_SIZE, flag};
     mask_hint_bits(page);
@@ -63,7 +63,7 @@ pub(super) fn mask_btree(page: &mut PageMut<'_>) {
     set_special_u16(page, SPECIAL_SIZE, CYCLE_ID, 0);
 }
 
-/// `hash_mask`: kill hints; unused pages hold what they held before.
+/// `hash_mask`: kill hints; unused pages keep their old content.
 pub(super) fn mask_hash(page: &mut PageMut<'_>) {
     mask_hint_bits(page);
     mask_unused(page);
@@ -78,7 +78,7 @@ pub(super) fn mask_hash(page: &mut PageMut<'_>) {
     clear_special_bits(page, 16, 12, hash_flag::HAS_DEAD);
 }
 
-/// `gin_mask`: deleted pages hold what they held before; not all pages maintain `pd_lower`.
+/// `gin_mask`: deleted pages keep their old content; not all pages maintain `pd_lower`.
 pub(super) fn mask_gin(page: &mut PageMut<'_>) {
     mask_hint_bits(page);
     if special_u16(page, 8, 6) & gin_flag::DELETED != 0 {
@@ -88,8 +88,8 @@ pub(super) fn mask_gin(page: &mut PageMut<'_>) {
     }
 }
 
-/// `gist_mask`: NSN and the follow-right flag are set at the end of a split, kill hints at any time. Besides that
-/// `F_TUPLES_DELETED`, which minor releases set differently on the primary and in redo, and nothing reads.
+/// `gist_mask`: NSN and the follow-right flag are set at the end of a split, kill hints at any time. Also
+/// `F_TUPLES_DELETED`, which minor releases set differently on the primary and in redo, and which nothing reads.
 pub(super) fn mask_gist(page: &mut PageMut<'_>) {
     mask_hint_bits(page);
     mask_unused(page);

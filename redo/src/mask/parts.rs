@@ -1,4 +1,4 @@
-//! Parts of pages that masks of several kinds blank.
+//! Parts of pages that several masks blank.
 
 use postgres_formats::page::{LpFlags, PD_ALL_VISIBLE, PD_HAS_FREE_LINES, PD_PAGE_FULL, PageMut};
 
@@ -8,7 +8,7 @@ pub(super) fn mask_hint_bits(page: &mut PageMut<'_>) {
     page.set_flags(page.flags() & !(PD_HAS_FREE_LINES | PD_PAGE_FULL | PD_ALL_VISIBLE));
 }
 
-/// `mask_unused_space`: bytes between line pointers and tuples are what happened to be there.
+/// `mask_unused_space`: bytes between line pointers and tuples, which are arbitrary.
 pub(super) fn mask_unused(page: &mut PageMut<'_>) {
     let hole = usize::from(page.lower())..usize::from(page.upper());
     if let Some(hole) = page.bytes_mut().get_mut(hole) {
@@ -25,7 +25,7 @@ pub(super) fn mask_line_pointer_flags(page: &mut PageMut<'_>) {
     }
 }
 
-/// `mask_page_content`: everything but the header, and its bounds of the hole.
+/// `mask_page_content`: everything but the header, and the header's bounds of the hole.
 pub(super) fn mask_content(page: &mut PageMut<'_>) {
     if let Some(content) = page.bytes_mut().get_mut(24..) {
         content.fill(0);
@@ -34,7 +34,7 @@ pub(super) fn mask_content(page: &mut PageMut<'_>) {
     page.set_upper(0);
 }
 
-/// Zeroes the bytes that align the next item: they are whatever was there before.
+/// Zeroes the bytes that align the next item, which are arbitrary.
 pub(super) fn mask_padding(page: &mut PageMut<'_>, offset: u16) {
     if let Ok(item) = page.item_id(offset)
         && item.has_storage()

@@ -3,7 +3,7 @@ use postgres_formats::page::{LpFlags, PageRef};
 use super::*;
 use crate::testing::page_with;
 
-/// A heap tuple of 29 bytes, so with three bytes of padding, all of whose bits are set.
+/// A heap tuple of 29 bytes with all bits set, so it has three bytes of padding.
 const TUPLE: [u8; 29] = [0xFF; 29];
 
 fn heap_page(infomask: u16) -> Box<[u8; 8192]> {
@@ -24,7 +24,7 @@ fn u16_at(page: &[u8; 8192], at: usize) -> u16 {
 
 #[test]
 fn heap_hints_hole_and_padding_go_but_data_stays() {
-    // Infomask before, for the check, in files. The second and third are frozen.
+    // Infomask before, after `mask_page`, after `mask_for_files`. The second and third tuples are frozen.
     for (before, checked, in_files) in [(0x1D2F, 0x000F, 0x100F), (0x1F0F, 0x130F, 0x130F), (0x1F20, 0x1320, 0x1300)] {
         let mut page = heap_page(before);
         mask_page(RmgrId::HEAP.0, 3, &mut page);

@@ -1,4 +1,4 @@
-//! Inner tuples: a node more, a split of the prefix, and the split of a leaf chain under a new inner tuple.
+//! Inner tuples: adding a node, splitting the prefix, and splitting a leaf chain under a new inner tuple.
 
 use postgres_formats::cursor::{Cursor, u8_at, u16_at};
 use postgres_formats::page::PageMut;
@@ -10,8 +10,8 @@ use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::op::Op;
 
-/// `spgxlogAddNode`: offnum 0, offnumNew 2, newPage 4, parentBlk 5, offnumParent 6, nodeI 8, state 12, inner tuple 20.
-/// Blocks: 0 the page, 1 the page that the grown tuple moves to if it must, 2 the parent if it is on neither.
+/// `spgxlogAddNode`: offnum 0, offnumNew 2, newPage 4, parentBlk 5, offnumParent 6, nodeI 8, state 12, inner tuple
+/// 20. Blocks: 0 the page, 1 the page that the grown tuple moves to if necessary, 2 the parent if it is on neither.
 pub(super) fn add_node(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let (offset, new_offset) = (u16_at(main, 0)?, u16_at(main, 2)?);
@@ -42,7 +42,7 @@ pub(super) fn add_node(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault>
 }
 
 /// `spgxlogSplitTuple`: offnumPrefix 0, offnumPostfix 2, newPage 4, postfixBlkSame 5, then at 6 prefix and postfix
-/// tuple. Blocks: 0 the prefix's page, 1 the postfix's if that is another.
+/// tuple. Blocks: 0 the prefix's page, 1 the postfix's if different.
 pub(super) fn split_tuple(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let (prefix_offset, postfix_offset) = (u16_at(main, 0)?, u16_at(main, 2)?);
@@ -76,7 +76,7 @@ struct PickSplit<'a> {
     leaving: Vec<u16>,
     /// Offsets on the source or the destination page.
     arriving: Vec<u16>,
-    /// For each of these: 0 source, 1 destination page.
+    /// For each of `arriving`: 0 source, 1 destination page.
     pages: &'a [u8],
     inner: &'a [u8],
     leaves: Cursor<'a>,
@@ -123,7 +123,7 @@ impl<'a> PickSplit<'a> {
     }
 }
 
-/// A leaf chain that is too long is spread over the source and a destination page, under a new inner tuple. Blocks:
+/// Distributes a leaf chain that is too long over the source and a destination page, under a new inner tuple. Blocks:
 /// 0 source, 1 destination, 2 page of the inner tuple, 3 parent if it is on another page.
 pub(super) fn pick_split(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let split = PickSplit::read(op.main)?;

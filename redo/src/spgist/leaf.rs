@@ -35,9 +35,9 @@ pub(super) fn add(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `spgxlogMoveLeafs`: nMoves 0, newPage 2, replaceDead 3, storesNulls 4, offnumParent 6, nodeI 8, state 12, then at 20
-/// the offsets that leave, the offsets they get (one more, for a new tuple; or only one, if all that leave are dead),
-/// and the tuples. Blocks: 0 source, 1 destination, 2 parent.
+/// `spgxlogMoveLeafs`: nMoves 0, newPage 2, replaceDead 3, storesNulls 4, offnumParent 6, nodeI 8, state 12, then at
+/// 20 the offsets of the leaving tuples, their new offsets (one more, for a new tuple; or only one, if all that leave
+/// are dead), and the tuples. Blocks: 0 source, 1 destination, 2 parent.
 pub(super) fn move_chain(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let main = op.main;
     let moves = usize::from(u16_at(main, 0)?);

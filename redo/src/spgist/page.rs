@@ -1,4 +1,4 @@
-//! What pages of SP-GiST have in common, and what records say in the same words.
+//! Definitions shared by all SP-GiST pages and records.
 
 use postgres_formats::cursor::{u8_at, u16_at, u32_at};
 use postgres_formats::page::PageMut;
@@ -21,7 +21,7 @@ pub(super) const PLACEHOLDERS: usize = 4;
 /// `SPGIST_PAGE_ID`
 pub(super) const SPGIST_PAGE: u16 = 0xFF82;
 
-/// What a record says of the state at its writing (`spgxlogState`): transaction 0, isBuild 4.
+/// State of the server when it wrote the record (`spgxlogState`): transaction 0, isBuild 4.
 #[derive(Clone, Copy)]
 pub(super) struct SourceState {
     pub(super) xid: u32,
@@ -34,7 +34,7 @@ impl SourceState {
     }
 }
 
-/// A node of an inner tuple that gets a new downlink: line pointer of the inner tuple and number of the node.
+/// A node of an inner tuple that gets a new downlink: offset of the inner tuple and number of the node.
 #[derive(Clone, Copy)]
 pub(super) struct Parent {
     pub(super) offset: u16,
@@ -51,7 +51,7 @@ impl Parent {
     }
 }
 
-/// Starts an empty page (`SpGistInitPage`).
+/// Initializes an empty page (`SpGistInitPage`).
 pub(super) fn init(page: &mut PageMut<'_>, flags: u16, stores_nulls: bool) -> Result<(), Fault> {
     page.init(SPECIAL_SIZE as u16);
     let flags = if stores_nulls { flags | flag::NULLS } else { flags };

@@ -1,4 +1,4 @@
-//! Changes of a page's line pointers that keep the numbers of the others.
+//! Changes to a page's line pointers that preserve the numbers of all others.
 
 use postgres_formats::page::PageMut;
 
@@ -6,7 +6,7 @@ use super::page::{PLACEHOLDERS, REDIRECTIONS, count};
 use super::tuple::{self, State};
 use crate::error::Fault;
 
-/// Adds a tuple at `offset`, where a placeholder may be (`addOrReplaceTuple`).
+/// Adds a tuple at `offset`, replacing a placeholder if there is one (`addOrReplaceTuple`).
 pub(super) fn add_or_replace(page: &mut PageMut<'_>, tuple: &[u8], offset: u16) -> Result<(), Fault> {
     if offset <= page.max_offset() {
         if !tuple::is_placeholder(page.item(offset)?)? {
@@ -24,7 +24,7 @@ pub(super) fn replace(page: &mut PageMut<'_>, tuple: &[u8], offset: u16) -> Resu
     Ok(page.insert_item(tuple, offset)?)
 }
 
-/// Replaces the tuple at `offset` by a dead one and counts that.
+/// Replaces the tuple at `offset` with a dead one and updates the page's counters.
 pub(super) fn kill(
     page: &mut PageMut<'_>,
     offset: u16,
@@ -36,8 +36,8 @@ pub(super) fn kill(
     add_dead(page, offset, state, target, xid)
 }
 
-/// Replaces the tuples at `offsets` by dead ones: the first of the list (not the lowest) by one of state `first`, the
-/// others by ones of state `rest` (`spgPageIndexMultiDelete`).
+/// Replaces the tuples at `offsets` with dead ones: the first of the list (not the lowest) with state `first`, the
+/// others with state `rest` (`spgPageIndexMultiDelete`).
 pub(super) fn kill_many(
     page: &mut PageMut<'_>,
     offsets: &[u16],

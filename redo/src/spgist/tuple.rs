@@ -1,4 +1,4 @@
-//! Tuples: live leaf and inner tuples and the three kinds of dead ones.
+//! Tuples: live leaf and inner tuples, and the three kinds of dead ones.
 
 use postgres_formats::cursor::{Cursor, slice_at, u16_at, u32_at};
 
@@ -11,11 +11,11 @@ use crate::index_tuple;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Sends searches that are on their way to the tuple's new place.
+    /// Sends concurrent searches to the tuple's new location.
     Redirect = 1,
-    /// A leaf tuple that is gone, but other tuples refer to its line pointer.
+    /// A removed leaf tuple whose line pointer other tuples still refer to.
     Dead = 2,
-    /// Only keeps the numbers of later line pointers.
+    /// Only preserves the numbers of later line pointers.
     Placeholder = 3,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn dead(state: State, target: (u32, u16), xid: u32) -> [u8; DEAD_SIZE
     [w0, w1, w2, w3, 0, 0, p0, p1, p2, p3, p4, p5, x0, x1, x2, x3]
 }
 
-/// Turns a redirection into a placeholder; its transaction id stays.
+/// Turns a redirection into a placeholder; its transaction id is kept.
 pub(super) fn make_placeholder(tuple: &mut [u8]) -> Result<(), Fault> {
     let word = u32_at(tuple, 0)? & !STATE | State::Placeholder as u32;
     put(tuple, 0, &word.to_le_bytes())?;
@@ -61,7 +61,7 @@ pub(super) fn set_next(tuple: &mut [u8], offset: u16) -> Result<(), Fault> {
     put(tuple, LEAF_INFO, &info.to_le_bytes())
 }
 
-/// Points node number `node` of an inner tuple to a tuple (`spgUpdateNodeLink`).
+/// Makes node number `node` of an inner tuple point to a tuple (`spgUpdateNodeLink`).
 pub(super) fn set_node_link(inner: &mut [u8], node: u16, blkno: u32, offset: u16) -> Result<(), Fault> {
     let word = u32_at(inner, 0)?;
     let nodes = (word >> 3) & 0x1FFF;

@@ -11,11 +11,12 @@ use crate::data::take_u16s;
 use crate::error::Fault;
 use crate::op::Op;
 
-/// No tuple to refer to.
+/// No target tuple.
 const NOWHERE: (u32, u16) = (u32::MAX, 0);
 
-/// `spgxlogVacuumLeaf`: nDead 0, nPlaceholder 2, nMove 4, nChain 6, state 8, then at 16 the offsets: that become dead,
-/// that become placeholders, whose tuples move, where they move, whose chain link changes, and to what.
+/// `spgxlogVacuumLeaf`: nDead 0, nPlaceholder 2, nMove 4, nChain 6, state 8, then at 16 lists of offsets: those that
+/// become dead, those that become placeholders, move sources, move destinations, changed chain links, and their
+/// targets.
 pub(super) fn leaf(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let mut main = Cursor::new(op.main);
     let (dead, placeholders) = (main.u16()?, main.u16()?);
@@ -29,7 +30,7 @@ pub(super) fn leaf(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
 
     slots::kill_many(page, &dead, State::Dead, State::Dead, NOWHERE, xid)?;
     slots::kill_many(page, &placeholders, State::Placeholder, State::Placeholder, NOWHERE, xid)?;
-    // A chain's head must stay where it is, so its tuple changes places with one that goes.
+    // A chain's head must stay where it is, so its tuple swaps places with one that is removed.
     for (source, destination) in sources.iter().zip(&destinations) {
         let (a, b) = (page.item_id(*source)?, page.item_id(*destination)?);
         page.set_item_id(*source, b)?;
@@ -42,7 +43,8 @@ pub(super) fn leaf(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `spgxlogVacuumRoot`: nDelete 0, state 4, then at 12 the offsets. Nothing refers to a root's tuples, so they just go.
+/// `spgxlogVacuumRoot`: nDelete 0, state 4, then at 12 the offsets. Nothing refers to a root's tuples, so they are
+/// simply deleted.
 pub(super) fn root(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let count = u16_at(op.main, 0)?;
     let mut main = Cursor::new(op.main);
@@ -50,8 +52,8 @@ pub(super) fn root(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     Ok(page.delete_items(&take_u16s(&mut main, count.into())?)?)
 }
 
-/// `spgxlogVacuumRedirect`: nToPlaceholder 0, firstPlaceholder 2, conflict xid 4, then the offsets (16 put a flag for
-/// catalogs between): redirections that no search needs any more. Placeholders at the end go.
+/// `spgxlogVacuumRedirect`: nToPlaceholder 0, firstPlaceholder 2, conflict xid 4, then the offsets (16 inserts a flag
+/// for catalogs before them): redirections that no search needs anymore. Trailing placeholders are deleted.
 pub(super) fn redirect(op: &Op<'_>, page: &mut PageMut<'_>) -> Result<(), Fault> {
     let (changed, first_placeholder) = (u16_at(op.main, 0)?, u16_at(op.main, 2)?);
     let mut main = Cursor::new(op.main);

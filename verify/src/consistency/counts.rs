@@ -1,4 +1,4 @@
-//! What was replayed, by record type.
+//! Counts of replayed records, by record type.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use postgres_formats::rmgr::{RmgrId, record_name};
 use postgres_formats::version::PgVersion;
 use serde_json::{Value, json};
 
-/// What happened to the records of one type and their blocks.
+/// Counts for the records of one type and their blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) records: u64,
     pub(super) blocks: u64,
-    /// Compared with the check image.
+    /// Blocks compared with a check image.
     pub(super) compared: u64,
-    /// Of these: pages that would not have been equal without the record.
+    /// Compared blocks that would have differed without the record.
     pub(super) changed: u64,
     pub(super) different: u64,
     pub(super) errors: u64,
-    /// Full-page images that were applied.
+    /// Full-page images applied.
     pub(super) images: u64,
     /// Blocks whose page was newer than the record, or did not exist.
     pub(super) skipped: u64,
@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// Counts of all record types of a version, also of those that were not met.
+/// Counts of all record types of a version, including those that did not occur.
 #[derive(Debug)]
 pub(super) struct CountsByRecord(BTreeMap<&'static str, Counts>);
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_record_type_of_a_version_is_named() {
-        // 116 to 118 operations, and six more names for those that also start a page.
+        // 116 to 118 operations, and six more names for those that also initialize a page.
         assert_eq!(PgVersion::ALL.map(|version| record_names(version).len()), [122, 123, 123, 124, 124]);
         assert!(!record_names(PgVersion::V16).contains("Heap2/PRUNE_ON_ACCESS"));
         assert!(record_names(PgVersion::V17).contains("Heap2/PRUNE_ON_ACCESS"));

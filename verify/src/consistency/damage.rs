@@ -1,5 +1,5 @@
-//! Replay of damaged copies of real records on damaged copies of their pages: each may fail, but a failed one must
-//! leave its page as it was, and nothing may panic.
+//! Replays damaged copies of real records on damaged copies of their pages: each may fail, but a failed one must
+//! leave its page unchanged, and nothing may panic.
 
 use postgres_formats::page::PageBytes;
 use postgres_formats::record::{BlockRef, DecodedRecord};
@@ -9,10 +9,10 @@ use redo::{RedoContext, apply_record};
 /// Replays damaged copies of some records.
 #[derive(Debug)]
 pub(super) struct Damage {
-    /// One of so many records.
+    /// Damage one record in this many.
     every: u64,
     seen: u64,
-    /// State of a simple generator of numbers, the same in every run.
+    /// State of a simple random number generator, the same in every run.
     random: u64,
 }
 
@@ -21,8 +21,8 @@ impl Damage {
         Self { every, seen: 0, random: 1 }
     }
 
-    /// Replays copies of a record's block, if it is one's turn. The damage grows from round to round: main data, block
-    /// data, page, and page header with line pointers. Tells what went wrong, if anything did.
+    /// Replays damaged copies of a record's block, if it is due. The damage accumulates over the rounds: main data,
+    /// block data, page, and page header with line pointers. Returns what went wrong, if anything did.
     pub(super) fn replay(
         &mut self,
         ctx: &RedoContext,

@@ -1,4 +1,4 @@
-//! Single pages in the files of a data directory.
+//! Reads single pages from the files of a data directory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -46,7 +46,7 @@ impl DataFiles {
         self.page(file, page % PAGES_PER_SEGMENT)
     }
 
-    /// Where the relation's database has its files; in tablespaces of users it has the catalog version in its path.
+    /// The directory of the relation's database; in user tablespaces the path includes the catalog version.
     fn database_dir(&self, rel: RelFile) -> Utf8PathBuf {
         let catalog = format!("PG_{}_{}", self.version.major(), self.version.catalog_version());
         match rel.spc {

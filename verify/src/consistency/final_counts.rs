@@ -1,10 +1,10 @@
-//! Counts of the last comparison: of what the replay has made with the files that the server has left.
+//! Counts of the final comparison of replayed pages with the files that the server left.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Differences that are described; all are counted.
+/// Maximum number of differences described; all are counted.
 const DESCRIBED: usize = 40;
 
 /// Comparison of pages with the files of the stopped server.

@@ -1,4 +1,4 @@
-//! The current version of every page that a record has changed; all others are as in the files before the first record.
+//! The current version of every page changed by a record; all others are as in the files before the first record.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,13 +22,14 @@ const FSM: u8 = 1;
 #[derive(Clone, Debug)]
 struct Fork {
     pages: HashMap<u32, Box<PageBytes>>,
-    /// Whose file has the pages before the first record; of a database that was copied, the copied one's.
+    /// The relation whose files have the pages before the first record; for a copied database, that of its source.
     base: Option<RelFile>,
-    /// Blocks from this number on are not taken from there: the fork was truncated.
+    /// Blocks from this number on are not read from there: the fork was truncated.
     base_end: u32,
-    /// Map pages that an image has emptied.
+    /// Map pages that an image has left empty.
     emptied: HashSet<u32>,
-    /// LSNs any of which the server's page may have: that of its last change that was no hint, and of hints since.
+    /// For each page, the LSNs that the server's page may have: that of its last change that was not a hint, and
+    /// those of hints since.
     hints: HashMap<u32, Vec<u64>>,
 }
 
@@ -36,7 +37,7 @@ struct Fork {
 pub(super) struct Pages {
     files: DataFiles,
     forks: HashMap<(RelFile, u8), Fork>,
-    /// Databases made since: which one's files they were copied from, if any's.
+    /// Databases created since the start, with the database whose files they were copied from, if any.
     databases: HashMap<(u32, u32), Option<(u32, u32)>>,
 }
 
@@ -65,7 +66,7 @@ impl Pages {
         self.forks.entry((rel, fork)).or_insert_with(new)
     }
 
-    /// Takes a page out, all zero if there is none. To be put back.
+    /// Takes a page out, zeroed if it does not exist. The caller must put it back.
     pub(super) fn take(&mut self, rel: RelFile, fork: u8, blkno: u32) -> anyhow::Result<Box<PageBytes>> {
         let entry = self.fork(rel, fork);
         if let Some(page) = entry.pages.remove(&blkno) {
@@ -83,31 +84,32 @@ impl Pages {
         self.fork(rel, fork).pages.insert(blkno, page);
     }
 
-    /// Notes whether an image has left a map empty. `CREATE DATABASE` logs maps so, whatever is on them.
+    /// Notes that an image has left a map empty, if so. `CREATE DATABASE` logs empty images of maps, whatever their
+    /// content.
     pub(super) fn note_image(&mut self, rel: RelFile, fork: u8, blkno: u32, page: &PageBytes) {
         if Map::of(fork, page).is_some_and(|map| map.is_empty(page)) {
             self.fork(rel, fork).emptied.insert(blkno);
         }
     }
 
-    /// Notes that the record that ends at `lsn` told of a hint on the page, which had the LSN `before`.
+    /// Notes that the record ending at `lsn` logged a hint on the page, which had the LSN `before`.
     pub(super) fn note_hint(&mut self, rel: RelFile, fork: u8, blkno: u32, lsn: u64, before: u64) {
         self.fork(rel, fork).hints.entry(blkno).or_insert_with(|| vec![before]).push(lsn);
     }
 
-    /// Notes that a record has changed the page, which was no hint.
+    /// Notes that a record other than a hint has changed the page.
     pub(super) fn note_change(&mut self, rel: RelFile, fork: u8, blkno: u32) {
         self.fork(rel, fork).hints.remove(&blkno);
     }
 
-    /// A fork was cut to this number of blocks.
+    /// Truncates a fork to `blocks` blocks.
     pub(super) fn cut(&mut self, rel: RelFile, fork: u8, blocks: u32) {
         let entry = self.fork(rel, fork);
         entry.pages.retain(|blkno, _| *blkno < blocks);
         entry.base_end = entry.base_end.min(blocks);
     }
 
-    /// A relation's map was cut with its main fork, that has `blocks` blocks now.
+    /// Truncates a relation's visibility map along with its main fork, which has `blocks` blocks now.
     pub(super) fn cut_map(&mut self, rel: RelFile, blocks: u32) -> anyhow::Result<()> {
         let at = vm::position(blocks);
         let is_cut_within = (at.byte, at.shift) != (0, 0);
@@ -120,14 +122,14 @@ impl Pages {
         Ok(())
     }
 
-    /// A relation was dropped.
+    /// Drops a relation.
     pub(super) fn drop_relation(&mut self, rel: RelFile) {
         for fork in 0..4 {
             self.cut(rel, fork, 0);
         }
     }
 
-    /// A database's directory was made, as a copy of another's or empty.
+    /// Creates a database's directory, as a copy of another or empty.
     pub(super) fn create_database(&mut self, to: DatabaseDir, from: Option<DatabaseDir>) {
         let Some(from) = from else {
             self.databases.insert((to.tablespace, to.db), None);
@@ -144,7 +146,7 @@ impl Pages {
         }
     }
 
-    /// A database's directory was removed.
+    /// Removes a database's directory.
     pub(super) fn drop_database(&mut self, dir: DatabaseDir) {
         self.forks.retain(|(rel, _), _| (rel.spc, rel.db) != (dir.tablespace, dir.db));
         self.databases.insert((dir.tablespace, dir.db), None);

@@ -1,5 +1,5 @@
 //! Replays records one by one and compares every changed page with the check image in the record. After a difference
-//! it goes on from that image, so that one fault does not hide others.
+//! it continues from that image, so that one fault does not hide others.
 
 use anyhow::{Context, bail};
 use postgres_formats::control_file::ControlFile;
@@ -22,10 +22,10 @@ use super::files::DataFiles;
 use super::pages::{MAIN, Pages, VM};
 use super::slru::SlruPages;
 
-/// Differences that are described; all are counted.
+/// Maximum number of differences described; all are counted.
 const DESCRIBED: usize = 40;
 
-/// What redo depends on besides page and record.
+/// The settings that redo depends on besides page and record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     redo: RedoContext,
@@ -43,7 +43,7 @@ impl Settings {
     }
 }
 
-/// The state of a cluster as its records make it.
+/// The state of a cluster according to its records.
 pub(super) struct Replay {
     ctx: RedoContext,
     pub(super) pages: Pages,
@@ -200,7 +200,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Compares a page after its record with the check image. True if they are equal.
+    /// Compares a page after its record with the check image. Returns whether they are equal.
     fn compare(
         &mut self,
         record: &DecodedRecord<'_>,
@@ -224,7 +224,8 @@ impl Replay {
         equal
     }
 
-    /// Applies the record as a page server keeps it: once per page, reduced to what that page needs.
+    /// Applies the record in the form in which the pageserver stores it: once per page, reduced to what that page
+    /// needs.
     fn apply(
         &mut self,
         record: &DecodedRecord<'_>,

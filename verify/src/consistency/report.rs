@@ -1,4 +1,4 @@
-//! What the verification found, for people and programs.
+//! The results of the verification, for humans and programs.
 
 use postgres_formats::version::PgVersion;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use super::counts::{Counts, CountsByRecord};
 use super::final_counts::FinalCounts;
 use super::replay::Replay;
 
-/// All final comparisons.
+/// The results of the final comparisons.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) relations: FinalCounts,
@@ -49,12 +49,12 @@ impl Report {
         self.version
     }
 
-    /// Whether something differs, or something that was to be compared was left out.
+    /// Whether anything differs, failed, or was skipped.
     pub fn failed(&self) -> bool {
         self.differences() + self.total.errors + self.total.skipped > 0
     }
 
-    /// A table of the record types that were met, and all differences.
+    /// A table of the record types that occurred, and all differences.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         lines.push(format!(
@@ -80,7 +80,7 @@ impl Report {
         lines
     }
 
-    /// All of it.
+    /// The whole report as JSON.
     pub fn to_json(&self) -> Value {
         let by_record: Map<_, _> = self.counts.iter().map(|(name, c)| (name.to_owned(), c.to_json())).collect();
         let files = self.files.as_ref();
@@ -92,7 +92,7 @@ impl Report {
         })
     }
 
-    /// The counts in a sentence.
+    /// The counts in one sentence.
     pub fn summary(&self) -> String {
         let Counts { records, compared, errors, skipped, images, .. } = self.total;
         format!(

@@ -17,10 +17,10 @@ use super::files::DataFiles;
 use super::final_counts::FinalCounts;
 use crate::files::compare::{Verdict, slru_page};
 
-/// All SLRU pages that a record has changed.
+/// All SLRU pages changed by a record.
 pub(super) struct SlruPages {
     version: PgVersion,
-    /// `track_commit_timestamp` at this record.
+    /// The value of `track_commit_timestamp` at the current record.
     timestamps: bool,
     pages: HashMap<(SlruKind, u32), Box<PageBytes>>,
 }
@@ -30,7 +30,7 @@ impl SlruPages {
         Self { version, timestamps, pages: HashMap::new() }
     }
 
-    /// `track_commit_timestamp` may have changed: when it goes off the server removes all of them.
+    /// Sets `track_commit_timestamp`: when it is switched off, the server removes all commit timestamps.
     pub(super) fn set_timestamps(&mut self, on: bool) {
         self.timestamps = on;
         if !on {
@@ -38,7 +38,7 @@ impl SlruPages {
         }
     }
 
-    /// Replays a record of the resource managers that change nothing but SLRUs.
+    /// Replays a record of the resource managers that change only SLRUs.
     pub(super) fn record(&mut self, record: &DecodedRecord<'_>, base: &mut DataFiles) -> anyhow::Result<()> {
         let (info, main) = (record.header.info, record.main_data);
         match record.header.rmgr() {
@@ -79,7 +79,7 @@ impl SlruPages {
         Ok(())
     }
 
-    /// Notes how a transaction and its subtransactions ended.
+    /// Records how a transaction and its subtransactions ended.
     pub(super) fn transaction_end(
         &mut self,
         record: &DecodedRecord<'_>,
@@ -88,7 +88,7 @@ impl SlruPages {
         base: &mut DataFiles,
     ) -> anyhow::Result<()> {
         let xid = end.twophase_xid.unwrap_or(record.header.xid);
-        // Without a transaction id there is nothing to note: such a commit only drops files.
+        // Without a transaction id there is nothing to record: such a commit only drops files.
         let xids: Vec<u32> = end.subxacts.iter().copied().chain((xid != 0).then_some(xid)).collect();
         let committed = matches!(op, XactOp::Commit | XactOp::CommitPrepared);
         let status = if committed { XactStatus::Committed } else { XactStatus::Aborted };
@@ -112,7 +112,8 @@ impl SlruPages {
         })
     }
 
-    /// The page may have got its first entry already, with the last multixact of the page before.
+    /// Zeros a page, unless it already has its first entry, written along with the last multixact of the preceding
+    /// page.
     fn zero(&mut self, kind: SlruKind, number: u32) {
         self.pages.entry((kind, number)).or_insert_with(|| Box::new([0; 8192]));
     }

@@ -1,4 +1,4 @@
-//! Whether a page of the store is the server's, but for what the server does not log.
+//! Decides whether a stored page is the server's, apart from what the server does not log.
 
 use pageserver_api::reltag::INIT_FORK;
 use postgres_formats::BLCKSZ;
@@ -8,26 +8,26 @@ use redo::mask::{PageKind, mask_for_files};
 
 use super::sequence;
 
-/// Outcome of one comparison.
+/// The outcome of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The same.
+    /// The pages are equal.
     Equal,
-    /// First byte that differs after masking.
+    /// The pages differ; the first byte that differs after masking.
     Different(usize),
-    /// The page is only in the store.
+    /// The page exists only in the timeline.
     OnlyStored,
-    /// The page is only in the file, and the WAL must have told of it.
+    /// The page exists only in the file, although the WAL must have logged it.
     OnlyInFile,
-    /// Nothing that the WAL determines.
+    /// The WAL does not determine the page.
     Unlogged,
     /// A map lacks content that is not in the WAL.
     LostInWal,
-    /// The same but for an LSN that is older than that of the last logged hint.
+    /// Equal except for the LSN, which is older than that of the last logged hint.
     OlderHint,
-    /// The same but for an LSN that is that of a hint's record without image.
+    /// Equal except for the LSN, which is that of a hint record without an image.
     NewerHint,
-    /// Commit timestamps, of which some were not logged as they are.
+    /// Commit timestamps, some of which were logged with a different time.
     UnloggedTime,
 }
 
@@ -54,23 +54,24 @@ pub(crate) fn relation_page(fork: u8, ours: Option<&[u8]>, theirs: &PageBytes) -
     first_difference(&ours, &theirs)
 }
 
-/// Whether the server wrote the page before it logged it, so that the file's page lacks the record's LSN: up to 15 an
-/// empty index's pages in its init fork (`btbuildempty`, `spgbuildempty`, `blbuildempty`), and pages of a GiST index
-/// that is built by sorting, which have `GistBuildLSN`.
+/// Whether the server wrote the page before it logged it, so that the page in the file lacks the record's LSN: up to
+/// version 15 an empty index's pages in its init fork (`btbuildempty`, `spgbuildempty`, `blbuildempty`), and pages of
+/// a GiST index built by sorting, which have `GistBuildLSN`.
 fn is_written_before_logged(fork: u8, kind: PageKind, lsn: u64) -> bool {
     const GIST_BUILD_LSN: u64 = 1;
     (fork == INIT_FORK && lsn == 0) || (kind == PageKind::Gist && lsn == GIST_BUILD_LSN)
 }
 
-/// Whether the page is the only one of an empty bloom index, in the init fork of an unlogged table. Since 16
-/// `blbuildempty` writes it as the main fork's, which of an unlogged table is not logged: a standby lacks it, too.
+/// Whether the page is the only one of an empty bloom index, in the init fork of an unlogged table. Since version 16
+/// `blbuildempty` writes it as part of the main fork, which is not logged for an unlogged table: a standby lacks it,
+/// too.
 fn is_empty_bloom(fork: u8, page: &PageBytes) -> bool {
     const BLOOM_PAGE_ID: [u8; 2] = 0xFF83u16.to_le_bytes();
     fork == INIT_FORK && PageRef::new(page).lsn() == 0 && page.ends_with(&BLOOM_PAGE_ID)
 }
 
-/// Compares a page of an SLRU. The server begins some pages without a record (`ActivateCommitTs`): they are zeros.
-/// `has_times` is of those of commit timestamps.
+/// Compares a page of an SLRU. The server starts some pages without a record (`ActivateCommitTs`); these are zeros.
+/// `has_times` is set for pages of commit timestamps.
 pub(crate) fn slru_page(has_times: bool, ours: Option<&[u8]>, theirs: &PageBytes) -> Verdict {
     match ours {
         Some(ours) => match PageBytes::try_from(ours) {
@@ -83,10 +84,10 @@ pub(crate) fn slru_page(has_times: bool, ours: Option<&[u8]>, theirs: &PageBytes
     }
 }
 
-/// Compares commit timestamps: of each transaction a time and its replication origin. A session that replicates logs
-/// the time that it was told of the origin. If it was told none, that is zero, and the server notes its own time
-/// (`RecordTransactionCommit`). If it marks what it does as not to be replicated, it logs the time of its commit
-/// before.
+/// Compares commit timestamps: each entry has a time and a replication origin. A session that replicates logs the
+/// time that it received from the origin. If it received none, it logs zero, and the server stores its own time
+/// (`RecordTransactionCommit`). If it marks its changes as not to be replicated, it logs the time of its previous
+/// commit.
 fn commit_times(ours: &PageBytes, theirs: &PageBytes) -> Verdict {
     const ENTRY: usize = 10;
     let (mut ours, mut is_unlogged) = (*ours, false);
@@ -109,8 +110,9 @@ fn commit_time(entry: &[u8]) -> i64 {
     entry.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
 }
 
-/// Whether the server has extended the file by this page and not used it yet. It does not log that: the page is zero,
-/// or has an empty header without LSN (`RelationAddExtraBlocks`, `vm_extend`), and its first user logs it as new.
+/// Whether the server has extended the file by this page without using it yet. That is not logged: the page is
+/// zeroed, or has an empty header without an LSN (`RelationAddExtraBlocks`, `vm_extend`), and its first user logs it
+/// as new.
 fn is_never_logged(page: &PageBytes) -> bool {
     let header = PageRef::new(page);
     let zeros = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);

@@ -1,4 +1,4 @@
-//! One fork, or one SLRU segment, of the store against its files.
+//! Compares one fork or SLRU segment with its files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,23 +17,23 @@ use super::lost_map;
 use super::report::Report;
 use pgdata::TimelineStore;
 
-/// Pages read at once where there are no files to compare with.
+/// Number of pages read at once where there are no files to compare with.
 const PAGES_PER_READ: u32 = 128;
 
-/// What is compared.
+/// The subject of a comparison.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Relation(RelTag),
     Slru(SlruKind, u32),
 }
 
-/// The store's fork and the server's.
+/// The timeline's fork and the server's.
 #[derive(Debug)]
 pub(super) struct ForkJob {
     target: Target,
-    /// Blocks in the store, `None` if the fork does not exist there.
+    /// Number of blocks in the timeline; `None` if the fork does not exist there.
     ours: Option<u32>,
-    /// No segments if the fork does not exist there.
+    /// Without segments if the fork does not exist there.
     files: ForkFiles,
 }
 
@@ -71,7 +71,7 @@ impl ForkJob {
         self.beyond_files(&listing, theirs..ours, report).await
     }
 
-    /// Looks at the history of a page that differs, for what a server's pages differ in from any replayed ones.
+    /// Searches the history of a differing page for known reasons why a server's page differs from a replayed one.
     async fn explain(
         &self,
         store: &TimelineStore,
@@ -90,7 +90,7 @@ impl ForkJob {
         Ok(explained.unwrap_or(Verdict::Different(at)))
     }
 
-    /// Pages that only the store has. Those of a free space map must be readable, no more.
+    /// Counts pages that exist only in the timeline. Those of a free space map only need to be readable.
     async fn beyond_files(
         &self,
         listing: &Listing<'_, TimelineStore>,
@@ -110,7 +110,7 @@ impl ForkJob {
         Ok(())
     }
 
-    /// Free space maps are hints that are not logged but for occasional images.
+    /// Free space maps are hints, which are not logged except for occasional images.
     fn is_unlogged(&self) -> bool {
         self.fork() == Some(FSM_FORK)
     }

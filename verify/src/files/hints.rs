@@ -1,16 +1,16 @@
 //! Pages whose LSN is that of another hint.
 //!
-//! With checksums or `wal_log_hints` the first hint on a page after a checkpoint is logged: as an image of the page, or
-//! while `full_page_writes` is off (from 15 on) as a record without one. Only if the hint makes the page dirty, the
-//! page gets the record's LSN (`MarkBufferDirtyHint`). So two things differ from replay, a standby's too:
+//! With checksums or `wal_log_hints` the first hint on a page after a checkpoint is logged: as an image of the page
+//! or, while `full_page_writes` is off (version 15 and later), as a record without one. The page gets the record's
+//! LSN only if the hint makes it dirty (`MarkBufferDirtyHint`). So two things differ from replay, including a
+//! standby's:
 //!
-//! * Replay gives a page the LSN of each image. On the server the page may have been dirty, from before the checkpoint
-//!   or by another session that set a hint at the same time: then it keeps the older LSN.
-//! * Replay does nothing for a record without image. On the server the page may have its LSN.
+//! * Replay gives a page the LSN of each image. On the server the page may already have been dirty, from before the
+//!   checkpoint or because another session set a hint at the same time: then it keeps the older LSN.
+//! * Replay does nothing for a record without an image. On the server the page may have its LSN.
 //!
-//! Since its last change that was no hint, a server's page may so have the LSN that it got by that, or that of any
-//! record of a hint since; its content is the same but for hints. That is what is allowed here, and the records are
-//! looked at.
+//! A server's page may therefore have the LSN of its last change other than a hint, or that of any hint record since;
+//! its content is the same except for hints. This is what is allowed here, after checking the records.
 
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
@@ -23,10 +23,10 @@ use utils::lsn::Lsn;
 use super::compare::{Verdict, relation_page};
 use super::history::page_at;
 
-/// Most records of hints in a row that are followed back.
+/// Maximum number of consecutive hint records to follow back.
 const MAX_HINTS: usize = 10_000;
 
-/// Whether `ours` is the server's page `theirs` but for its LSN.
+/// Whether `ours` equals the server's page `theirs` except for its LSN.
 pub(crate) fn differs_by_lsn_only(fork: u8, ours: &PageBytes, theirs: &PageBytes) -> bool {
     let lsn = PageRef::new(theirs).lsn();
     let mut ours = *ours;
@@ -34,8 +34,8 @@ pub(crate) fn differs_by_lsn_only(fork: u8, ours: &PageBytes, theirs: &PageBytes
     lsn != 0 && relation_page(fork, Some(&ours), theirs) == Verdict::Equal
 }
 
-/// What explains that the server's page `theirs` has another LSN than `ours`, which is that of the store as of `lsn`;
-/// if anything does.
+/// Explains why the LSN of the server's page `theirs` differs from that of `ours`, the stored page as of `lsn`;
+/// `None` if there is no known reason.
 pub(super) async fn explain<S: PageHistory>(
     store: &S,
     key: Key,
@@ -65,8 +65,8 @@ pub(super) async fn explain<S: PageHistory>(
     Ok(None)
 }
 
-/// Whether a version was made by the record of a hint. Of one whose image holds all bytes of the page only the page is
-/// stored: then it must be the page before it.
+/// Whether a version was created by a hint record. If its image holds all bytes of the page, only the page is stored:
+/// then it must equal the page before it.
 async fn is_only_a_hint<S: PageHistory>(
     store: &S,
     key: Key,
@@ -81,11 +81,11 @@ async fn is_only_a_hint<S: PageHistory>(
         Value::WalRecord(_) => return Ok(false),
         Value::Image(image) => PageBytes::try_from(&image[..])?,
     };
-    // One that was imported has the LSN of a record before the import.
+    // An imported page has the LSN of a record before the import.
     if PageRef::new(&image).lsn() != changed.0 {
         return Ok(false);
     }
-    // Before history begins there is nothing to be found.
+    // Nothing can be read before the history begins.
     let Ok(Some(before)) = page_at(store, key, Lsn(changed.0 - 1)).await else { return Ok(false) };
     Ok(differs_by_lsn_only(fork, &before, &image))
 }
@@ -109,14 +109,14 @@ mod tests {
         bytes
     }
 
-    /// What a record at an LSN did.
+    /// The effect of a record at an LSN.
     #[allow(clippy::large_enum_variant, reason = "a handful of them in a test")]
     enum Record {
         /// Changed the page, or was the image of a hint.
         Image(PageBytes),
-        /// The record of a hint, without image.
+        /// A hint record without an image.
         Hint(u64),
-        /// Some other record that left the page as it was.
+        /// Some other record that left the page unchanged.
         Other(u64),
     }
     use Record::{Hint, Image, Other};

@@ -1,4 +1,4 @@
-//! A store of pages by LSN, for tests of what is read from a page's history.
+//! A store of pages by LSN, for tests of reads from a page's history.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use postgres_formats::record::RecordHeader;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-/// What is read as of an LSN, and the record that made it so, if it was no image.
+/// The value as of an LSN, and the record that created it, if that was not an image.
 type Version = (Bytes, Option<Bytes>);
 
 #[derive(Default)]
 pub(super) struct Images(BTreeMap<(Key, Lsn), Version>);
 
 impl Images {
-    /// Adds a value, as an image or by a record of this resource manager and info byte.
+    /// Adds a value, as an image or through a record with this resource manager and info byte.
     pub(super) fn add(&mut self, key: Key, lsn: u64, value: impl AsRef<[u8]>, record: Option<(u8, u8)>) {
         let header = |(rmid, info)| RecordHeader { total_len: 24, xid: 0, prev: 8, info, rmid, crc: 0 };
         let record = record.map(|kind| Bytes::copy_from_slice(&header(kind).encode()));

@@ -1,11 +1,11 @@
 //! Maps whose content was lost in the WAL.
 //!
-//! `CREATE DATABASE` by WAL (15 and later) logs pages of all forks as "standard" (`RelationCopyStorageUsingBuffer`), so
-//! images leave out what is between `pd_lower` and `pd_upper`. Two kinds of pages keep their content there: visibility
-//! maps, and of BRIN indexes the map from ranges to tuples. Replay, a standby's too, makes empty maps of them, which is
-//! safe but not what the primary has: pages count as not all visible, ranges as not summarized. Such a page differs
-//! from the primary's by what is missing until it is made anew. `CREATE DATABASE` by file copy of such a database
-//! passes that on.
+//! `CREATE DATABASE` by WAL (version 15 and later) logs pages of all forks as "standard"
+//! (`RelationCopyStorageUsingBuffer`), so images omit the bytes between `pd_lower` and `pd_upper`. Two kinds of pages
+//! keep their content there: visibility maps, and the maps from ranges to tuples of BRIN indexes. Replay, including a
+//! standby's, turns them into empty maps, which is safe but not what the primary has: pages count as not all visible,
+//! ranges as not summarized. Such a page differs from the primary's by the missing content until it is recreated.
+//! `CREATE DATABASE` by file copy of such a database propagates this.
 
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ use utils::lsn::Lsn;
 
 use super::history::page_at;
 
-/// Most changes of a page that are followed back.
+/// Maximum number of changes of a page to follow back.
 const MAX_CHANGES: usize = 100_000;
-/// Size of an entry of a map of ranges: where its tuple is.
+/// Size of an entry of a range map: the location of the range's tuple.
 const RANGE_ENTRY: usize = 6;
 
 /// A kind of map.
@@ -37,7 +37,7 @@ pub(crate) enum Map {
 }
 
 impl Map {
-    /// What the page is, if it is such a map.
+    /// The kind of map that the page belongs to, if any.
     pub(crate) fn of(fork: u8, page: &PageBytes) -> Option<Self> {
         const REVMAP: [u8; 2] = 0xF092u16.to_le_bytes();
         let is_revmap = || PageKind::guess(fork, page) == PageKind::Brin && page.ends_with(&REVMAP);
@@ -48,7 +48,7 @@ impl Map {
         }
     }
 
-    /// Where its content is.
+    /// The bytes of the page that hold content.
     fn content(self) -> Range<usize> {
         match self {
             Self::Visibility => PAGE_HEADER_SIZE..8192,
@@ -56,12 +56,12 @@ impl Map {
         }
     }
 
-    /// Whether the page has nothing in it.
+    /// Whether the page has no content.
     pub(crate) fn is_empty(self, page: &PageBytes) -> bool {
         page.get(self.content()).is_some_and(|content| content.iter().all(|byte| *byte == 0))
     }
 
-    /// Whether `ours` is `theirs` but for its LSN and what it lacks.
+    /// Whether `ours` equals `theirs` except for its LSN and missing content.
     pub(crate) fn lacks_content_only(self, ours: &PageBytes, theirs: &PageBytes) -> bool {
         let (mut rest, mut their_rest) = (*ours, *theirs);
         for page in [&mut rest, &mut their_rest] {
@@ -81,7 +81,7 @@ impl Map {
     }
 }
 
-/// Whether page `ours` of a map lacks content of `theirs`, has no other, and was emptied by an image.
+/// Whether page `ours` of a map lacks content of `theirs`, has no other content, and was emptied by an image.
 pub(super) async fn explains<S: PageHistory>(
     store: &S,
     key: Key,
@@ -109,7 +109,8 @@ pub(super) async fn explains<S: PageHistory>(
     Ok(false)
 }
 
-/// Whether the page got its LSN by a record that is an image of it. One with all bytes is no record any more.
+/// Whether the page got its LSN from a record that is an image of it. Images with all bytes are not stored as
+/// records.
 async fn is_image<S: PageHistory>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<bool> {
     Ok(match store.newest_version(key, lsn).await? {
         Some((at, Value::WalRecord(WalRecord::Postgres { record, .. }))) if at == lsn => {
@@ -119,11 +120,11 @@ async fn is_image<S: PageHistory>(store: &S, key: Key, lsn: Lsn) -> anyhow::Resu
     })
 }
 
-/// The page that got LSN `lsn`, as of then: that of `key`, or if that was copied from another database later, the page
-/// there.
+/// The page that got LSN `lsn`, as of then: that of `key`, or if that was later copied from another database, the
+/// page there.
 async fn page_of_lsn<S: PageStore>(store: &S, key: Key, lsn: Lsn) -> anyhow::Result<Option<(Key, PageBytes)>> {
     let mut candidates = vec![key];
-    // Before history begins there is nothing to be found.
+    // Nothing can be read before the history begins.
     if let Ok(databases) = Listing::new(store, lsn).databases().await {
         candidates.extend(databases.into_keys().map(|(spc, db)| Key { field2: spc, field3: db, ..key }));
     }

@@ -1,4 +1,5 @@
-//! What is not made of pages: relation maps, prepared transactions, progress of replication origins, counters.
+//! Compares what does not consist of pages: relation maps, prepared transactions, replication origin progress,
+//! counters.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use utils::lsn::Lsn;
 use super::report::Report;
 use pgdata::TimelineStore;
 
-/// Compares all of it. Each file counts as a page.
+/// Compares all of these. Each file counts as a page.
 pub(super) async fn compare(store: &TimelineStore, data: &DataDir, lsn: Lsn, report: &Report) -> anyhow::Result<()> {
     let listing = Listing::new(store, lsn);
     relation_maps(&listing, data, report).await?;
@@ -44,7 +45,7 @@ async fn relation_maps(listing: &Listing<'_, TimelineStore>, data: &DataDir, rep
         }
     }
     for (spcnode, dbnode) in ours.into_keys() {
-        // A database has no directory in a tablespace that its last relation has left.
+        // A database has no directory in a tablespace once its last relation has left it.
         if !listing.relations(spcnode, dbnode).await?.is_empty() {
             report.difference(format!("database {dbnode} in tablespace {spcnode} exists in the store only"));
         }
@@ -71,7 +72,7 @@ async fn prepared(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: 
     Ok(())
 }
 
-/// An origin without progress may be in the server's list: it was in use, and has replicated nothing.
+/// The server may list an origin without progress: it was in use, but has replicated nothing.
 async fn origins(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: &Report) -> anyhow::Result<()> {
     let path = data.root().join(replorigin::CHECKPOINT_FILE);
     let (mut ours, mut theirs) = (listing.replication_origins().await?, BTreeMap::new());
@@ -88,7 +89,7 @@ async fn origins(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: &
     Ok(())
 }
 
-/// At the shutdown checkpoint the store's counters are the control file's.
+/// At the shutdown checkpoint the stored counters equal those of the control file.
 async fn counters(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: &Report) -> anyhow::Result<()> {
     let (ours, theirs) = (listing.checkpoint().await?, data.control().fields.checkpoint_copy);
     if ours == theirs {

@@ -1,4 +1,4 @@
-//! What the comparison found.
+//! The results of the comparison.
 
 use parking_lot::Mutex;
 use serde_json::json;
@@ -24,27 +24,27 @@ struct Inner {
 struct Totals {
     /// Equal after masking.
     equal: u64,
-    /// Different, or on one side only. Also relations and files that differ as a whole.
+    /// Different, or existing on one side only. Includes relations and files that differ as a whole.
     different: u64,
     /// Pages of free space maps, which the WAL does not determine.
     unlogged: u64,
-    /// Of the equal ones, pages of maps that lack content as on a standby.
+    /// Of the equal ones, map pages that lack content as on a standby.
     lost_maps: u64,
-    /// Of the equal ones, pages whose last image of a hint is not in their LSN.
+    /// Of the equal ones, pages whose LSN does not reflect the last image of a hint.
     older_hints: u64,
-    /// Of the equal ones, pages that have the LSN of a hint's record without image.
+    /// Of the equal ones, pages that have the LSN of a hint record without an image.
     newer_hints: u64,
-    /// Of the equal ones, pages of commit timestamps with times that were not logged.
+    /// Of the equal ones, commit timestamp pages with times that were not logged.
     unlogged_times: u64,
 }
 
 impl Report {
-    /// Nothing compared yet. Of the differences so many are kept.
+    /// An empty report that keeps up to `max_examples` differences.
     pub(super) fn new(max_examples: usize) -> Self {
         Self { inner: Mutex::default(), max_examples }
     }
 
-    /// Counts a page; `place` names it if it differs.
+    /// Counts a page; `place` describes its location if it differs.
     pub(super) fn count(&self, verdict: Verdict, place: impl FnOnce() -> String) {
         let what = match verdict {
             Verdict::Equal
@@ -60,7 +60,7 @@ impl Report {
         self.difference(format!("{} {what}", place()));
     }
 
-    /// Counts something that is the same.
+    /// Counts an equal item.
     pub(super) fn same(&self) {
         self.inner.lock().totals.equal += 1;
     }
@@ -74,7 +74,7 @@ impl Report {
         }
     }
 
-    /// What was found, of a comparison as of `lsn`.
+    /// The results of a comparison as of `lsn`.
     pub(super) fn comparison(&self, lsn: Lsn) -> Comparison {
         let inner = self.inner.lock();
         let mut differences = inner.examples.clone();
@@ -83,7 +83,7 @@ impl Report {
     }
 }
 
-/// What a comparison has found.
+/// The result of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     lsn: Lsn,
@@ -92,27 +92,27 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Pages and files that differ, or are on one side only.
+    /// Number of pages and files that differ or exist on one side only.
     pub fn different(&self) -> u64 {
         self.totals.different
     }
 
-    /// Those differences that are named, in order, each a line.
+    /// The described differences, sorted, one per line.
     pub fn differences(&self) -> &[String] {
         &self.differences
     }
 
-    /// Differences that are counted and not named.
+    /// Number of differences that are counted but not described.
     pub fn left_out(&self) -> u64 {
         self.totals.different.saturating_sub(self.differences.len() as u64)
     }
 
-    /// All counts and the named differences.
+    /// All counts and the described differences.
     pub fn to_json(&self) -> serde_json::Value {
         self.totals.to_json(self.lsn, &self.differences)
     }
 
-    /// All counts in a sentence.
+    /// The counts in one sentence.
     pub fn summary(&self) -> String {
         self.totals.summary(self.lsn)
     }

@@ -1,9 +1,9 @@
 //! Sequences: the WAL is ahead of the page.
 //!
-//! `nextval` logs the sequence as it will be after the next 32 values, with no values left to fetch, and then writes to
-//! the page what it really handed out and how many of the logged values are left (`SEQ_LOG_VALS`). Replay, a standby's
-//! too, has the logged state. The two belong together if the logged value is the page's plus the increment for each
-//! value left; the increment is in a catalog, so what is checked is that there is one.
+//! `nextval` logs the sequence as it will be after the next 32 values, with no values left to fetch, and then writes
+//! to the page the value actually handed out and how many of the logged values are left (`SEQ_LOG_VALS`). Replay,
+//! including a standby's, has the logged state. The two match if the logged value equals the page's plus the
+//! increment for each value left; the increment is in a catalog, so we check only that some increment fits.
 
 use postgres_formats::page::{PageBytes, PageRef};
 
@@ -13,7 +13,7 @@ const LOG_CNT: usize = 32;
 const IS_CALLED: usize = 40;
 const END: usize = 41;
 
-/// If `ours` is the logged state from which the server handed out `theirs`, makes that part of the pages equal.
+/// If the server handed out `theirs` from the logged state `ours`, makes that part of the pages equal.
 pub(super) fn reconcile(ours: &mut PageBytes, theirs: &PageBytes) {
     let place = |page: &PageBytes| PageRef::new(page).item_id(1).ok().map(|item| usize::from(item.offset()));
     let (Some(at), true) = (place(theirs), place(ours) == place(theirs)) else { return };

@@ -1,4 +1,4 @@
-//! What a record changes besides the pages of its block references.
+//! Changes that a record makes besides the pages of its block references.
 
 use postgres_formats::clog::{self, ClogRecord};
 use postgres_formats::commit_ts::{self, CommitTsRecord};
@@ -22,9 +22,9 @@ use smallvec::SmallVec;
 pub enum MetadataRecord<'a> {
     /// Checkpoints, counters, parameters.
     Xlog(XlogRecord<'a>),
-    /// A transaction committed, prepared before or not.
+    /// A transaction committed, whether it was prepared or not.
     Commit(XactEnd<'a>),
-    /// A transaction aborted, prepared before or not.
+    /// A transaction aborted, whether it was prepared or not.
     Abort(XactEnd<'a>),
     /// A transaction was prepared; the bytes are its state file without the CRC.
     Prepare(&'a [u8]),
@@ -40,9 +40,9 @@ pub enum MetadataRecord<'a> {
     MultiXact(MultiXactRecord),
     /// A relation map was replaced.
     RelMap(RelMapUpdate<'a>),
-    /// The transactions that were running.
+    /// The set of running transactions.
     RunningXacts(RunningXacts),
-    /// Visibility map bits that a heap record clears without naming the map's page.
+    /// Visibility map bits that a heap record clears without referencing the map page.
     VmClear(SmallVec<[VmClear; 2]>),
     /// A commit timestamp page was zeroed, or the log truncated.
     CommitTs(CommitTsRecord),
@@ -50,7 +50,7 @@ pub enum MetadataRecord<'a> {
     ReplOrigin(ReplOriginRecord),
 }
 
-/// What `rec` changes besides pages, `None` if nothing.
+/// What `rec` changes besides pages; `None` if nothing.
 pub(super) fn parse<'a>(rec: &DecodedRecord<'a>) -> Result<Option<MetadataRecord<'a>>, MainDataError> {
     let (version, info, data) = (rec.version, rec.header.info, rec.main_data);
     Ok(Some(match rec.header.rmgr() {
@@ -76,7 +76,7 @@ pub(super) fn parse<'a>(rec: &DecodedRecord<'a>) -> Result<Option<MetadataRecord
     }))
 }
 
-/// Images are block references, and the rest says nothing that is kept.
+/// Drops records that consist of block images, and those that carry no state that we keep.
 fn stateful(record: XlogRecord<'_>) -> Option<MetadataRecord<'_>> {
     match record {
         XlogRecord::CheckpointShutdown(_)

@@ -99,7 +99,7 @@ fn whole_images_are_stored_as_pages() {
     with_lsn.set_lsn(END.0);
     assert_eq!((found[0].0.forknum, &found[0].2), (1, &Value::Image(Bytes::copy_from_slice(with_lsn.bytes()))));
     assert_eq!((found[1].0.forknum, &found[1].2), (2, &Value::Image(Bytes::copy_from_slice(&new_page))));
-    // The same image in another record is replayed: the record may change the page further.
+    // The same image in another record is replayed, because the record may change the page further.
     let found = values(&record(14, 0x00, &blocks[..1], &[0; 4]));
     assert!(matches!(&found[0].2, Value::WalRecord(WalRecord::Postgres { will_init: true, block_id: 0, .. })));
 }
@@ -169,7 +169,7 @@ proptest! {
         main in prop::collection::vec(any::<u8>(), 0..200),
         small in any::<bool>(),
     ) {
-        // Small numbers make counts that fit.
+        // Small numbers produce plausible counts.
         let main: Vec<u8> = main.iter().map(|byte| if small { byte & 0x03 } else { *byte }).collect();
         let blocks = [Block { id: 0, flags: 0, blkno, image: None, data: b"data" }];
         for blocks in [&blocks[..], &[]] {

@@ -1,14 +1,14 @@
-//! What is known of a value without its bytes.
+//! Information about a value that does not require its bytes.
 
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
 
-/// What an index needs to know of one serialized value.
+/// What an index needs to know about one serialized value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueMeta {
     /// The value's key.
     pub key: CompactKey,
-    /// The value's version.
+    /// The LSN of the value's version.
     pub lsn: Lsn,
     /// Where the value starts in the batch's bytes.
     pub offset: u32,

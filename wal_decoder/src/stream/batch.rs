@@ -1,4 +1,4 @@
-//! Records in batches, so that handing many of them to another task costs little for each.
+//! Batches of records, to reduce the cost per record of handing them to another task.
 
 use bytes::Bytes;
 use postgres_formats::record::{HEADER_SIZE, RecordHeader, check_crc};
@@ -14,7 +14,7 @@ pub struct RecordBatch {
     places: Vec<Place>,
 }
 
-/// Where a record is.
+/// Position of a record.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     start: Lsn,
@@ -56,15 +56,15 @@ impl RecordBatch {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 }
 
 impl WalStreamDecoder {
-    /// Appends all records that are complete to `batch`: those that [`next`](Self::next) would give one by one. If it
-    /// would then give an error, this does, with the records before it in the batch.
+    /// Appends all complete records to `batch`: those that [`next`](Self::next) would return one by one. If `next`
+    /// would then return an error, so does this, with the preceding records in the batch.
     pub fn take_records(&mut self, batch: &mut RecordBatch) -> Result<(), WalError> {
         loop {
             self.take_plain(batch);
@@ -75,8 +75,8 @@ impl WalStreamDecoder {
         }
     }
 
-    /// Takes records that lie whole within the current page and the first piece, as long as nothing about them is
-    /// special or wrong. All others are left to [`next`](Self::next).
+    /// Takes records that lie entirely within the current page and the first piece, as long as they are valid and
+    /// ordinary. All others are left to [`next`](Self::next).
     fn take_plain(&mut self, batch: &mut RecordBatch) {
         let from = self.input.lsn();
         let mut at = match self.state {
@@ -108,7 +108,7 @@ impl WalStreamDecoder {
         }
     }
 
-    /// The record at the start of `rest`, if it is whole, right, and not a segment switch.
+    /// The record at the start of `rest`, if it is complete, valid, and not a segment switch.
     fn plain_record<'a>(&self, rest: &'a [u8], previous: Lsn) -> Option<&'a [u8]> {
         let header = RecordHeader::parse(self.version, rest.get(..HEADER_SIZE)?).ok()?;
         let record = rest.get(..header.total_len as usize)?;

@@ -17,37 +17,37 @@ use super::input::Input;
 #[path = "tests.rs"]
 mod tests;
 
-/// Longer records cannot be read by any server (`MaxAllocSize`).
+/// No server can read longer records (`MaxAllocSize`).
 const MAX_RECORD_LEN: u32 = 0x3FFF_FFFF;
 
-/// At most so much is reserved for a record before its bytes arrive.
+/// Maximum number of bytes reserved for a record before its bytes arrive.
 const MAX_RESERVED: usize = 1 << 18;
 
 /// Where decoding starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalStart {
-    /// At a record: its start, or the end of the record before.
+    /// At a record: its start, or the end of the preceding record.
     Record {
-        /// Where.
+        /// The start LSN.
         lsn: Lsn,
-        /// Start of the record before, if known: then the first record's link to it is checked.
+        /// Start of the preceding record, if known: then the first record's link to it is checked.
         previous: Option<Lsn>,
     },
-    /// At the first record that starts at or behind this page boundary.
+    /// At the first record that starts at or after this page boundary.
     FirstFrom(Lsn),
 }
 
-/// What the decoder must know before the first byte.
+/// Parameters of the decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct WalStreamConfig {
     /// Major version.
     pub version: PgVersion,
     /// Size of a segment in bytes.
     pub segment_size: u32,
-    /// System identifier to be checked in segments' first pages, if known.
+    /// System identifier to check in the first page of each segment, if known.
     pub system_identifier: Option<u64>,
-    /// LSN of the first byte that is fed, at or before the start. If it is within a page, that page's header is
-    /// taken as right.
+    /// LSN of the first byte fed, at or before the start. If it is within a page, that page's header is assumed
+    /// valid.
     pub feed_from: Lsn,
     /// Where decoding starts.
     pub start: WalStart,
@@ -58,29 +58,29 @@ pub struct WalStreamConfig {
 pub struct WalRecord {
     /// LSN of its first byte.
     pub start: Lsn,
-    /// LSN of its end: the version that it gives to the pages it changes.
+    /// LSN of its end: the LSN that the pages it changes get.
     pub end: Lsn,
-    /// The record without page headers and padding; its CRC is right.
+    /// The record without page headers and padding; its CRC has been verified.
     pub bytes: Bytes,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Moving to a place, checking page headers on the way.
+    /// Advancing to a position, checking page headers on the way.
     Skip { to: Lsn },
-    /// Moving to the next segment: what comes before has no page headers.
+    /// Advancing to the next segment: the bytes before it have no page headers.
     SkipSegment { to: Lsn },
     /// At a page boundary, looking for the first record.
     FindFirst,
     /// In the rest of a record whose beginning was not seen.
     SkipRest { left: u32 },
-    /// Where a record starts, or at the page boundary before.
+    /// At the start of a record, or at the page boundary before it.
     Between,
-    /// In a record that goes beyond its page.
+    /// In a record that extends beyond its page.
     Partial(Partial),
 }
 
-/// A record that is being put together.
+/// A partially assembled record.
 #[derive(Clone, Debug)]
 pub(super) struct Partial {
     start: Lsn,
@@ -95,14 +95,14 @@ impl Partial {
     }
 }
 
-/// What one step of decoding gave.
+/// The result of one decoding step.
 enum Step {
     Record(WalRecord),
     Again,
     NeedBytes,
 }
 
-/// Puts records together from pieces of WAL.
+/// Assembles records from pieces of WAL.
 #[derive(Clone, Debug)]
 pub struct WalStreamDecoder {
     pub(super) version: PgVersion,
@@ -116,13 +116,13 @@ pub struct WalStreamDecoder {
     pub(super) decoded: Lsn,
     /// Timeline of the newest page.
     pub(super) timeline: Option<u32>,
-    /// Start of a record that a crash cut short; the next record must tell so.
+    /// Start of a record that a crash cut short; the next record must confirm this.
     pub(super) cut_short: Option<Lsn>,
     pub(super) failed: Option<WalError>,
 }
 
 impl WalStreamDecoder {
-    /// A decoder that expects the byte at `config.feed_from` first.
+    /// Creates a decoder that expects the byte at `config.feed_from` first.
     pub fn new(config: &WalStreamConfig) -> Result<Self, WalError> {
         let WalStreamConfig { version, segment_size, system_identifier, feed_from, start } = *config;
         let (lsn, previous, state) = match start {
@@ -161,7 +161,7 @@ impl WalStreamDecoder {
         self.input.push(bytes);
     }
 
-    /// Adds bytes that must be those at [`feed_lsn`](Self::feed_lsn).
+    /// Adds bytes that start at `lsn`, which must equal [`feed_lsn`](Self::feed_lsn).
     pub fn feed_at(&mut self, lsn: Lsn, bytes: Bytes) -> Result<(), WalError> {
         let expected = self.feed_lsn();
         if lsn != expected {
@@ -171,17 +171,17 @@ impl WalStreamDecoder {
         Ok(())
     }
 
-    /// LSN of the byte that must be fed next.
+    /// LSN of the next byte to feed.
     pub fn feed_lsn(&self) -> Lsn {
         self.input.end()
     }
 
-    /// End of the last record that was given, or where decoding started: from here it can be started again.
+    /// End of the last record returned, or where decoding started: decoding can be restarted from here.
     pub fn decoded_lsn(&self) -> Lsn {
         self.decoded
     }
 
-    /// Start of the last record that was given, or what was known of it at the start.
+    /// Start of the last record returned, or the one known at the start.
     pub fn previous_record(&self) -> Option<Lsn> {
         self.previous
     }
@@ -193,7 +193,7 @@ impl WalStreamDecoder {
 
     /// The next record; `None` if more bytes are needed.
     ///
-    /// After an error that error is given for ever: nothing behind it can be trusted.
+    /// After an error every call returns the same error: nothing after it can be trusted.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<WalRecord>, WalError> {
         if let Some(error) = &self.failed {
@@ -223,7 +223,7 @@ impl WalStreamDecoder {
             _ if at.page_offset() == 0 => self.page_header(at),
             State::Skip { to } => Ok(self.skip(to.min(page_end(at)))),
             State::SkipRest { left } => Ok(self.skip_rest(at, left)),
-            // Only pages begin this way, and they are handled above.
+            // `FindFirst` occurs only at page boundaries, which are handled above.
             State::FindFirst | State::Between => self.begin_record(at),
             State::Partial(_) => self.continue_record(at),
         }
@@ -245,10 +245,10 @@ impl WalStreamDecoder {
         if skipped == 0 && left != 0 { Step::NeedBytes } else { Step::Again }
     }
 
-    /// Checks the header of the page at `at` and moves behind it, if it is here.
+    /// Checks the header of the page at `at` and moves past it, if it is complete.
     fn page_header(&mut self, at: Lsn) -> Result<Step, WalError> {
         let size = WalPageHeader::size_at(at, self.segment_size);
-        // Always room for a long header: if a short one has a long one's flag, `check` is to find that.
+        // Always room for a long header: if a short one has the flag of a long one, `check` must detect that.
         let mut bytes = [0; LONG_HEADER_SIZE];
         if !bytes.get_mut(..size).is_some_and(|bytes| self.input.peek(bytes)) {
             return Ok(Step::NeedBytes);
@@ -269,7 +269,7 @@ impl WalStreamDecoder {
         Ok(Step::Again)
     }
 
-    /// What a page's beginning means for the state.
+    /// Updates the state at the beginning of a page.
     fn follow_page(&mut self, at: Lsn, behind: Lsn, header: &WalPageHeader) -> Result<(), WalError> {
         let at_record = match self.state {
             State::Skip { to } => to <= behind,
@@ -304,7 +304,7 @@ impl WalStreamDecoder {
         Ok(())
     }
 
-    /// At a record's first byte, behind the page header.
+    /// Begins a record at its first byte, after any page header.
     fn begin_record(&mut self, at: Lsn) -> Result<Step, WalError> {
         let mut len = [0; 4];
         if !self.input.peek(&mut len) {
@@ -332,7 +332,7 @@ impl WalStreamDecoder {
         Ok(Step::Again)
     }
 
-    /// In a record that crosses pages, not at a page boundary.
+    /// Continues a record that crosses pages, not at a page boundary.
     fn continue_record(&mut self, at: Lsn) -> Result<Step, WalError> {
         let State::Partial(partial) = &mut self.state else { return Ok(Step::Again) };
         let here = partial.missing().min(at.remaining_in_page() as usize);
@@ -373,7 +373,7 @@ impl WalStreamDecoder {
         if linked { Ok(()) } else { Err(self.end(start, EndReason::BadPrevious { found, expected })) }
     }
 
-    /// The record from `start` is complete; the input stands behind its last byte.
+    /// Finishes the record from `start`; the input is positioned after its last byte.
     fn finish_record(&mut self, start: Lsn, bytes: Bytes) -> Result<WalRecord, WalError> {
         if !check_crc(&bytes) {
             return Err(self.end(start, EndReason::BadCrc));

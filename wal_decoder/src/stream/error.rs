@@ -1,4 +1,4 @@
-//! Why decoding of a WAL stream stops.
+//! Errors of decoding a WAL stream.
 
 use postgres_formats::{record::HeaderError, wal_file::WalPosition, wal_page::WalPageError};
 use thiserror::Error;
@@ -7,15 +7,15 @@ use utils::lsn::Lsn;
 /// Why decoding stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WalError {
-    /// No valid record follows. In files of a stopped or crashed server this is where its WAL ends; in WAL that a
-    /// server sent, it is damage.
+    /// No valid record follows. In files of a stopped or crashed server this is where its WAL ends; in WAL sent by a
+    /// server, it is damage.
     #[error("WAL ends at {lsn}: {reason} at {} (file {at})", at.lsn)]
     EndOfWal {
         /// End of the last valid record.
         lsn: Lsn,
-        /// Where the bytes are that are not valid.
+        /// Position of the invalid bytes.
         at: WalPosition,
-        /// What is not valid about them.
+        /// What is invalid about them.
         reason: EndReason,
     },
     /// The bytes are WAL of another cluster, version, or format.
@@ -23,15 +23,15 @@ pub enum WalError {
     Foreign {
         /// End of the last valid record.
         lsn: Lsn,
-        /// Where.
+        /// Position of the bytes.
         at: WalPosition,
         /// What differs.
         error: WalPageError,
     },
-    /// The decoder was used wrongly.
+    /// The decoder was used incorrectly.
     #[error("WAL decoder cannot use {lsn}: {what}")]
     Misuse {
-        /// The LSN that was given.
+        /// The LSN that was passed.
         lsn: Lsn,
         /// What is wrong with it.
         what: Misuse,
@@ -47,7 +47,7 @@ pub enum EndReason {
     /// The page was never written.
     #[error("page of zeros")]
     ZeroPage,
-    /// The page is from before its segment file was recycled.
+    /// The page dates from before its segment file was recycled.
     #[error("stale page: {0}")]
     StalePage(WalPageError),
     /// The page header is damaged.
@@ -56,38 +56,38 @@ pub enum EndReason {
     /// The record's length is impossible.
     #[error("impossible record length {0}")]
     Length(u32),
-    /// The record's header is not valid.
+    /// The record's header is invalid.
     #[error("{0}")]
     Header(HeaderError),
-    /// The link to the record before is wrong.
+    /// The link to the preceding record is wrong.
     #[error(
         "record with link to {found}, expected {}",
         expected.map_or("an earlier one".into(), |lsn| lsn.to_string())
     )]
     BadPrevious {
-        /// In the record.
+        /// The link in the record.
         found: Lsn,
-        /// Start of the record before; if unknown, any lower LSN would be right.
+        /// Start of the preceding record; if unknown, any lower LSN would be valid.
         expected: Option<Lsn>,
     },
     /// The record's CRC is wrong.
     #[error("wrong record CRC")]
     BadCrc,
-    /// A record should continue in this page, but the page does not say so.
+    /// A record should continue on this page, but the page header does not say so.
     #[error("page does not continue the record")]
     MissingRest,
-    /// The page continues a record, but a new one should start here.
+    /// The page header announces a continued record, but a new one should start here.
     #[error("page continues a record, but none is open")]
     UnexpectedRest,
-    /// The page continues a record of another length.
+    /// The page continues a record with a different remaining length.
     #[error("page continues a record by {found} bytes, expected {expected}")]
     RestLength {
-        /// In the page.
+        /// Remaining length according to the page header.
         found: u32,
-        /// Left of the record.
+        /// Actual remaining length of the record.
         expected: u32,
     },
-    /// A record was cut short, but the next one tells of another one or of none.
+    /// A record was cut short, but the next one names a different one or none.
     #[error(
         "record cut short at {expected}, but the next one tells of {}",
         found.map_or("none".into(), |lsn| lsn.to_string())
@@ -95,33 +95,33 @@ pub enum EndReason {
     Overwrite {
         /// Start of the record that was cut short.
         expected: Lsn,
-        /// What the next record tells.
+        /// The record that the next one names.
         found: Option<Lsn>,
     },
 }
 
-/// How the decoder was used wrongly.
+/// Kinds of incorrect use.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Misuse {
-    /// Not a power of two from 1 MiB to 1 GiB.
+    /// The segment size is not a power of two from 1 MiB to 1 GiB.
     #[error("segments cannot have {0} bytes")]
     SegmentSize(u32),
     /// No record can start there; or a search does not begin at a page boundary that is fed first.
     #[error("decoding cannot start there")]
     Start,
-    /// The first byte fed is behind the start.
+    /// The first byte fed is after the start.
     #[error("first byte fed is at {0}")]
     FeedBehindStart(Lsn),
-    /// The bytes fed are not those that follow.
+    /// The bytes fed do not follow the previous ones.
     #[error("the next byte must be that at {expected}")]
     Gap {
-        /// What must be fed next.
+        /// LSN of the byte that must be fed next.
         expected: Lsn,
     },
 }
 
 impl WalError {
-    /// Sorts a page error into what can be at the end of a cluster's WAL, and what cannot.
+    /// Distinguishes page errors that can occur at the end of a cluster's WAL from those that cannot.
     pub(super) fn of_page(lsn: Lsn, at: WalPosition, error: WalPageError) -> Self {
         let reason = match error {
             WalPageError::Magic { found: 0, .. } => EndReason::ZeroPage,
@@ -132,14 +132,14 @@ impl WalError {
         Self::EndOfWal { lsn, at, reason }
     }
 
-    /// The end of the last valid record, or the LSN that was given.
+    /// The end of the last valid record, or the LSN that was passed.
     pub fn lsn(&self) -> Lsn {
         match self {
             Self::EndOfWal { lsn, .. } | Self::Foreign { lsn, .. } | Self::Misuse { lsn, .. } => *lsn,
         }
     }
 
-    /// File and offset of the bytes that are not valid. Timeline 0 if no page header was seen.
+    /// File and offset of the invalid bytes. Timeline 0 if no page header was seen.
     pub fn place(&self) -> Option<WalPosition> {
         match self {
             Self::EndOfWal { at, .. } | Self::Foreign { at, .. } => Some(*at),

@@ -1,14 +1,14 @@
-//! Fed pieces as one run of bytes that begins at an LSN.
+//! The fed pieces as one byte sequence that begins at an LSN.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 use utils::lsn::Lsn;
 
-/// Bytes that were fed and not used yet.
+/// Bytes that were fed and not consumed yet.
 #[derive(Clone, Debug)]
 pub(super) struct Input {
-    /// None is empty.
+    /// No piece is empty.
     pieces: VecDeque<Bytes>,
     len: usize,
     lsn: Lsn,
@@ -26,12 +26,12 @@ impl Input {
         }
     }
 
-    /// LSN of the first unused byte.
+    /// LSN of the first unconsumed byte.
     pub(super) fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// LSN behind the last byte.
+    /// LSN after the last byte.
     pub(super) fn end(&self) -> Lsn {
         Lsn(self.lsn.0 + self.len as u64)
     }
@@ -41,7 +41,7 @@ impl Input {
         self.pieces.front()
     }
 
-    /// Fills `out` with the next bytes without using them; false if there are not enough.
+    /// Fills `out` with the next bytes without consuming them; false if there are not enough.
     pub(super) fn peek(&self, out: &mut [u8]) -> bool {
         if self.len < out.len() {
             return false;
@@ -56,7 +56,7 @@ impl Input {
         true
     }
 
-    /// Uses the next `len` bytes, if there are so many: as a slice if they are in one piece, else as a copy.
+    /// Consumes the next `len` bytes, if there are as many: as a slice if they are in one piece, otherwise as a copy.
     pub(super) fn take(&mut self, len: usize) -> Option<Bytes> {
         if self.len < len {
             return None;
@@ -78,12 +78,12 @@ impl Input {
         }
     }
 
-    /// Appends up to `len` of the next bytes to `out` and uses them; gives their number.
+    /// Consumes up to `len` of the next bytes and appends them to `out`; returns their number.
     pub(super) fn take_into(&mut self, out: &mut Vec<u8>, len: usize) -> usize {
         self.consume(len, |bytes| out.extend_from_slice(bytes))
     }
 
-    /// Drops bytes up to `lsn`, or as many as there are.
+    /// Drops the bytes before `lsn`, or all if there are fewer.
     pub(super) fn skip_to(&mut self, lsn: Lsn) {
         let len = usize::try_from(lsn.0.saturating_sub(self.lsn.0)).unwrap_or(usize::MAX);
         self.consume(len, |_| ());

@@ -1,4 +1,4 @@
-//! Streams made by a small WAL writer: whole, in pieces, damaged at known and at random places.
+//! Streams made by a small WAL writer: whole, in pieces, damaged at known and at random positions.
 
 use postgres_formats::{
     record::record_crc,
@@ -13,7 +13,7 @@ const SEGMENT: u32 = 1 << 20;
 const VERSION: PgVersion = PgVersion::V16;
 const SYSTEM: u64 = 4711;
 
-/// Writes WAL from a segment's start on.
+/// Writes WAL, starting at the beginning of a segment.
 struct Writer {
     base: u64,
     bytes: Vec<u8>,
@@ -95,7 +95,7 @@ impl Writer {
         self.records.last_mut().unwrap().end = end;
     }
 
-    /// Fills up so that the next record starts `left` bytes before the page's end.
+    /// Pads the page so that the next record starts `left` bytes before its end.
     fn fill_page_but(&mut self, left: usize) {
         self.start_record();
         let used = self.bytes.len() % 8192;
@@ -120,7 +120,7 @@ fn decoder(writer: &Writer) -> WalStreamDecoder {
     WalStreamDecoder::new(&config(writer.base, WalStart::Record { lsn: first, previous })).unwrap()
 }
 
-/// All records that are complete, one by one; in a batch they must be the same.
+/// All complete records, one by one; a batch must yield the same.
 fn drain(decoder: &mut WalStreamDecoder) -> (Vec<WalRecord>, Option<WalError>) {
     let (mut other, mut batch) = (decoder.clone(), RecordBatch::default());
     let batch_error = other.take_records(&mut batch).err();
@@ -427,7 +427,7 @@ proptest! {
         decoder.feed(Bytes::copy_from_slice(&writer.bytes));
         let (records, _) = drain(&mut decoder);
         for (record, want) in records.iter().zip(&writer.records) {
-            // All bytes but the header's padding are under the CRC.
+            // The CRC covers everything but the header's padding.
             prop_assert_eq!((record.start, record.end), (want.start, want.end));
             prop_assert_eq!(&record.bytes[20..], &want.bytes[20..]);
         }

@@ -1,4 +1,4 @@
-//! The directory of a compute, made from a plain data directory.
+//! Creates a compute's directory from a plain data directory.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown, lchown, symlink};
@@ -8,7 +8,7 @@ use super::{is_segment, relation_files};
 use crate::layout::Layout;
 use crate::manifest;
 
-/// Makes the compute at `layout` from the data directory `root`, whose server must be shut down. Everything but
+/// Creates the compute at `layout` from the data directory `root`, whose server must be shut down. Everything but
 /// relations is copied. Tablespaces become directories in `pg_tblspc`.
 pub fn boot(root: &Path, layout: &Layout) -> io::Result<()> {
     let owner = root.metadata()?;
@@ -24,11 +24,11 @@ pub fn boot(root: &Path, layout: &Layout) -> io::Result<()> {
     chown(layout.manifest(), Some(owner.uid()), Some(owner.gid()))
 }
 
-/// What a directory holds.
+/// The kind of a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Root,
-    /// Directories of databases, some levels below.
+    /// Contains directories of databases, some levels below.
     Tablespace,
     Other,
 }
@@ -39,7 +39,7 @@ fn copy_dir(from: &Path, to: &Path, place: Place, owner: &std::fs::Metadata) -> 
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let (path, copy) = (entry.path(), to.join(&name));
-        // Links are followed: those of tablespaces.
+        // Follows links: those of tablespaces.
         let metadata = std::fs::metadata(&path)?;
         if metadata.is_dir() {
             let inside = match (place, name.as_str()) {

@@ -8,11 +8,11 @@ use utils::shard::TenantShardId;
 
 use crate::source::timeline_at::TimelineAt;
 
-/// While the page server does not answer, or refuses, it is asked this often.
+/// Retry interval while the pageserver does not answer or refuses.
 const AGAIN: Duration = Duration::from_secs(5);
 const PERIOD_MAX: Duration = Duration::from_secs(300);
 
-/// Renews the lease well before it ends, until the source is gone, at whichever server it reads from.
+/// Renews the lease well before it ends, at whichever server the source reads from, until the source is gone.
 pub(super) async fn keep(mut server: watch::Receiver<PageServer>, at: TimelineAt) {
     let mut last_error = String::new();
     loop {
@@ -36,7 +36,7 @@ pub(super) async fn keep(mut server: watch::Receiver<PageServer>, at: TimelineAt
     }
 }
 
-/// How long the lease lasts from now on.
+/// Renews the lease; returns how long it lasts from now on.
 async fn renew(server: &PageServer, at: &TimelineAt) -> Result<Duration, String> {
     let leased = server.lease_lsn(TenantShardId::unsharded(at.tenant), at.timeline, at.lsn).await;
     match leased {

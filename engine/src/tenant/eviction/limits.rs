@@ -1,34 +1,34 @@
-//! How much the local disk may take: arithmetic over settings, the file system, and what is there.
+//! The limits of the local disk, computed from the settings, the file system, and what is stored.
 
 use crate::config::PageServerConf;
 use crate::disk_budget::Measured;
 use virtual_file::fs::DiskSpace;
 
-/// Room that is made before it is needed, at most, unless in-memory layers are large.
+/// Maximum room to keep free in advance, unless in-memory layers are large.
 const HEADROOM_MAX: u64 = 1 << 30;
-/// What `disk_reserve = 0` means, at most.
+/// Maximum reserve if `disk_reserve` is 0.
 const RESERVE_MAX: u64 = 2 << 30;
 
 /// Bytes on the local disk, by what can be done about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Layers, whole and partial.
+    /// Layers, resident and partially cached.
     pub(super) resident: u64,
-    /// Those among them that the bucket does not have.
+    /// Those of them that the bucket does not have.
     pub(super) not_uploaded: u64,
-    /// Values in in-memory layers, which are in ephemeral files.
+    /// Values of in-memory layers, stored in ephemeral files.
     pub(super) in_memory: u64,
     /// Files of imports under way.
     pub(super) importing: u64,
 }
 
-/// What limits the local disk at one moment.
+/// The limits of the local disk at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// `disk_budget`, if set.
     pub(super) budget: Option<u64>,
     pub(super) space: Option<DiskSpace>,
-    /// Bytes of the file system that stay free.
+    /// Bytes of the file system to keep free.
     pub(super) reserve: u64,
     pub(super) checkpoint_distance: u64,
     /// The bucket, if there is one.
@@ -68,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// What is the matter when room is short, and what to do.
+    /// Explains why room is short, and what to do.
     fn advice(&self, usage: &Usage, by_budget: bool) -> String {
         let limit = match (by_budget, self.budget, self.space) {
             (true, Some(budget), _) => format!("disk_budget is {}", mib(budget)),
@@ -96,7 +96,7 @@ impl Limits {
 }
 
 impl Measured {
-    /// Bytes to evict: up to somewhat more room than needed, so that the next eviction is not due at once.
+    /// Bytes to evict: somewhat more than needed, so that the next eviction is not due at once.
     pub(super) fn shortage(&self) -> u64 {
         if self.room >= self.evict_below {
             return 0;
@@ -106,7 +106,7 @@ impl Measured {
 }
 
 fn signed(bytes: u64) -> i64 {
-    // Halved, so that differences do not overflow.
+    // Halved so that differences do not overflow.
     i64::try_from(bytes).unwrap_or(i64::MAX).min(i64::MAX / 2)
 }
 

@@ -1,8 +1,9 @@
-//! Which layers leave the local disk: a pure function over what is known of them.
+//! Chooses which layers to evict from the local disk: a pure function of what is known about them.
 //!
-//! Only what the bucket has may go. Cached parts of layers go first as far as they exceed their own budget, by recency.
-//! Then whatever was not read for longest goes, whosever it is; but each tenant has a reserve, the layers that it read
-//! last up to the size of its largest one, which is touched only when nothing else is left.
+//! Only layers that the bucket has may be evicted. Partially cached layers go first, by recency, as far as they
+//! exceed their own budget. Then the least recently read layers go, whichever tenant owns them; but each tenant has a
+//! reserve, its most recently read layers up to the size of its largest one, which is touched only when nothing else
+//! is left.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -12,11 +13,11 @@ use pageserver_api::shard::TenantShardId;
 /// A layer that takes room on the local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: TenantShardId,
-    /// When it was last read, on any clock that all candidates share.
+    /// When it was last read, by any clock that all candidates share.
     pub last_access: u64,
-    /// Bytes that it takes.
+    /// Bytes that it takes on the local disk.
     pub bytes: u64,
     /// Whether only some of its blocks are cached.
     pub partial: bool,
@@ -24,16 +25,16 @@ pub struct Candidate {
     pub uploaded: bool,
 }
 
-/// What is wanted of an eviction.
+/// What an eviction should achieve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     /// Bytes to free.
     pub bytes: u64,
-    /// Bytes that parts of layers may take in all.
+    /// Maximum bytes of all partially cached layers together.
     pub partial_max: u64,
 }
 
-/// The candidates to evict, by their numbers, in the order in which they go.
+/// Returns the indices of the candidates to evict, in the order of eviction.
 pub fn choose(candidates: &[Candidate], want: Want) -> Vec<usize> {
     let reserved = reserve(candidates);
     let partial: u64 = candidates.iter().filter(|it| it.partial).map(|it| it.bytes).sum();
@@ -80,7 +81,7 @@ fn reserve(candidates: &[Candidate]) -> Vec<bool> {
         if let Some(left) = left.get_mut(&candidate.tenant) {
             match left.checked_sub(candidate.bytes) {
                 Some(rest) => (*left, reserved[number]) = (rest, true),
-                // What was read before this may not be kept longer than this.
+                // Layers read earlier must not be kept longer than this one.
                 None => *left = 0,
             }
         }

@@ -1,4 +1,4 @@
-//! What is on the local disk: a walk over all layers, and the eviction of some.
+//! Surveys the local disk by walking over all layers, and evicts some of them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::tenant::layer_map::Layer;
 use crate::tenant::timeline::Timeline;
 use metrics::METRICS;
 
-/// Layers that take room here, and what is in memory.
+/// The layers that take room on the local disk, and the bytes of in-memory layers and imports.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     layers: Vec<Arc<Layer>>,
@@ -23,7 +23,7 @@ impl Survey {
         let importing = budget.held();
         let in_memory = timelines.iter().map(|timeline| timeline.info().in_memory_bytes).sum();
         let layers: Vec<Arc<Layer>> = timelines.iter().flat_map(Timeline::layer_files).collect();
-        // Files are asked for their sizes, one by one.
+        // File sizes are queried one by one, which blocks the thread.
         let walk = env::spawn::blocking(move || {
             layers.into_iter().map(|layer| (candidate(&layer), layer)).filter(|(it, _)| it.bytes > 0).unzip()
         });
@@ -41,12 +41,12 @@ impl Survey {
         }
     }
 
-    /// Bytes of layers that are not here as a whole.
+    /// Bytes of layers that are only partially on the local disk.
     pub(super) fn partial_bytes(&self) -> u64 {
         self.candidates.iter().filter(|it| it.partial).map(|it| it.bytes).sum()
     }
 
-    /// Evicts what is wanted. Returns the bytes freed.
+    /// Evicts until `want` is met. Returns the bytes freed.
     pub(super) async fn evict(&mut self, want: Want) -> u64 {
         let mut all = 0;
         for number in policy::choose(&self.candidates, want) {

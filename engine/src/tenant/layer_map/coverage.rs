@@ -1,9 +1,9 @@
-//! An index of layers over the keys: a segment tree.
+//! An index of layers by key: a segment tree.
 //!
-//! All keys at which some layer starts or ends cut the key space into intervals, the leaves of a binary tree. A layer
-//! is listed at the few nodes (at most two per level) that together make up its key range, in order of LSN. The layers
-//! that cover a key are those listed on the way from the root to its leaf, so the newest below an LSN takes one binary
-//! search per level. Built once and never changed.
+//! The keys at which layers start or end split the key space into intervals, the leaves of a binary tree. A layer is
+//! listed, in LSN order, at the few nodes (at most two per level) that together make up its key range. The layers
+//! that cover a key are those listed on the path from the root to its leaf, so finding the newest below an LSN takes
+//! one binary search per level. Built once and never changed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     layers: Vec<Arc<Layer>>,
-    /// Where leaves begin, ascending; leaf `i` ends where leaf `i + 1` begins, the last at [`Key::MAX`].
+    /// Where leaves begin, ascending; leaf `i` ends where leaf `i + 1` begins, the last one at [`Key::MAX`].
     bounds: Vec<Key>,
-    /// A complete binary tree: the root is 1, the children of `i` are `2 * i` and `2 * i + 1`, the second half of the
-    /// vector are the leaves. Empty if there are no layers.
+    /// A complete binary tree: the root is 1, the children of `i` are `2 * i` and `2 * i + 1`, and the second half of
+    /// the vector holds the leaves. Empty if there are no layers.
     nodes: Vec<Node>,
 }
 
-/// A search on its way through the tree.
+/// A search in progress.
 struct Visit<'a, 'f> {
     tree: &'a Coverage,
     keys: &'f Range<Key>,
@@ -82,8 +82,8 @@ impl Coverage {
         }
     }
 
-    /// Calls `found` for each leaf's part of `keys`, in order, with the newest layers below `end_lsn`, those in `above`
-    /// included.
+    /// Calls `found` for each leaf's part of `keys`, in order, with the newest layers below `end_lsn`, including
+    /// those in `above`.
     pub(super) fn for_each_part<'a>(
         &'a self,
         keys: &Range<Key>,
@@ -98,7 +98,7 @@ impl Coverage {
         Visit { tree: self, keys, end_lsn, found }.descend(1, 0..leaves, above);
     }
 
-    /// The keys of a node that holds the leaves `leaves`.
+    /// The keys of the node over the leaves `leaves`.
     fn keys_of(&self, leaves: &Range<usize>) -> Range<Key> {
         let bound = |leaf: usize| self.bounds.get(leaf).copied().unwrap_or(Key::MAX);
         bound(leaves.start)..bound(leaves.end)

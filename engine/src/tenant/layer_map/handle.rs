@@ -1,7 +1,7 @@
 //! A layer of a timeline, on this disk, in the bucket, or both; opened when it is first read.
 //!
-//! Its reader may be replaced at any time: the file is evicted and read from the bucket from then on, or fetched and
-//! read from the disk again. Reads that are under way go on with the reader that they began with.
+//! Its reader may be replaced at any time: after eviction the layer is read from the bucket, after a download from
+//! the disk again. Reads in progress continue with the reader with which they began.
 
 mod access;
 mod residency;
@@ -25,10 +25,10 @@ use crate::tenant::storage_layer::{
 };
 use errors::StorageError;
 
-/// How often one read may find a local file of no use: a fresh copy may be damaged as well.
+/// How often one read may find the local file unusable: a fresh copy may be damaged as well.
 const HEALS_MAX: usize = 2;
 
-/// A layer file: what it covers, where it is, and its reader once it has been read.
+/// A layer file: what it covers, where it is, and its reader once it has been opened.
 #[derive(Debug)]
 pub struct Layer {
     desc: PersistentLayerDesc,
@@ -36,18 +36,18 @@ pub struct Layer {
     identity: LayerIdentity,
     path: Utf8PathBuf,
     resources: Resources,
-    /// Where the bucket has it, if so.
+    /// Its object, if the bucket has it.
     remote: RwLock<Option<RemoteObject>>,
     /// Whether the whole file is at `path`, as far as is known.
     resident: AtomicBool,
     reader: RwLock<Option<Arc<Reader>>>,
-    /// Held while the reader is made or replaced.
+    /// Held while the reader is created or replaced.
     changing: tokio::sync::Mutex<()>,
-    /// Held while the whole layer is fetched.
+    /// Held while the whole layer is downloaded or evicted.
     downloading: tokio::sync::Mutex<()>,
-    /// A task is to fetch it.
+    /// A task is downloading it, or about to.
     download_wanted: AtomicBool,
-    /// Nothing more is written to its directory.
+    /// Cancelled when nothing more may be written to its directory.
     closed: CancellationToken,
     access: Access,
 }
@@ -59,7 +59,7 @@ enum Reader {
 }
 
 impl Reader {
-    /// The file in the bucket, if that is what is read.
+    /// The file in the bucket, if that is what this reads.
     fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
         match self {
             Reader::Delta(layer) => layer.remote_file(),
@@ -87,22 +87,22 @@ impl Layer {
         self.access.note();
     }
 
-    /// When it was read last, in milliseconds since 1970; 0 for a layer in the bucket that was not read here.
+    /// When it was last read, in milliseconds since 1970; 0 for a layer in the bucket that was not read here.
     pub fn last_access(&self) -> u64 {
         self.access.last()
     }
 
-    /// How often it was read.
+    /// Number of reads, plus one if the layer was local when this was created.
     pub fn accesses(&self) -> u64 {
         self.access.count()
     }
 
-    /// Takes over what an earlier process knew: it counts as read, by `ahead_ms` milliseconds later than now.
+    /// Restores what an earlier process knew: the layer counts as last read `ahead_ms` milliseconds from now.
     pub(crate) fn restore_access(&self, ahead_ms: u64) {
         self.access.restore(ahead_ms);
     }
 
-    /// The layer of generation `generation` whose file is in directory `dir`. The file is not touched.
+    /// The layer of generation `generation` whose file is in directory `dir`. Does not access the file.
     pub fn new(
         resources: &Resources,
         dir: &Utf8Path,
@@ -115,7 +115,7 @@ impl Layer {
         layer
     }
 
-    /// The layer of generation `generation` that is in the bucket only. Blocks of it may be cached in directory `dir`.
+    /// The layer of generation `generation` that is only in the bucket. Its blocks may be cached in directory `dir`.
     pub fn cold(
         resources: &Resources,
         dir: &Utf8Path,
@@ -165,22 +165,22 @@ impl Layer {
         self.generation
     }
 
-    /// What tells its file from any other.
+    /// Distinguishes its file from any other.
     pub fn identity(&self) -> LayerIdentity {
         self.identity
     }
 
-    /// Its file, where it is if it is on this disk.
+    /// The path of its file, whether or not that is on this disk.
     pub fn path(&self) -> &Utf8Path {
         &self.path
     }
 
-    /// Notes that the bucket has it: it may be evicted and healed from now on.
+    /// Notes that the bucket has it: from now on it can be evicted and healed.
     pub fn set_remote(&self, remote: RemoteObject) {
         *self.remote.write() = Some(remote);
     }
 
-    /// Where the bucket has it.
+    /// Its object, if the bucket has it.
     pub fn remote(&self) -> Option<RemoteObject> {
         self.remote.read().clone()
     }
@@ -195,11 +195,11 @@ impl Layer {
         self.resident.load(Ordering::Acquire)
     }
 
-    /// Adds to `state` the versions that this layer has of the keys in `keyspace` with LSNs in `lsns`, newest first, of
-    /// each key until nothing older is needed.
+    /// Adds to `state` this layer's versions of the keys in `keyspace` with LSNs in `lsns`: for each key, newest
+    /// first, until nothing older is needed.
     ///
-    /// If the local file is damaged or gone and the bucket has it, that is where it is read from, this time and until
-    /// it was fetched again.
+    /// If the local file is damaged or missing and the bucket has the layer, reads it from there, now and until it
+    /// has been downloaded again.
     pub async fn collect(
         self: &Arc<Self>,
         keyspace: &KeySpace,
@@ -237,7 +237,7 @@ impl Layer {
         }
     }
 
-    /// What [`Layer::collect`] would read, as the index tells.
+    /// What [`Layer::collect`] would read, according to the index.
     pub(crate) async fn plan_read(
         &self,
         keyspace: &KeySpace,
@@ -251,7 +251,7 @@ impl Layer {
         }
     }
 
-    /// Has what `plan` tells of cached, if the layer is read from the bucket.
+    /// Caches what `plan` lists, if the layer is read from the bucket.
     pub(crate) async fn prefetch(&self, plan: ReadPlan, ctx: &RequestContext) -> Result<(), StorageError> {
         match &*self.reader(ctx).await? {
             Reader::Delta(layer) => layer.prefetch(plan).await,

@@ -1,4 +1,4 @@
-//! What must be true of any set of layers, as pure predicates.
+//! What must hold of any set of layers, as pure predicates.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,13 +6,13 @@ use utils::lsn::Lsn;
 
 use crate::tenant::storage_layer::PersistentLayerDesc;
 
-/// A set of layers that cannot be: reads of it could give wrong answers.
+/// A set of layers that must not exist: reads of it could return wrong results.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A layer covers no keys or no LSNs.
     #[error("layer {0} covers nothing")]
     Empty(String),
-    /// Two layers have one name.
+    /// Two layers have the same name.
     #[error("layer {0} is there twice")]
     Duplicate(String),
     /// Two layers of one kind share keys and LSNs, so a version could be applied twice.
@@ -23,7 +23,7 @@ pub enum Violation {
         /// The other.
         other: String,
     },
-    /// L0 layers leave LSNs out, or overlap.
+    /// L0 layers have a gap or overlap.
     #[error("L0 layer {next} does not begin at {expected}, where the one before it ends")]
     Gap {
         /// The later layer.
@@ -45,7 +45,7 @@ fn name_of(desc: &PersistentLayerDesc) -> String {
     desc.layer_name().to_string()
 }
 
-/// All that holds for any set of layers by itself.
+/// Everything that must hold of a set of layers by itself.
 pub fn check<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc> + Clone) -> Result<(), Violation> {
     not_empty(layers.clone())?;
     unique_names(layers.clone())?;
@@ -59,7 +59,7 @@ pub fn not_empty<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) 
     layers.find(|desc| is_empty(desc)).map_or(Ok(()), |desc| Err(Violation::Empty(name_of(desc))))
 }
 
-/// No two layers of one name.
+/// No two layers have the same name.
 pub fn unique_names<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
     let mut names = HashSet::new();
     layers.find(|desc| !names.insert(name_of(desc))).map_or(Ok(()), |desc| Err(Violation::Duplicate(name_of(desc))))
@@ -73,7 +73,7 @@ pub fn disjoint<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Re
 }
 
 fn disjoint_of_one_kind(layers: &[&PersistentLayerDesc]) -> Result<(), Violation> {
-    // A sweep over the keys; where one layer ends and another starts, the end comes first.
+    // Sweeps over the keys; where one layer ends and another starts, the end comes first.
     let edges = |desc| [(desc, true), (desc, false)];
     let mut events: Vec<(&PersistentLayerDesc, bool)> = layers.iter().copied().flat_map(edges).collect();
     events.sort_by_key(|(desc, starts)| (if *starts { desc.key_range.start } else { desc.key_range.end }, *starts));
@@ -83,7 +83,7 @@ fn disjoint_of_one_kind(layers: &[&PersistentLayerDesc]) -> Result<(), Violation
             active.remove(&desc.lsn_range.start);
             continue;
         }
-        // Those active are disjoint: only the last one that begins before this one ends can reach into it.
+        // Active layers are disjoint, so only the last one that begins before this one ends can overlap it.
         if let Some((_, other)) = active.range(..desc.lsn_range.end).next_back()
             && other.lsn_range.end > desc.lsn_range.start
         {
@@ -104,7 +104,7 @@ pub fn l0_contiguous<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc>) 
     })
 }
 
-/// `layer` may come after the L0 layers of which `last` is the newest.
+/// Whether `layer` may follow the L0 layers of which `last` is the newest.
 pub fn check_next_l0(last: Option<&PersistentLayerDesc>, layer: &PersistentLayerDesc) -> Result<(), Violation> {
     not_empty(std::iter::once(layer))?;
     last.map_or(Ok(()), |last| follows(last, layer))
@@ -118,7 +118,7 @@ fn follows(before: &PersistentLayerDesc, next: &PersistentLayerDesc) -> Result<(
     Err(Violation::Gap { next: name_of(next), expected })
 }
 
-/// No layer has anything above `limit`, the LSN up to which everything is in layers.
+/// No layer has content above `limit`, the LSN up to which everything is in layers.
 pub fn within_consistent<'a>(
     mut layers: impl Iterator<Item = &'a PersistentLayerDesc>,
     limit: Lsn,

@@ -1,4 +1,4 @@
-//! The rule that chooses between the newest delta layer and the newest image layer below an LSN.
+//! The rule for choosing between the newest delta layer and the newest image layer below an LSN.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct Candidates<'a> {
     pub(super) image: Option<&'a Arc<Layer>>,
 }
 
-/// The layer to read, and how far down.
+/// The layer to read, and down to which LSN.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice<'a> {
     pub(super) layer: &'a Arc<Layer>,
@@ -21,7 +21,7 @@ pub(super) struct Choice<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// The newer of each kind. Layers of a kind that cover a common key do not overlap in LSN, so the one that begins
+    /// The newer one of each kind. Layers of one kind that share a key do not overlap in LSN, so the one that begins
     /// later is newer altogether.
     pub(super) fn newer(self, other: Candidates<'a>) -> Candidates<'a> {
         Candidates { delta: newer(self.delta, other.delta), image: newer(self.image, other.image) }
@@ -53,7 +53,7 @@ fn newer<'a>(one: Option<&'a Arc<Layer>>, other: Option<&'a Arc<Layer>>) -> Opti
     }
 }
 
-/// The last of `layers`, which ascend by start LSN, that begins below `end_lsn`.
+/// The last of `layers`, sorted by start LSN, that begins below `end_lsn`.
 pub(super) fn newest_below(layers: &[Arc<Layer>], end_lsn: Lsn) -> Option<&Arc<Layer>> {
     let count = layers.partition_point(|layer| layer.desc().lsn_range.start < end_lsn);
     count.checked_sub(1).and_then(|at| layers.get(at))

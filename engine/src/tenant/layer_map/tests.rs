@@ -1,4 +1,4 @@
-//! The map against a linear scan, and reads through it against the layers that hold what they need.
+//! Compares the map with a linear scan, and reads through it with the layers that hold what they need.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
 const KEYS: u32 = 24;
 const LSNS: u64 = 60;
 
-/// Of no file.
+/// The identity of no file.
 const IDENTITY: LayerIdentity = LayerIdentity { file_id: 1, tail_offset: 4096 };
 
 fn key(n: u32) -> Key {
@@ -46,7 +46,7 @@ fn layers(descs: &[PersistentLayerDesc]) -> Vec<Arc<Layer>> {
         .collect()
 }
 
-/// What may be drawn; [`consistent`] then drops what would break the invariants.
+/// Arbitrary layers, from which [`consistent`] drops those that would break the invariants.
 fn drawn() -> impl Strategy<Value = Vec<PersistentLayerDesc>> {
     let keys = (0..KEYS, 1..KEYS).prop_map(|(start, len)| key(start)..key(start + len));
     let keyed = (any::<bool>(), keys, 1..LSNS, 1..12u64).prop_map(|(is_delta, keys, lsn, len)| match is_delta {
@@ -74,7 +74,7 @@ fn consistent() -> impl Strategy<Value = Vec<PersistentLayerDesc>> {
     })
 }
 
-/// The rule of the map, by linear scan: which layer to read for one key, and how far down.
+/// The map's rule, by linear scan: which layer to read for one key, and down to which LSN.
 fn scan(descs: &[PersistentLayerDesc], key: Key, end: Lsn) -> Option<(PersistentLayerDesc, Lsn)> {
     let newest = |is_delta: bool| {
         let covering = descs.iter().filter(|d| d.is_delta == is_delta && d.key_range.contains(&key));
@@ -94,7 +94,7 @@ fn scan(descs: &[PersistentLayerDesc], key: Key, end: Lsn) -> Option<(Persistent
     }
 }
 
-/// What a read of `key` below `end` visits: each layer with the LSNs taken from it.
+/// The layers that a read of `key` below `end` visits, each with the LSNs taken from it.
 fn walk(map: &LayerMap, key: Key, mut end: Lsn) -> Vec<(PersistentLayerDesc, Range<Lsn>)> {
     let mut visits = Vec::new();
     while let Some(result) = map.search(&(key..key.next()), end).pop() {
@@ -172,7 +172,7 @@ proptest! {
 
     #[test]
     fn adding_l0_layers_one_by_one_gives_the_map_built_at_once(descs in consistent(), end in 1..80u64) {
-        // Layers know when they were made.
+        // Layers record when they were created.
         env::clock::freeze_thread();
         let (l0, keyed): (Vec<_>, Vec<_>) = layers(&descs).into_iter().partition(|layer| layer.desc().is_l0());
         let mut grown = LayerMap::new(keyed).unwrap();

@@ -1,4 +1,4 @@
-//! Tenants come and go between servers: attaching, detaching, and what follows when another one takes a tenant over.
+//! Moves tenants between servers: attaching, detaching, and reacting when another server takes a tenant over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::tenant::timeline::Timeline;
 use errors::StorageError;
 use virtual_file::fs;
 
-/// How long a detach waits for what is not uploaded yet.
+/// How long a detach waits for pending uploads.
 const DETACH_UPLOAD: Duration = Duration::from_secs(30);
-/// While WAL arrives, the generation is looked at this often at least.
+/// While WAL arrives, the generation is checked at least this often.
 const CHECK_PERIOD: Duration = Duration::from_secs(30);
 
-/// Between attaching a tenant and looking again for timelines, and between that and the last look.
+/// Pauses before the second and third listing of an attached tenant's timelines.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
 impl TenantManager {
-    /// Takes a tenant over from whoever has it, and opens its timelines as the bucket has them. One that is nowhere yet
-    /// is made, without timelines; one that is attached here stays as it is.
+    /// Takes a tenant over from its current owner and opens its timelines as stored in the bucket. A tenant that
+    /// exists nowhere is created without timelines; one that is already attached here stays as it is.
     pub async fn attach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         self.attach_tenant_locked(id).await
@@ -63,7 +63,7 @@ impl TenantManager {
         self.inner.tenants.write().insert(id, tenant);
     }
 
-    /// Some time after the tenant was attached, looks whether a list knows of more timelines.
+    /// Some time after attaching the tenant, checks whether a new listing shows more timelines.
     async fn look_again_later(self, id: TenantShardId, generation: u32) {
         for pause in LOOK_AGAIN {
             tokio::select! {
@@ -79,8 +79,8 @@ impl TenantManager {
         }
     }
 
-    /// Lists the tenant's timelines in the bucket once more, and opens those that the list did not name when the tenant
-    /// was attached: some stores' lists are behind for a while. Gives how many these were.
+    /// Lists the tenant's timelines in the bucket again and opens those missing from the listing at attach time,
+    /// because some buckets' listings lag. Returns how many were opened.
     pub async fn look_again(&self, id: TenantShardId) -> Result<usize, ManageError> {
         let _changing = self.change(id).await?;
         let Some(remote) = self.remote_of(id) else { return Ok(0) };
@@ -95,14 +95,14 @@ impl TenantManager {
         Ok(count)
     }
 
-    /// When another server has taken the tenant over, the next start does not take it back.
+    /// When another server takes the tenant over, makes sure that the next start does not take it back.
     async fn when_fenced(self, remote: Arc<TenantRemote>) {
         let (id, generation, mut fenced) = (remote.tenant_shard_id(), remote.generation(), remote.watch_fenced());
-        // It may be detached before that.
+        // Do not keep the tenant alive: it may be detached before it is fenced.
         drop(remote);
         tokio::select! {
             seen = fenced.wait_for(Option::is_some) => if seen.is_err() { return },
-            // The end marks those that are fenced by then.
+            // Shutdown marks those that are fenced by then.
             () = self.inner.cancel.cancelled() => return,
         }
         let Ok(_changing) = self.change(id).await else { return };
@@ -121,12 +121,12 @@ impl TenantManager {
         virtual_file::write_file_durably(&self.inner.conf.tenant_path(&id).join(DETACHED_NAME), reason.as_bytes()).await
     }
 
-    /// Uploads what is not uploaded yet, and lets go of the tenant: another server may attach it then. What the local
-    /// disk has of it is removed.
+    /// Completes the tenant's uploads and releases it, so that another server may attach it. Its files are removed
+    /// from the local disk.
     ///
     /// # Errors
-    /// [`ManageError::Busy`] if not all is uploaded in time: then nothing changes; [`ManageError::Precondition`]
-    /// without a bucket.
+    /// [`ManageError::Busy`] if the uploads do not complete in time: then nothing changes;
+    /// [`ManageError::Precondition`] without a bucket.
     pub async fn detach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         let timelines = self.timelines(id)?;
@@ -155,13 +155,13 @@ impl TenantManager {
         Ok(())
     }
 
-    /// The tenant as it is held in the bucket, if there is one.
+    /// The tenant's state in the bucket; `None` without a bucket.
     pub fn remote_of(&self, id: TenantShardId) -> Option<Arc<TenantRemote>> {
         self.inner.tenants.read().get(&id)?.remote.clone()
     }
 
-    /// Looks at the generations of tenants whose history goes on and that were not looked at lately: publications do,
-    /// but there may be none for long. `seen` is what was there at the last look.
+    /// Checks the generations of tenants that receive WAL but were not checked recently: publications check as well,
+    /// but there may be none for a long time. `seen` holds the positions at the last check.
     pub(super) fn check_generations(&self, seen: &mut HashMap<TenantShardId, u64>) {
         for (id, tenant) in self.inner.tenants.read().iter() {
             let Some(remote) = &tenant.remote else { continue };

@@ -1,5 +1,5 @@
-//! Deletion of timelines and tenants. With a bucket, what is deleted is marked there first; whatever keeps the rest
-//! from being removed, a later start goes on with it.
+//! Deletion of timelines and tenants. With a bucket, a mark of deletion is written there first; if the rest of the
+//! removal is interrupted, a later start completes it.
 
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -10,10 +10,10 @@ use crate::tenant::remote::{remove_tenant, remove_timeline};
 use virtual_file::fs;
 
 impl TenantManager {
-    /// Removes a timeline with all that is stored of it.
+    /// Deletes a timeline with everything stored for it.
     ///
     /// # Errors
-    /// [`ManageError::Precondition`] while others branch off it.
+    /// [`ManageError::Precondition`] if it has branches.
     pub async fn delete_timeline(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         let timeline = self.get(id, timeline_id)?;
@@ -37,7 +37,7 @@ impl TenantManager {
         Ok(())
     }
 
-    /// Removes a tenant with all that is stored of it. One that is not there is no error.
+    /// Deletes a tenant with everything stored for it. Deleting one that does not exist is not an error.
     ///
     /// # Errors
     /// [`StorageError::Fenced`](errors::StorageError::Fenced) if another server has taken it over.
@@ -46,7 +46,7 @@ impl TenantManager {
         if !self.inner.tenants.read().contains_key(&id) {
             return Ok(());
         }
-        // What the bucket has of it would stay.
+        // Otherwise its objects in the bucket would remain.
         self.check_attached(id)?;
         let remote = self.remote_of(id);
         if let Some(remote) = &remote {
@@ -57,7 +57,7 @@ impl TenantManager {
         for timeline in tenant.timelines.into_values() {
             timeline.shutdown().await;
         }
-        // Without manifests nothing of it comes back, however far the removal gets.
+        // Without manifests none of it comes back, however far the removal gets.
         for timeline in fs::list_dir_if_any(&self.inner.conf.timelines_path(&id)).await? {
             remove_local(&self.inner.conf.timelines_path(&id).join(timeline)).await?;
         }

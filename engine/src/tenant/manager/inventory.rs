@@ -1,4 +1,4 @@
-//! What there is of tenants: those that are open, those that are not, and what could not be opened.
+//! The inventory of tenants: which are open, which are not, and what could not be opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::tenant::timeline::Timeline;
 use errors::StorageError;
 use virtual_file::fs;
 
-/// A file of this name in a tenant's directory says that a start does not attach it: another server has it, or it was
-/// detached.
+/// A file of this name in a tenant's directory keeps startup from attaching the tenant: another server has it, or it
+/// was detached.
 pub(super) const DETACHED_NAME: &str = "detached";
 
 pub(super) type Timelines = BTreeMap<TimelineId, Timeline>;
@@ -24,13 +24,13 @@ pub(super) type Broken = BTreeMap<(TenantShardId, TimelineId), String>;
 #[derive(Debug, Default)]
 pub(super) struct Tenant {
     pub(super) timelines: Timelines,
-    /// As it is held in the bucket.
+    /// Its state in the bucket.
     pub(super) remote: Option<Arc<TenantRemote>>,
-    /// Why it could not be attached: then nothing of it is here.
+    /// Why it could not be attached; if set, it has no timelines here.
     pub(super) unattached: Option<String>,
 }
 
-/// The tenants of the working directory: those to be attached, and those that are not.
+/// The tenants in the working directory: those to attach, and those that are detached.
 pub(super) async fn local_tenants(
     conf: &PageServerConf,
 ) -> Result<(Vec<TenantShardId>, BTreeSet<TenantShardId>), StorageError> {

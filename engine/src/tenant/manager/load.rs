@@ -1,4 +1,4 @@
-//! Opening of all that a working directory holds: ancestors before the timelines that branch off them.
+//! Opens everything in a working directory, ancestors before their branches.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::tenant::timeline::{Manifest, Timeline, has_manifest};
 use errors::StorageError;
 use virtual_file::fs;
 
-/// What was found.
+/// The tenants and timelines found.
 #[derive(Default)]
 pub(super) struct Loaded {
     pub(super) tenants: BTreeMap<TenantShardId, Tenant>,
@@ -37,8 +37,8 @@ pub(super) async fn load(conf: &'static PageServerConf, ctx: &RequestContext) ->
     Ok(loaded)
 }
 
-/// The timelines of a tenant with their ancestors. Directories without a manifest are the rest of an import or a
-/// deletion that did not end, and are removed.
+/// A tenant's timelines with their ancestors. Directories without a manifest are remains of an unfinished import or
+/// deletion, and are removed.
 async fn manifests(
     conf: &'static PageServerConf,
     id: TenantShardId,

@@ -1,4 +1,4 @@
-//! Opening of a tenant as disk and bucket together say: a new generation first, then what every timeline is.
+//! Opens a tenant from disk and bucket: first takes a new generation, then decides the state of every timeline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,30 +18,31 @@ use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 use virtual_file::fs;
 
-/// Tenants that are attached at once.
+/// Maximum number of tenants attached concurrently.
 const PARALLEL_TENANTS: usize = 16;
-/// Timelines of a tenant that are looked at, or opened, at once.
+/// Maximum number of a tenant's timelines located or opened concurrently.
 const PARALLEL_TIMELINES: usize = 32;
 
-/// Tenants of another server that are named.
+/// Maximum number of another server's tenants named in the log.
 const FOREIGN_TOLD: usize = 10;
-/// Between attempts at start.
+/// Pause between attempts at startup.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
-/// A tenant that was attached; `None` if it was deleted, or another server was faster.
+/// An attached tenant; `None` if it was deleted, or another server was faster.
 pub(super) type Attached = (Option<Tenant>, Broken);
 
-/// What came of a start's attempt to attach a tenant.
+/// The result of attaching a tenant at startup.
 enum Loaded {
     Attached(Attached),
-    /// It is another server's.
+    /// It belongs to another server.
     Foreign(Holder),
 }
 
-/// Attaches all tenants that a start attaches.
+/// Attaches all tenants that startup should attach.
 ///
 /// # Errors
-/// Those of the store, if it does not answer in time: without it nothing is served, as nobody knows who owns what.
+/// Those of the bucket, if it does not answer in time: without it nothing can be served, because the owners are
+/// unknown.
 pub(super) async fn load(
     conf: &'static PageServerConf,
     storage: &RemoteStorage,
@@ -74,7 +75,7 @@ pub(super) async fn load(
     Err(error)
 }
 
-/// Says what was not attached, and how to take it.
+/// Logs which tenants were not attached, and how to take them over.
 fn tell_foreign(
     conf: &PageServerConf,
     storage: &RemoteStorage,
@@ -104,7 +105,7 @@ async fn list_tenants(storage: RemoteStorage) -> Result<Vec<String>, StorageErro
     storage.list_dirs(RequestClass::Control, &RemotePath::tenants()).await
 }
 
-/// Tries until it works, does not get better by waiting, or the deadline is over.
+/// Retries until success, an error that waiting does not cure, or the deadline.
 async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     conf: &PageServerConf,
     deadline: Instant,
@@ -137,7 +138,7 @@ fn out_of_time(error: StorageError, timeout: Duration) -> StorageError {
     }
 }
 
-/// A tenant whose own objects are damaged does not keep the others from serving.
+/// Attaches one tenant. If its own objects are damaged, that does not prevent other tenants from being served.
 async fn load_one(
     conf: &'static PageServerConf,
     storage: RemoteStorage,
@@ -169,7 +170,7 @@ async fn all_broken(conf: &PageServerConf, id: TenantShardId, error: &StorageErr
     Ok(broken)
 }
 
-/// Takes a tenant over from whoever has it, also where it was deleted, and opens its timelines.
+/// Takes a tenant over from its current owner, even if it was deleted, and opens its timelines.
 pub(super) async fn take(
     conf: &'static PageServerConf,
     storage: RemoteStorage,
@@ -183,7 +184,8 @@ pub(super) async fn take(
     }
 }
 
-/// Attaches a tenant, and opens its timelines. One that cannot be opened does not keep the others from serving.
+/// Attaches a tenant and opens its timelines. One that cannot be opened does not prevent the others from being
+/// served.
 async fn attach(
     conf: &'static PageServerConf,
     storage: RemoteStorage,
@@ -211,9 +213,8 @@ async fn attach(
         }
         waiting => waiting?,
     };
-    // Another one may have taken it over meanwhile, and removed what it has written anew. Where nothing is opened,
-    // nothing
-    // may be missing.
+    // Another server may have taken the tenant over meanwhile, and removed objects that it has replaced. If there is
+    // nothing to open, nothing can be missing.
     if !waiting.is_empty() {
         remote.check().await?;
     }
@@ -222,7 +223,8 @@ async fn attach(
     Ok(Loaded::Attached((Some(tenant), broken)))
 }
 
-/// Decides what all of `names` are, and their ancestors: a list that is behind may lack these. `open` are there.
+/// Decides the state of the timelines `names` and of their ancestors, which a lagging listing may lack. `open` are
+/// open already.
 async fn locate_all(
     conf: &'static PageServerConf,
     remote: &Arc<TenantRemote>,
@@ -242,7 +244,7 @@ async fn locate_all(
                 Ok(Some(opening)) => drop(waiting.insert(timeline, opening)),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Retry => return Err(error),
-                // Of the tenant as a whole.
+                // These concern the tenant as a whole.
                 Err(error @ (StorageError::DamagedChain { .. } | StorageError::Fenced { .. })) => return Err(error),
                 Err(error) => note_broken(broken, remote.tenant_shard_id(), timeline, error.to_string()),
             }
@@ -253,8 +255,8 @@ async fn locate_all(
     Ok(waiting)
 }
 
-/// Lists the timelines of an attached tenant once more, and opens those that the list did not name when it was
-/// attached. `open` are those that are open by now.
+/// Lists the timelines of an attached tenant again, and opens those that the listing lacked when it was attached.
+/// `open` are those already open.
 pub(super) async fn look_again(
     conf: &'static PageServerConf,
     remote: &Arc<TenantRemote>,
@@ -262,13 +264,13 @@ pub(super) async fn look_again(
 ) -> Result<(Timelines, Broken), StorageError> {
     let id = remote.tenant_shard_id();
     let listed = remote.storage().list_dirs(RequestClass::Control, &RemotePath::timelines(&id)).await?;
-    // What has a directory was looked at, or is being made.
+    // A timeline with a local directory was looked at before, or is being created.
     let known: BTreeSet<TimelineId> = local_timelines(conf, id).await?.into_iter().collect();
     let mut names = BTreeSet::new();
     for timeline in listed.iter().filter_map(|name| name.parse::<TimelineId>().ok()) {
         let own = RemotePath::index_part(&id, &timeline, remote.generation());
         let is_new = !known.contains(&timeline) && !open.contains_key(&timeline);
-        // What we have deleted ourselves has our mark.
+        // A timeline that this server deleted has an index part of our own generation: the mark of deletion.
         if is_new && remote.storage().head(RequestClass::Control, &own).await?.is_none() {
             names.insert(timeline);
         }
@@ -295,7 +297,7 @@ pub(super) async fn open_more(
     Ok((all, broken))
 }
 
-/// Opens all, each after its ancestor, which may be open already. Gives these, too.
+/// Opens `waiting`, each timeline after its ancestor, which may be among `open`. The result includes `open`.
 async fn open_in_order(
     conf: &'static PageServerConf,
     id: TenantShardId,
@@ -344,7 +346,7 @@ async fn open_one(
     (timeline, Timeline::open_with(conf, opening, ancestor.as_ref()).await)
 }
 
-/// Of a tenant that was deleted, removes what is left.
+/// Removes the remains of a deleted tenant.
 async fn finish_deletion(conf: &'static PageServerConf, remote: &TenantRemote) -> Result<(), StorageError> {
     let id = remote.tenant_shard_id();
     for timeline in local_timelines(conf, id).await? {

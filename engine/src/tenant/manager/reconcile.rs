@@ -1,9 +1,9 @@
-//! What a timeline is, as its manifest on disk and its index part in the bucket say, also where the index part is
-//! damaged, gone, or older than it should be.
+//! Decides the state of a timeline from its manifest on disk and its index part in the bucket, even if the index part
+//! is damaged, missing, or older than it should be.
 //!
-//! A manifest that is whole, and of the generation that wrote the index part or a later one, says all that the index
-//! part did. Without one, nothing is guessed here: the timeline does not open until a scrub has written the index part
-//! anew.
+//! An intact manifest of the generation that wrote the index part, or of a later one, contains everything that the
+//! index part did. Without such a manifest nothing is guessed here: the timeline does not open until a scrub has
+//! rewritten the index part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use errors::{ErrorKind, StorageError};
 use remote_storage::{Listed, RemotePath, RequestClass};
 use virtual_file::fs;
 
-/// What mends an index part.
+/// How to repair an index part.
 const MEND: &str = "`pagectl scrub --running --repair-bucket` writes it anew from the timeline's layers";
 
-/// Decides what a timeline is; `None` if there is none.
+/// Decides the state of a timeline; `None` if it does not exist.
 pub(super) async fn locate(
     conf: &'static PageServerConf,
     remote: Arc<TenantRemote>,
@@ -74,7 +74,7 @@ async fn locate_inner(
     }
 }
 
-/// The manifest in the timeline's directory. What has none is the rest of something that did not end.
+/// Loads the manifest in the timeline's directory. A directory without one is the remains of something unfinished.
 async fn local_manifest(
     remote: &TenantRemote,
     id: TimelineId,
@@ -97,8 +97,7 @@ async fn local_manifest(
     Ok(None)
 }
 
-/// What stands in for an index part of `generation` that is damaged: what the manifest says, as far as the bucket has
-/// it.
+/// The substitute for a damaged index part of `generation`: the local manifest, reduced to what the bucket has.
 async fn instead(
     remote: &TenantRemote,
     id: TimelineId,
@@ -114,8 +113,8 @@ async fn instead(
     Ok(Manifest { generation, ..in_bucket_of(local, &there) })
 }
 
-/// What stands in for an index part that is gone. Without one a manifest goes on that nobody has changed anything
-/// since.
+/// The substitute for a missing index part: the local manifest, if nobody else has changed the timeline since it was
+/// written.
 async fn without(
     remote: &TenantRemote,
     id: TimelineId,
@@ -139,11 +138,11 @@ async fn without(
         return Ok(None);
     };
     if there.is_empty() && !has_origin {
-        // Another bucket, for all that is known.
+        // For all we know, this is a different bucket.
         return Ok(None);
     }
     let manifest = in_bucket_of(local, &there);
-    // What others have written since is not in the manifest.
+    // The manifest lacks what others have written since.
     let others = there.keys().filter_map(|name| trace(name)).any(|generation| generation > local.generation);
     if others {
         return Err(lost_index_part(remote, id));
@@ -152,7 +151,7 @@ async fn without(
     Ok(Some(IndexPart { manifest, older: Vec::new(), modified: 0, has_origin }))
 }
 
-/// An older index part would lose what was called safe since.
+/// Checks that the index part is not outdated: an older one would lose data that was reported safe since.
 async fn check_age(remote: &TenantRemote, id: TimelineId, found: &IndexPart) -> Result<(), StorageError> {
     let Some(beyond) = outdated::look(remote, id, found).await? else { return Ok(()) };
     let path = RemotePath::index_part(&remote.tenant_shard_id(), &id, found.manifest.generation);
@@ -165,7 +164,7 @@ async fn check_age(remote: &TenantRemote, id: TimelineId, found: &IndexPart) -> 
     Ok(())
 }
 
-/// The layers of a timeline that the bucket has, by name, with their sizes.
+/// The timeline's layers in the bucket, by name, with their sizes.
 async fn layers_there(remote: &TenantRemote, id: TimelineId) -> Result<HashMap<String, u64>, StorageError> {
     let prefix = RemotePath::timeline(&remote.tenant_shard_id(), &id);
     let listed = remote.storage().list(RequestClass::Control, &prefix).await?;
@@ -174,7 +173,7 @@ async fn layers_there(remote: &TenantRemote, id: TimelineId) -> Result<HashMap<S
     Ok(listed.into_iter().map(named).filter(|(name, _)| is_layer(name)).collect())
 }
 
-/// The manifest with those of its layers that the bucket has.
+/// The manifest, reduced to the layers that the bucket has.
 fn in_bucket_of(local: &Manifest, there: &HashMap<String, u64>) -> Manifest {
     let mut manifest = local.clone();
     let (tenant, timeline) = (local.tenant_shard_id, local.timeline_id);

@@ -1,4 +1,4 @@
-//! Removal of what is left of deleted timelines, on disk and in the bucket.
+//! Removes the remains of deleted timelines, on disk and in the bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::tenant::timeline::{MANIFEST_NAME, has_manifest};
 use errors::{ErrorKind, StorageError};
 use virtual_file::fs;
 
-/// After attempts to remove them that failed.
+/// Pauses after failed attempts at removal.
 const REMOVAL_PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(60)];
 
-/// Goes on with the deletion of a timeline.
+/// Continues the deletion of a timeline.
 pub(super) async fn remove_deleted(
     turns: Arc<Semaphore>,
     remote: &Arc<TenantRemote>,
@@ -27,14 +27,16 @@ pub(super) async fn remove_deleted(
     tracing::info!(tenant = %remote.tenant_shard_id(), timeline = %id, "going on with its deletion");
     remove_local(dir).await?;
     if let Some(IndexPart { manifest, modified, .. }) = found {
-        // Beside everything else: marks stay for a day, and whoever has many branches shall not wait for them.
+        // In the background: marks stay for a day, and the start of a tenant with many branches must not wait for
+        // them.
         let removal = remove_left(turns, Arc::clone(remote), id, manifest.generation, modified);
         drop(env::spawn::task("removal of a timeline", removal));
     }
     Ok(())
 }
 
-/// Removes what is left of a deleted timeline; a few at a time, and again if the store does not answer.
+/// Removes the remains of a deleted timeline from the bucket, limited by `turns`; retries if the bucket does not
+/// answer.
 async fn remove_left(turns: Arc<Semaphore>, remote: Arc<TenantRemote>, id: TimelineId, mark: u32, marked: i64) {
     for pause in REMOVAL_PAUSES {
         let Ok(turn) = turns.acquire().await else { return };
@@ -51,10 +53,10 @@ async fn remove_left(turns: Arc<Semaphore>, remote: Arc<TenantRemote>, id: Timel
     tracing::warn!(timeline = %id, "objects of it are left, a later start removes them");
 }
 
-/// Removes the directory of a timeline that is closed.
+/// Removes the directory of a closed timeline.
 pub(super) async fn remove_local(dir: &Utf8PathBuf) -> Result<(), StorageError> {
     if has_manifest(dir).await? {
-        // From here on it is gone, even if the process ends before its files are.
+        // The timeline is gone from here on, even if the process ends before its files are removed.
         fs::unlink(&dir.join(MANIFEST_NAME)).await?;
         fs::fsync_dir(dir).await?;
     }

@@ -1,4 +1,4 @@
-//! What could not be opened, once more: after somebody has mended it, or takes the tenant over as it is.
+//! Reopens what could not be opened before, after it was repaired or when the tenant is taken over despite damage.
 
 use pageserver_api::shard::TenantShardId;
 
@@ -7,8 +7,8 @@ use crate::tenant::remote::{Own, mend};
 use errors::StorageError;
 
 impl TenantManager {
-    /// As [`TenantManager::attach_tenant`]. Where generations of the tenant were removed or overwritten, their chain is
-    /// made whole, and the tenant taken over from whoever may hold one of these.
+    /// As [`TenantManager::attach_tenant`], but if generations of the tenant were removed or overwritten, repairs the
+    /// chain and takes the tenant over from whoever may hold one of them.
     pub async fn take_tenant_over(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         let reason = match self.attach_tenant_locked(id).await {
@@ -27,12 +27,12 @@ impl TenantManager {
         self.inner.tenants.read().get(&id)?.unattached.clone()
     }
 
-    /// Fails if the tenant is here, but could not be attached: nothing of it may be changed then.
+    /// Fails if the tenant is here but could not be attached: nothing of it may be changed then.
     pub(super) fn check_attached(&self, id: TenantShardId) -> Result<(), ManageError> {
         self.unattached(id).map_or(Ok(()), |reason| Err(not_attached(id, &reason)))
     }
 
-    /// Opens timelines of an attached tenant that could not be opened before. Gives how many can be now.
+    /// Opens timelines of an attached tenant that could not be opened before. Returns how many it opened.
     pub async fn reopen(&self, id: TenantShardId) -> Result<usize, ManageError> {
         let _changing = self.change(id).await?;
         let Some(remote) = self.remote_of(id) else { return Ok(0) };

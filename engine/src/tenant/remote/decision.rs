@@ -1,17 +1,17 @@
-//! Which of two is the truth about a timeline: what the disk has, or what the bucket says. Pure.
+//! Decides whether the disk or the bucket has the true state of a timeline. Pure.
 
 use crate::tenant::timeline::manifest::{Manifest, Told};
 
 /// What to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// There is no such timeline.
+    /// The timeline does not exist.
     Nothing,
-    /// What the disk has goes on; the bucket gets what it lacks.
+    /// Continue from the local state; the bucket gets what it lacks.
     Local(Manifest),
-    /// The bucket's. The disk may have some of its layers.
+    /// Continue from the bucket's state. The disk may have some of its layers.
     Bucket(Manifest),
-    /// It was deleted: what is left is to be removed.
+    /// It was deleted: its remains should be removed.
     Deleted,
     /// Neither can be trusted, and nothing may be removed.
     Refused(String),
@@ -33,11 +33,12 @@ pub(crate) fn decide(local: Option<Manifest>, index: Option<&Manifest>, bucket: 
 }
 
 fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
-    // What was never uploaded, or written since by us alone, is not behind what others did.
+    // A state that was never uploaded, or that only this server has written since, is not behind anybody else's
+    // changes.
     let never_uploaded = !local.in_bucket;
     let nobody_since = index.generation <= local.generation;
     if index.deleted {
-        // One of the same name that was made after the deletion.
+        // The local timeline may be one of the same name that was created after the deletion.
         return if never_uploaded && nobody_since { Decision::Local(local) } else { Decision::Deleted };
     }
     if (never_uploaded || nobody_since) && local.origin != index.origin {
@@ -48,7 +49,7 @@ fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
     }
     let ahead = local.disk_consistent_lsn >= index.disk_consistent_lsn;
     if (never_uploaded || nobody_since) && ahead {
-        // An earlier version had what is told about a timeline in a file of its own, which may be gone, or damaged.
+        // Earlier versions stored `wal_source` in a separate file, which may be missing or damaged.
         let is_sound = local.wal_source.as_ref().is_some_and(Told::is_sound);
         let there = index.wal_source.as_ref().filter(|_| !is_sound);
         let wal_source = there.or(local.wal_source.as_ref()).cloned();
@@ -151,13 +152,13 @@ mod tests {
                     match decide(Some(local.clone()), Some(&index), "") {
                         Decision::Local(chosen) => {
                             assert_eq!(chosen.layers, local.layers);
-                            // Local never goes back behind the bucket, nor past what another owner did since.
+                            // Local is never behind the bucket, and ignores nothing that another owner did since.
                             assert!(deleted || local_lsn >= index_lsn);
                             assert!(!in_bucket || index_generation <= local_generation);
                         }
                         Decision::Bucket(chosen) => {
                             assert!(!deleted && chosen == index);
-                            // Nothing that was never uploaded is given up while it is ahead.
+                            // A state that was never uploaded is not discarded while it is ahead.
                             assert!(in_bucket || local_lsn < index_lsn);
                         }
                         Decision::Deleted => assert!(deleted && (in_bucket || index_generation > local_generation)),

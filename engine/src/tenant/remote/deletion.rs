@@ -1,4 +1,4 @@
-//! Deletion: first a mark that survives, then everything else. Whoever finds the mark goes on.
+//! Deletion: first a durable mark, then everything else. Whoever finds the mark completes the deletion.
 
 use pageserver_api::shard::TenantShardId;
 use postgres_formats::version::PgVersion;
@@ -10,16 +10,16 @@ use crate::tenant::timeline::manifest::{Manifest, Origin};
 use errors::StorageError;
 use remote_storage::{RemotePath, RequestClass};
 
-/// A list may be behind; index parts of so many generations are removed whether it names them or not.
+/// Listings may lag: the index parts of this many generations are removed whether listed or not.
 const MAX_BEHIND: u32 = 64;
-/// A mark stays for so long, in seconds: a server that was fenced long ago may still write an index part of its own,
+/// How long a mark stays, in seconds: a server that was fenced long ago may still write an index part of its own,
 /// which must not bring the timeline back.
 const MARK_AGE: i64 = 24 * 3600;
 
-/// Writes the mark that says that the timeline of `manifest` is deleted. Its uploader must have ended.
+/// Writes the mark of deletion for the timeline of `manifest`. Its uploader must have ended.
 ///
 /// # Errors
-/// [`StorageError::Fenced`] if it is another server's by now: then nothing is deleted.
+/// [`StorageError::Fenced`] if another server owns it by now: then nothing is deleted.
 pub async fn bury_timeline(remote: &TenantRemote, manifest: Manifest) -> Result<(), StorageError> {
     remote.check().await?;
     let path = remote.index_part_path(manifest.timeline_id, remote.generation);
@@ -35,14 +35,14 @@ pub async fn bury_timeline(remote: &TenantRemote, manifest: Manifest) -> Result<
     remote.check().await
 }
 
-/// Writes the mark of deletion for a timeline that is being imported, before any layer of it: if the import does not
-/// end, what it has left in the bucket is removed as that of a deleted timeline. The first index part replaces the
-/// mark.
+/// Writes the mark of deletion for a timeline that is being imported, before any of its layers: if the import does
+/// not finish, its objects in the bucket are removed like those of a deleted timeline. The first index part replaces
+/// the mark.
 ///
 /// # Errors
-/// [`StorageError::Fenced`] if it is another server's by now.
+/// [`StorageError::Fenced`] if another server owns it by now.
 pub async fn mark_import(remote: &TenantRemote, timeline_id: TimelineId) -> Result<(), StorageError> {
-    // What it says of the timeline counts for nothing, and is not known yet.
+    // The origin in a mark is ignored, and is not known yet.
     let origin = Origin {
         pg_version: PgVersion::V15,
         system_identifier: 0,
@@ -69,8 +69,8 @@ pub async fn mark_import(remote: &TenantRemote, timeline_id: TimelineId) -> Resu
     bury_timeline(remote, manifest).await
 }
 
-/// Removes all objects of a timeline that has the mark, which was written at `marked` (seconds since 1970). The mark
-/// itself goes last, and only when it is old.
+/// Removes all objects of a timeline that has a mark, which was written at `marked` (seconds since 1970). The mark
+/// itself is removed last, and only once it is old enough.
 pub async fn remove_timeline(
     remote: &TenantRemote,
     timeline: TimelineId,
@@ -96,10 +96,10 @@ pub async fn remove_timeline(
 }
 
 impl TenantRemote {
-    /// Makes the next generation the one that says that the tenant is deleted. Nobody can attach it any more.
+    /// Marks the tenant as deleted in its next generation. Nobody can attach it any more.
     ///
     /// # Errors
-    /// [`StorageError::Fenced`] if it is another server's by now.
+    /// [`StorageError::Fenced`] if another server owns it by now.
     pub(crate) async fn bury(&self) -> Result<(), StorageError> {
         let next = generation::after(self.generation)?;
         match generation::end(&self.storage, self.tenant, next, &self.server).await? {
@@ -109,8 +109,8 @@ impl TenantRemote {
     }
 }
 
-/// Removes all objects of a tenant that was deleted by generation `ended`, but for the chain of its generations.
-/// Returns how many.
+/// Removes all objects of a tenant that generation `ended` deleted, except its chain of generations. Returns how
+/// many.
 pub async fn remove_tenant(remote: &TenantRemote, tenant: TenantShardId, ended: u32) -> Result<usize, StorageError> {
     let listed = remote.storage.list(RequestClass::Delete, &RemotePath::tenant(&tenant)).await?;
     let chain = RemotePath::generations(&tenant);
@@ -123,8 +123,8 @@ pub async fn remove_tenant(remote: &TenantRemote, tenant: TenantShardId, ended: 
     Ok(doomed.len())
 }
 
-/// Whether the object was written by this generation or an earlier one. A new tenant or timeline of the same name has
-/// later ones.
+/// Whether the object was written by generation `last` or an earlier one. A new tenant or timeline of the same name
+/// has later ones.
 fn is_of(path: &RemotePath, last: u32) -> bool {
     generation::trace(path.file_name()).is_none_or(|generation| generation <= last)
 }

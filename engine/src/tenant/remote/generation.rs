@@ -1,7 +1,8 @@
-//! The chain of a tenant's generations: objects `1`, `2`, `3`... without a gap, each made by one owner alone.
+//! The chain of a tenant's generations: objects `1`, `2`, `3`... without a gap, each created by exactly one owner.
 //!
-//! None is ever removed. So the newest is the one without a next, however old the list is that the search begins with.
-//! One that somebody else has removed or overwritten is noticed, and nothing goes on from there unasked: see [`mend`].
+//! None is ever removed, so the newest is the one without a successor, however stale the listing at which the search
+//! starts. If somebody else removes or overwrites one, this is detected, and no server continues from there without
+//! an explicit takeover: see [`mend`].
 
 mod mend;
 
@@ -13,30 +14,30 @@ use errors::{ErrorKind, StorageError};
 pub(crate) use mend::{mend, trace};
 use remote_storage::{Creation, RemotePath, RemoteStorage, RequestClass};
 
-/// Others that may get ahead of us one after the other, or that a list may be behind by.
+/// Maximum number of generations by which others may get ahead of us, or by which a listing may lag.
 const MAX_STEPS: u32 = 100_000;
-/// Contents are far smaller than this, in bytes.
+/// Upper bound of an object's size in bytes; real contents are far smaller.
 pub(crate) const MAX_LEN: u64 = 4096;
 
-/// What a generation is taken for.
+/// The purpose of taking a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To serve what there is, if its last owner was the one who takes it, or nobody knows who that was.
+    /// To serve an existing tenant whose last owner was this server, or is not known.
     GoOn,
-    /// To serve what there is.
+    /// To serve an existing tenant.
     Attach,
-    /// To serve, and if the tenant was deleted to begin anew.
+    /// To serve a tenant; if it was deleted, to create it anew.
     Create,
 }
 
-/// What came of taking one.
+/// The result of taking a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It is ours.
+    /// It is this server's.
     Mine,
     /// The tenant was deleted.
     Deleted,
-    /// The tenant is another server's.
+    /// The tenant belongs to another server.
     Foreign(Holder),
 }
 
@@ -45,25 +46,25 @@ pub(crate) enum Taken {
 pub(crate) struct Holder {
     /// Its id.
     pub(crate) server: String,
-    /// Its machine's name.
+    /// The name of its machine.
     pub(crate) host: String,
 }
 
-/// What an object of the chain says.
+/// The contents of an object of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Unlike that of any other.
+    /// A random value that distinguishes it from all others.
     owner: String,
-    /// Seconds since 1970, for people.
+    /// Seconds since 1970, for humans.
     created: u64,
     /// The tenant was deleted.
     pub(super) deleted: bool,
-    /// Index parts up to this generation are of an earlier tenant of this name, which was deleted.
+    /// Index parts up to this generation belong to an earlier, deleted tenant of this name.
     void_through: u32,
-    /// The server that made it; empty if it did not say, as earlier versions do not.
+    /// The id of the server that created it; empty if unknown, as with earlier versions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     server: String,
-    /// The name of its machine, for people.
+    /// The name of its machine, for humans.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     host: String,
 }
@@ -79,8 +80,8 @@ impl Record {
         Self { server: server.id.clone(), host: server.host.clone(), ..self }
     }
 
-    /// That of a generation that nobody holds, since the chain before it is damaged. It is damage, too, so that nobody
-    /// goes on from it unasked.
+    /// The record of a generation that nobody holds, because the chain before it is damaged. It counts as damage too,
+    /// so that nobody continues from it without an explicit takeover.
     fn refused() -> Self {
         Self { owner: String::new(), ..Self::new(false, 0) }
     }
@@ -90,18 +91,19 @@ impl Record {
         Ok(bytes.into())
     }
 
-    /// The index parts that do not count for whoever comes after the generation `number`, which says this.
+    /// The generation up to which index parts do not count for owners after generation `number`, which has this
+    /// record.
     fn void_after(&self, number: u32) -> u32 {
         if self.deleted { number } else { self.void_through }
     }
 }
 
-/// The server that says in these bytes that it has taken a generation; empty if it does not say so.
+/// The id of the server that took the generation with this content; empty if unknown.
 pub(crate) fn server_of(bytes: &[u8]) -> String {
     decode(bytes).map_or_else(|_| String::new(), |record| record.server)
 }
 
-/// Why these bytes are no generation, if so.
+/// Why these bytes are not a generation, if so.
 pub(crate) fn defect(bytes: &[u8]) -> Option<String> {
     decode(bytes).err()
 }
@@ -121,8 +123,9 @@ pub(super) fn after(generation: u32) -> Result<u32, StorageError> {
     generation.checked_add(1).ok_or_else(|| StorageError::Invalid("there are no more generations".to_owned()))
 }
 
-/// Takes the next generation. Returns it, and up to which one index parts are void. Of a deleted tenant, unless it is
-/// to be created, nothing is taken and the generation is the one that says so.
+/// Takes the next generation. Returns it, and the generation up to which index parts are void. If the tenant was
+/// deleted (unless it is to be created) or belongs to another server, nothing is taken and the returned generation is
+/// the one that records this.
 pub(super) async fn take(
     storage: &RemoteStorage,
     tenant: TenantShardId,
@@ -154,7 +157,7 @@ pub(super) async fn take(
     Err(StorageError::Invalid(format!("tenant {tenant}: others take one generation after the other")))
 }
 
-/// Makes `generation` the one that says that the tenant was deleted. False if another one has it.
+/// Creates `generation` as the one that marks the tenant as deleted. Returns false if another server has it.
 pub(super) async fn end(
     storage: &RemoteStorage,
     tenant: TenantShardId,
@@ -167,7 +170,7 @@ pub(super) async fn end(
     }
 }
 
-/// Gives back `generation`, which we hold and will not use: the chain before it is damaged.
+/// Gives back `generation`, which this server holds but will not use, because the chain before it is damaged.
 pub(super) async fn refuse(
     storage: &RemoteStorage,
     tenant: TenantShardId,
@@ -195,24 +198,24 @@ async fn read(storage: &RemoteStorage, tenant: TenantShardId, generation: u32) -
     };
     match storage.get(RequestClass::Control, &path, MAX_LEN).await {
         Ok(bytes) => decode(&bytes).map_err(damaged),
-        // It was there, or a list named it; none is ever removed.
+        // It existed, or a listing named it, and none is ever removed.
         Err(error) if error.kind() == ErrorKind::Gone => Err(damaged("it was removed".to_owned())),
         Err(error) => Err(error),
     }
 }
 
-/// The generations that a list knows of, ascending.
+/// The listed generations.
 async fn listed(storage: &RemoteStorage, tenant: TenantShardId) -> Result<Vec<u32>, StorageError> {
     let listed = storage.list(RequestClass::Control, &RemotePath::generations(&tenant)).await?;
     Ok(listed.iter().filter_map(|object| parse(object.path.file_name())).collect())
 }
 
-/// The newest that a list knows of, 0 if none.
+/// The newest listed generation; 0 if none.
 async fn newest_listed(storage: &RemoteStorage, tenant: TenantShardId) -> Result<u32, StorageError> {
     Ok(listed(storage, tenant).await?.into_iter().max().unwrap_or(0))
 }
 
-/// A generation as names have it: 8 hexadecimal digits.
+/// Parses a generation as it appears in names: 8 hexadecimal digits.
 pub(crate) fn parse(digits: &str) -> Option<u32> {
     let well_formed = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     well_formed.then(|| u32::from_str_radix(digits, 16).ok()).flatten()

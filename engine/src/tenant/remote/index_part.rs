@@ -1,4 +1,5 @@
-//! The newest index part of a timeline: what a list names is a hint, and what it may not name yet is asked for.
+//! Finds the newest index part of a timeline: listings are hints, and objects that they may lack are requested
+//! directly.
 
 use camino::Utf8Path;
 use futures_util::{StreamExt, TryStreamExt};
@@ -9,27 +10,27 @@ use crate::tenant::timeline::manifest::Manifest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
 
-/// A list is not behind by more generations than this.
+/// Maximum number of generations by which a listing may lag.
 const MAX_BEHIND: u32 = 64;
-/// Requests at once.
+/// Maximum number of concurrent requests.
 const PARALLEL: usize = 16;
-/// An index part of a million layers is smaller, in bytes.
+/// Upper bound of an index part's size in bytes; one with a million layers is smaller.
 pub(crate) const MAX_LEN: u64 = 256 << 20;
 
-/// An index part that was found.
+/// An index part found in the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexPart {
-    /// What it says.
+    /// Its contents.
     pub(crate) manifest: Manifest,
-    /// Generations of older ones that a list names.
+    /// Listed generations of older ones.
     pub(crate) older: Vec<u32>,
     /// When it was written, in seconds since 1970; 0 if not known.
     pub(crate) modified: i64,
-    /// The timeline's origin is written down.
+    /// Whether the bucket has the timeline's origin.
     pub(crate) has_origin: bool,
 }
 
-/// Makes sure that the bucket does not have a timeline already, whatever its lists say.
+/// Makes sure that the timeline does not exist in the bucket yet, without relying on listings.
 pub async fn check_new(remote: &TenantRemote, timeline: TimelineId) -> Result<(), StorageError> {
     match newest_index_part(remote, timeline).await? {
         Some(found) if !found.manifest.deleted => {
@@ -40,33 +41,35 @@ pub async fn check_new(remote: &TenantRemote, timeline: TimelineId) -> Result<()
     }
 }
 
-/// What the bucket says of a timeline.
+/// What the bucket says about a timeline.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// Nothing: it has no index part.
+    /// There is no index part.
     Nothing {
-        /// The timeline's origin is there, which is written after the first index part: one is lost.
+        /// Whether the timeline's origin exists. It is written after the first index part, so if it does, an index
+        /// part was lost.
         has_origin: bool,
     },
-    /// This.
+    /// An intact index part.
     Whole(IndexPart),
-    /// What cannot be read. An older index part would hide what it said.
+    /// An unreadable index part. Falling back to an older one would lose what it contained.
     Damaged {
         /// The generation that wrote it.
         generation: u32,
-        /// Why not.
+        /// Why it cannot be read.
         error: StorageError,
-        /// Generations of older ones that a list names.
+        /// Listed generations of older ones.
         older: Vec<u32>,
-        /// The timeline's origin is written down.
+        /// Whether the bucket has the timeline's origin.
         has_origin: bool,
     },
 }
 
-/// What an index part of our own generation is.
+/// How to treat an index part of this server's own generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// There can be none, since the generation was taken just now: the chain of generations is damaged.
+    /// There can be none, because the generation was just taken: if there is one, the chain of generations is
+    /// damaged.
     Impossible,
     /// It does not count.
     Ignored,
@@ -74,10 +77,10 @@ pub(crate) enum Own {
     Counts,
 }
 
-/// The newest index part of generations below ours.
+/// Finds the newest index part of generations below this server's.
 ///
 /// # Errors
-/// [`StorageError::Corrupt`] naming the object if the newest one is damaged or lost.
+/// [`StorageError::Corrupt`], naming the object, if the newest one is damaged or lost.
 pub(crate) async fn newest_index_part(
     remote: &TenantRemote,
     timeline: TimelineId,
@@ -90,7 +93,7 @@ pub(crate) async fn newest_index_part(
     }
 }
 
-/// The index part of a timeline that was published is gone.
+/// The error that the index part of a published timeline is missing.
 pub(crate) fn lost(remote: &TenantRemote, timeline: TimelineId) -> StorageError {
     let path = RemotePath::timeline(&remote.tenant, &timeline);
     let reason =
@@ -98,13 +101,13 @@ pub(crate) fn lost(remote: &TenantRemote, timeline: TimelineId) -> StorageError 
     StorageError::Corrupt { path: remote.storage.name_of(&path).into(), offset: 0, reason: reason.to_owned() }
 }
 
-/// What the bucket says of a timeline, as the newest index part has it.
+/// What the bucket says about a timeline, according to its newest index part.
 ///
 /// # Errors
-/// [`StorageError::DamagedChain`] if there is one that cannot be there.
+/// [`StorageError::DamagedChain`] if there is one that cannot exist.
 pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Own) -> Result<Said, StorageError> {
     let prefix = RemotePath::timeline(&remote.tenant, &timeline);
-    // Names of layers come before those of index parts, and there may be many of them.
+    // The names of layers sort before those of index parts, and there may be many of them.
     let layers_end = RemotePath::layer(&remote.tenant, &timeline, INDEX_PART_PREFIX);
     let listed = remote.storage.list_after(RequestClass::Control, &prefix, &layers_end).await?;
     let is_valid = |generation: u32| generation > remote.void_through;
@@ -131,8 +134,8 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
         return Ok(Said::Whole(IndexPart { manifest, older, modified: 0, has_origin }));
     }
     for (at, (generation, modified)) in listed.into_iter().enumerate() {
-        // One that is listed may be gone: then a newer one, which an owner before us wrote, made it needless, or an
-        // older one is what there is.
+        // A listed index part may be gone: either an owner before us wrote a newer one that superseded it, or an
+        // older one is the newest that exists.
         match read(remote, timeline, generation).await {
             Ok(None) => {}
             Ok(Some(manifest)) => {
@@ -145,13 +148,13 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
         }
     }
     if has_origin || !older.is_empty() {
-        // A later owner may have written its own, which is not for us to read, and removed those that were listed.
+        // A later owner may have written an index part, which we must not read, and removed the listed ones.
         remote.check().await?;
     }
     Ok(Said::Nothing { has_origin })
 }
 
-/// Generations in names that begin with `prefix`, and when these objects were written.
+/// Generations in names that begin with `prefix`, with the times at which these objects were written.
 fn numbered<'a>(listed: &'a [Listed], prefix: &'a str) -> impl Iterator<Item = (u32, i64)> + 'a {
     listed.iter().filter_map(move |object| {
         let digits = object.path.file_name().strip_prefix(prefix)?;
@@ -159,7 +162,7 @@ fn numbered<'a>(listed: &'a [Listed], prefix: &'a str) -> impl Iterator<Item = (
     })
 }
 
-/// Somebody has written an index part under the generation that was just given out, or a later one.
+/// The error for an index part under the generation that was just taken, or under a later one.
 async fn impossible(remote: &TenantRemote, timeline: TimelineId, generation: u32) -> StorageError {
     match remote.check().await {
         Err(fenced_or_unknown) => fenced_or_unknown,
@@ -175,7 +178,7 @@ async fn impossible(remote: &TenantRemote, timeline: TimelineId, generation: u32
     }
 }
 
-/// Generations of which there may be an index part although a list names none newer than `newest`.
+/// Generations that may have an index part even though no listed one is newer than `newest`.
 fn unlisted(newest: Option<u32>, void_through: u32, own: u32) -> std::ops::Range<u32> {
     let first = newest.unwrap_or(void_through).saturating_add(1);
     first.max(own.saturating_sub(MAX_BEHIND))..own

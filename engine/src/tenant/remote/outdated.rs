@@ -1,8 +1,8 @@
-//! Whether an index part is an older one that somebody has put back.
+//! Detects an index part that is an older one somebody has restored.
 //!
-//! An owner writes its index part after the layers that it names. So a layer of the same generation that is *older*
-//! than the index part, and goes on where that ends, was named before: taking the index part for the truth would lose
-//! what was called safe. A layer that is younger is what is left of a publication that did not end.
+//! An owner writes an index part after the layers that it names. So if a layer of the same generation continues where
+//! the index part ends and is *older* than it, an earlier version of the index part named it: trusting this one would
+//! lose data that was reported safe. A layer that is younger is left over from an unfinished publication.
 
 use std::fmt;
 
@@ -15,19 +15,20 @@ use crate::tenant::storage_layer::LayerName;
 use errors::StorageError;
 use remote_storage::{Listed, RemotePath, RequestClass};
 
-/// Stores tell times in whole seconds, and a write may take effect a moment after the one behind it.
+/// In seconds: buckets report times in whole seconds, and a write may take effect slightly after the one that follows
+/// it.
 const TOLERANCE: i64 = 1;
 
-/// Layers that go on where an index part ends, and that it does not name.
+/// Layers that continue where an index part ends and that it does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beyond {
-    /// How many there are.
+    /// Number of these layers.
     pub(crate) layers: usize,
     /// Where the index part ends.
     pub(crate) from: Lsn,
-    /// Where they end.
+    /// Where these layers end.
     pub(crate) to: Lsn,
-    /// The index part is an older one that was put back.
+    /// It is certain that the index part is an older one that was restored.
     pub(crate) is_certain: bool,
 }
 
@@ -52,15 +53,15 @@ pub(crate) async fn look(
 ) -> Result<Option<Beyond>, StorageError> {
     let prefix = RemotePath::timeline(&remote.tenant, &timeline);
     let end = index.manifest.disk_consistent_lsn;
-    // Flushed layers are over all keys: their names come in order of LSN, before those of all other layers.
+    // Flushed layers span all keys: their names sort by LSN, before those of all other layers.
     let all_keys = format!("{}-{}__", Key::MIN, Key::MAX);
     let after = RemotePath::layer(&remote.tenant, &timeline, &format!("{all_keys}{:016X}", end.0.saturating_add(1)));
     let listed = remote.storage.list_page(RequestClass::Control, &prefix, &after).await?;
     Ok(beyond(&listed, index.manifest.generation, end, index.modified))
 }
 
-/// What `listed` has of them, for an index part of `generation` that ends at `end` and was written at `written`, in
-/// seconds since 1970; 0 if that is not known.
+/// Finds such layers in `listed`, for an index part of `generation` that ends at `end` and was written at `written`
+/// (seconds since 1970; 0 if not known).
 pub(crate) fn beyond(listed: &[Listed], generation: u32, end: Lsn, written: i64) -> Option<Beyond> {
     let mut found = Beyond { layers: 0, from: end, to: end, is_certain: false };
     for object in listed {

@@ -1,4 +1,4 @@
-//! What a publication consists of, and what must be true of it. Pure.
+//! The contents of a publication and the conditions that it must meet. Pure.
 
 use std::collections::HashSet;
 
@@ -9,32 +9,32 @@ use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
 /// Why an index part must not be written: others would trust it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
-    /// The layers do not fit together.
+    /// The layers violate an invariant of the layer map.
     #[error("{0}")]
     Layers(#[from] Violation),
-    /// A layer is named that the bucket does not have.
+    /// A named layer is not in the bucket.
     #[error("layer {0} is not uploaded")]
     NotUploaded(String),
-    /// A layer is of a generation that was not ours to write.
+    /// A layer is of a later generation than this server's.
     #[error("layer {0} is of a later generation than {1}")]
     LaterGeneration(String, u32),
-    /// The durable position goes back.
+    /// The consistent LSN would go back.
     #[error("the consistent LSN would go back from {before} to {after}")]
     Backwards {
-        /// That of the index part before.
+        /// That of the previous index part.
         before: utils::lsn::Lsn,
-        /// That of this one.
+        /// That of the new one.
         after: utils::lsn::Lsn,
     },
-    /// It would be another timeline than before.
+    /// The origin differs from the previous one.
     #[error("the timeline would have another origin than before")]
     OtherOrigin,
-    /// It is not written by its owner.
+    /// Its generation is not that of this server.
     #[error("it is of generation {found}, this server holds {own}")]
     NotOwn {
-        /// What it says.
+        /// The generation that it states.
         found: u32,
-        /// What it must say.
+        /// This server's generation.
         own: u32,
     },
 }
@@ -53,12 +53,12 @@ pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = String> {
     manifest.layers.iter().map(|entry| name_of(manifest, entry))
 }
 
-/// The names of all layers of a manifest, to look up.
+/// The file names of all layers of a manifest, as a set.
 pub fn layer_names(manifest: &Manifest) -> HashSet<String> {
     names(manifest).collect()
 }
 
-/// Whether two manifests say the same of the timeline, whoever wrote them.
+/// Whether two manifests describe the same state of the timeline, regardless of who wrote them.
 pub(super) fn same_contents(one: &Manifest, other: &Manifest) -> bool {
     let neutral =
         |manifest: &Manifest| Manifest { generation: 0, in_bucket: false, layers: Vec::new(), ..manifest.clone() };
@@ -70,7 +70,7 @@ pub(super) fn same_contents(one: &Manifest, other: &Manifest) -> bool {
     neutral(one) == neutral(other) && sorted(one) == sorted(other)
 }
 
-/// All that must be true of an index part before it is written. `before` is the one that it follows.
+/// Checks all conditions that an index part must meet before it is written. `before` is its predecessor.
 pub(super) fn check(
     next: &Manifest,
     before: Option<&Manifest>,
@@ -101,7 +101,7 @@ pub(super) fn check(
     }
 }
 
-/// Layers that `before` names and `next` does not: nobody needs them once `next` is what all later owners see.
+/// Layers that `before` names and `next` does not: nobody needs them once all later owners see `next`.
 pub(super) fn unnamed(before: &Manifest, next: &Manifest) -> Vec<String> {
     let named: HashSet<String> = names(next).collect();
     names(before).filter(|name| !named.contains(name)).collect()
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Three layers up to LSN 400, of generation 3.
+    /// Three layers up to LSN 400; the manifest is of generation 3.
     fn manifest() -> Manifest {
         Manifest {
             tenant_shard_id: TenantShardId::unsharded(TenantId::from([1; 16])),

@@ -1,9 +1,9 @@
-//! Brings a timeline to the bucket: one task, which always goes for the newest state that it was given.
+//! Uploads a timeline to the bucket: one task, which always works towards the newest state submitted to it.
 //!
-//! A publication is: the layers that the bucket lacks, then the index part that names them, then the look at the
-//! generation. Only then is the timeline's position safe, and only then is removed what no index part names any more.
-//! What fails is tried again, with the newest state there is then; what is uploaded already stays uploaded. States that
-//! were never published are passed over, so the work is linear in the number of layers.
+//! A publication consists of the layers that the bucket lacks, then the index part that names them, then a check of
+//! the generation. Only then is the timeline's position safe, and only then are objects removed that no index part
+//! names any more. A failed publication is retried with the newest state at that time; layers already uploaded stay.
+//! States that were superseded before they were published are skipped, so the work is linear in the number of layers.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -25,39 +25,39 @@ use crate::tenant::timeline::manifest::Manifest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RequestClass};
 
-/// Layers that are uploaded at once; the bucket's own budget may allow fewer.
+/// Maximum number of concurrent layer uploads; the bucket's own request budget may allow fewer.
 const PARALLEL: usize = 8;
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// How long somebody waits for what is published once more.
+/// How long [`Uploader::publish_again`] waits.
 const AGAIN: Duration = Duration::from_secs(60);
-/// How long a task that is to end still waits for an index part on its way. If it gave that write up, whoever writes
-/// the next one, a deletion's mark above all, had to wait much longer for it.
+/// How long a stopping task still waits for the write of an index part that is in flight. If it abandoned the write,
+/// the next writer of the object (above all a mark of deletion) would have to wait much longer.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// A state of the timeline that is durable here.
+/// A locally durable state of the timeline.
 #[derive(Debug)]
 pub struct Wanted {
     /// Its manifest.
     pub(crate) manifest: Manifest,
     /// Its layers.
     pub(crate) layers: Vec<Arc<Layer>>,
-    /// How many there were before, and this one.
+    /// Its sequence number, from 1.
     number: u64,
 }
 
 impl Wanted {
-    /// What is to be in the bucket.
+    /// A state that the bucket should have.
     pub(crate) fn new(manifest: Manifest, layers: Vec<Arc<Layer>>) -> Self {
         Self { manifest, layers, number: 0 }
     }
 }
 
-/// How uploading goes.
+/// The progress of uploading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UploadStatus {
-    /// Layers that are to be uploaded.
+    /// Number of layers still to be uploaded.
     pub(crate) waiting: usize,
     /// Their bytes.
     pub(crate) waiting_bytes: u64,
@@ -65,7 +65,7 @@ pub(crate) struct UploadStatus {
     pub(crate) last_error: Option<String>,
 }
 
-/// The handle of the task. It ends with [`Uploader::stop`].
+/// The handle of the upload task, which runs until [`Uploader::stop`].
 #[derive(Debug)]
 pub struct Uploader {
     shared: Arc<Shared>,
@@ -77,52 +77,52 @@ struct Shared {
     remote: Arc<TenantRemote>,
     timeline: TimelineId,
     wanted: watch::Sender<Option<Arc<Wanted>>>,
-    /// Number of the last of these.
+    /// Number of the last submitted state.
     submitted: AtomicU64,
-    /// Number of the last one that the bucket has.
+    /// Number of the last state that the bucket has.
     accepted: watch::Sender<u64>,
-    /// What every later owner will see.
+    /// The LSN that every later owner will see.
     consistent: watch::Sender<Option<Lsn>>,
     in_bucket: AtomicBool,
     status: Mutex<UploadStatus>,
     uploaded: Mutex<HashSet<String>>,
-    /// An index part, or an origin, is on its way.
+    /// The write of an index part or origin is in flight.
     is_replacing: AtomicBool,
-    /// What was published is damaged or gone: it is to be published again.
+    /// The published objects are damaged or gone, and must be published again.
     is_lost: AtomicBool,
-    /// Counts index parts that were written and are seen by all later owners.
+    /// Counts index parts written that all later owners will see.
     published: watch::Sender<u64>,
     cancel: CancellationToken,
-    /// Nothing more is uploaded.
+    /// Cancelled when nothing more will be uploaded.
     ended: CancellationToken,
-    /// The task's panic.
+    /// The message of the task's panic.
     panicked: OnceLock<String>,
 }
 
-/// What the task knows of the bucket.
+/// The task's knowledge of the bucket.
 #[derive(Default)]
 struct Published {
     /// The newest index part that is known to be there for good.
     manifest: Option<Manifest>,
-    /// The newest one that was written, of which it is not known whether we were fenced by then.
+    /// The newest index part written for which it is not yet known whether this server was fenced before.
     unconfirmed: Option<Manifest>,
-    /// What nobody needs.
+    /// Objects that nobody needs.
     garbage: Vec<RemotePath>,
-    /// The timeline's origin is written down.
+    /// The bucket has the timeline's origin.
     has_origin: bool,
-    /// What is there is damaged or gone.
+    /// The published objects are damaged or gone.
     is_lost: bool,
 }
 
 impl Uploader {
-    /// Starts with what the bucket has of the timeline.
+    /// Starts the task, given the timeline's index part in the bucket.
     pub(crate) fn start(remote: Arc<TenantRemote>, timeline: TimelineId, found: Option<IndexPart>) -> Self {
         let mut published = Published::default();
         let mut uploaded = HashSet::new();
         let in_bucket = AtomicBool::new(found.is_some());
         if let Some(IndexPart { manifest, older, has_origin, .. }) = found {
             uploaded = plan::names(&manifest).collect();
-            // One of our own is what a scrub has written anew.
+            // An index part of our own generation was rewritten by a scrub.
             let is_own = manifest.generation == remote.generation;
             let older = older.into_iter().chain((!is_own).then_some(manifest.generation));
             published.garbage = older.map(|generation| remote.index_part_path(timeline, generation)).collect();
@@ -135,8 +135,9 @@ impl Uploader {
             wanted: watch::Sender::new(None),
             submitted: AtomicU64::new(0),
             accepted: watch::Sender::new(0),
-            // Not even what was found is safe yet: an owner in between that is fenced by now may still write an older
-            // index part, of a later generation than that. Only one of our own generation comes after all of these.
+            // Not even the index part that was found is safe yet: an owner in between, fenced by now, may still write
+            // an older state under a later generation. Only an index part of our own generation supersedes all of
+            // these.
             consistent: watch::Sender::new(None),
             in_bucket,
             status: Mutex::default(),
@@ -162,7 +163,7 @@ impl Uploader {
         &self.shared.remote
     }
 
-    /// The timeline is this now, durably here. Replaces what waits.
+    /// Submits a new, locally durable state of the timeline. Replaces one that is still waiting.
     pub fn submit(&self, mut wanted: Wanted) {
         let manifest = &wanted.manifest;
         assert_eq!(manifest.timeline_id, self.shared.timeline, "what is submitted is of another timeline");
@@ -172,18 +173,18 @@ impl Uploader {
             "the manifest does not name a layer that comes with it"
         );
         wanted.number = self.shared.submitted.fetch_add(1, Ordering::AcqRel) + 1;
-        // An import has layers that the bucket got before this.
+        // An import uploads layers before it submits a state.
         let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| file_name(layer).to_owned());
         self.shared.uploaded.lock().extend(there);
         self.shared.note_waiting(&wanted);
         self.shared.wanted.send_replace(Some(Arc::new(wanted)));
     }
 
-    /// What was published is damaged or gone: publishes it once more. False if that takes too long.
+    /// Publishes again because the published objects are damaged or gone. Returns false if that takes too long.
     pub(crate) async fn publish_again(&self) -> bool {
         let mut published = self.shared.published.subscribe();
         self.shared.is_lost.store(true, Ordering::Release);
-        // The same is new once more.
+        // Makes the current state count as new.
         self.shared.wanted.send_modify(|_| {});
         let again = tokio::select! {
             again = env::clock::timeout(AGAIN, published.changed()) => again,
@@ -192,19 +193,19 @@ impl Uploader {
         matches!(again, Ok(Ok(())))
     }
 
-    /// Returns once all that was submitted so far is in the bucket: an LSN does not tell, as what is told about a
-    /// timeline changes without it.
+    /// Returns once everything submitted so far is in the bucket. Waiting for an LSN would not suffice, because a
+    /// timeline's `wal_source` changes without the LSN.
     pub(crate) async fn all_accepted(&self) {
         let target = self.shared.submitted.load(Ordering::Acquire);
         let _ = self.shared.accepted.subscribe().wait_for(|number| *number >= target).await;
     }
 
-    /// Everything up to this LSN is safe in the bucket.
+    /// The LSN up to which everything is safe in the bucket.
     pub(crate) fn consistent(&self) -> Option<Lsn> {
         *self.shared.consistent.borrow()
     }
 
-    /// Follows [`Uploader::consistent`].
+    /// Watches [`Uploader::consistent`].
     pub(crate) fn watch_consistent(&self) -> watch::Receiver<Option<Lsn>> {
         self.shared.consistent.subscribe()
     }
@@ -214,27 +215,27 @@ impl Uploader {
         self.shared.in_bucket.load(Ordering::Acquire)
     }
 
-    /// Whether the bucket has the layer whole.
+    /// Whether the bucket has the whole layer.
     pub(crate) fn is_uploaded(&self, file_name: &str) -> bool {
         self.shared.uploaded.lock().contains(file_name)
     }
 
-    /// How it goes.
+    /// The progress of uploading.
     pub(crate) fn status(&self) -> UploadStatus {
         self.shared.status.lock().clone()
     }
 
-    /// The panic of its task: nothing more is uploaded.
+    /// The message of the task's panic, if it has panicked: nothing more is uploaded then.
     pub(crate) fn panicked(&self) -> Option<&str> {
         self.shared.panicked.get().map(String::as_str)
     }
 
-    /// Returns when the task has ended, or is told to.
+    /// Returns when the task has ended.
     pub(crate) async fn stopped(&self) {
         self.shared.ended.cancelled().await;
     }
 
-    /// Ends the task and waits for it. What is not uploaded is uploaded after the next start.
+    /// Stops the task and waits for it. What is not uploaded yet is uploaded after the next start.
     pub(crate) async fn stop(&self) {
         self.shared.cancel.cancel();
         let task = self.task.lock().take();
@@ -253,11 +254,11 @@ impl Drop for Uploader {
     }
 }
 
-/// Publishes until it is stopped, or may not any more.
+/// Publishes until it is stopped or may no longer write.
 async fn run(shared: Arc<Shared>, mut published: Published) {
     let _ended = shared.ended.clone().drop_guard();
     let mut wanted = shared.wanted.subscribe();
-    // Something may wait already.
+    // A state may have been submitted already.
     wanted.mark_changed();
     let mut pause = PAUSE_MIN;
     loop {
@@ -290,7 +291,7 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
                     }
                     ErrorKind::Retry | ErrorKind::Corrupt | ErrorKind::Gone => {}
                 }
-                // Seen as new once more.
+                // Makes the state count as new again.
                 wanted.mark_changed();
                 tokio::select! {
                     () = env::clock::sleep(pause) => {}
@@ -302,7 +303,7 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
     }
 }
 
-/// Waits for a state that was not seen yet.
+/// Waits for a state that has not been seen yet.
 async fn next(wanted: &mut watch::Receiver<Option<Arc<Wanted>>>) -> Arc<Wanted> {
     loop {
         if wanted.changed().await.is_err() {
@@ -322,7 +323,8 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         published.is_lost = true;
     }
     let manifest = &wanted.manifest;
-    // One of an earlier generation is written anew: then nothing that its owner may still do to it matters.
+    // An index part of an earlier generation is rewritten under ours, so that nothing its owner may still do to it
+    // matters.
     if let Some(before) = &published.manifest
         && before.generation == remote.generation
         && !published.is_lost
@@ -377,7 +379,7 @@ fn file_name(layer: &Layer) -> &str {
 }
 
 impl Published {
-    /// All later owners will see `next`.
+    /// Records that all later owners will see `next`.
     fn confirmed(&mut self, shared: &Shared, next: Manifest) {
         let remote = &shared.remote;
         assert_eq!(next.generation, remote.generation, "an index part of another generation is ours");
@@ -391,8 +393,8 @@ impl Published {
         self.is_lost = false;
     }
 
-    /// Writes down what the timeline is for ever, once. That is never there before an index part was: where it is found
-    /// without one, that was lost, and can be written anew from this and the layers.
+    /// Writes the timeline's immutable origin, once. It never exists before the first index part: if it is found
+    /// without one, an index part was lost, and can be rebuilt from the origin and the layers.
     async fn write_origin(&mut self, shared: &Shared) -> Result<(), StorageError> {
         let Some(manifest) = self.manifest.as_ref().filter(|_| !self.has_origin) else { return Ok(()) };
         let path = RemotePath::origin(&shared.remote.tenant, &shared.timeline, shared.remote.generation);
@@ -401,7 +403,7 @@ impl Published {
         Ok(())
     }
 
-    /// What is about to be removed is nothing that the index part in the bucket names, nor that index part itself.
+    /// Asserts that the objects about to be removed are neither the current index part nor named by it.
     fn assert_not_needed(&self, shared: &Shared) {
         let remote = &shared.remote;
         let own = self.manifest.as_ref().filter(|manifest| manifest.generation == remote.generation);
@@ -413,8 +415,8 @@ impl Published {
         assert!(lost.is_none(), "{lost:?} is needed and was about to be removed");
     }
 
-    /// Removes what nobody needs. The generation was looked at just now. What cannot be removed is tried again after
-    /// the next publication.
+    /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried after the
+    /// next publication.
     async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
         if self.garbage.is_empty() {
             return Ok(());
@@ -430,7 +432,7 @@ impl Published {
 }
 
 impl Shared {
-    /// Writes an object that a task that is to end does not give up.
+    /// Writes an object; a stopping task waits for this write instead of abandoning it.
     async fn replace(&self, path: &RemotePath, bytes: bytes::Bytes) -> Result<(), StorageError> {
         self.is_replacing.store(true, Ordering::Release);
         let put = self.remote.storage.put(RequestClass::Control, path, bytes).await;
@@ -438,7 +440,7 @@ impl Shared {
         put
     }
 
-    /// The bucket has `wanted`, for good.
+    /// Records that the bucket has `wanted` for good.
     fn accept(&self, wanted: &Wanted) {
         let accepted = *self.accepted.borrow();
         assert!(wanted.number >= accepted, "state {} is accepted after state {accepted}", wanted.number);
@@ -478,7 +480,7 @@ impl Shared {
     fn note_error(&self, error: Option<&StorageError>) {
         let mut status = self.status.lock();
         let text = error.map(ToString::to_string);
-        // Logged once, however often it comes.
+        // Log only the first of a series of failures.
         if let Some(text) = &text
             && status.last_error.is_none()
             && error.is_some_and(|error| error.kind() != ErrorKind::Fenced)

@@ -1,4 +1,4 @@
-//! The index part of a timeline: whether it is there, whole, and the last one that was written; and its writing anew.
+//! Checks that a timeline's index part exists, is intact, and is the newest one written; rewrites it if not.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use crate::tenant::timeline::{Manifest, Timeline};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
 
-/// Looks at one timeline's index part.
+/// The check of one timeline's index part.
 pub(super) struct Check<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) timeline: TimelineId,
-    /// If it is open in this process.
+    /// The timeline, if it is open in this process.
     pub(super) open: Option<&'a Timeline>,
     pub(super) local: &'a Local,
-    /// For what is opened.
+    /// Caches for layers that are opened.
     pub(super) resources: &'a Resources,
     pub(super) options: Options,
 }
 
-/// An index part that is no good.
+/// A defective index part.
 struct Bad {
-    /// The number of that finding.
+    /// The index of its finding.
     finding: usize,
-    /// The generation that wrote it, if there is one.
+    /// The generation that wrote it, if it exists.
     generation: Option<u32>,
-    /// It can be written anew.
+    /// Whether it can be rewritten.
     can_be_mended: bool,
 }
 
 impl Check<'_> {
-    /// Finds what is wrong, and mends it if that is wanted and can be done.
+    /// Finds defects, and repairs them if that is requested and possible.
     pub(super) async fn run(&self, objects: &mut Objects, report: &mut Report) -> Result<(), StorageError> {
         let bad = self.find(objects, report)?;
         objects.is_older = bad.is_some() && objects.index.is_some();
@@ -74,7 +74,7 @@ impl Check<'_> {
         let listed: Vec<Listed> =
             objects.there.iter().map(|(name, it)| self.listed(name, it.size, it.modified)).collect();
         let beyond = outdated::beyond(&listed, *generation, index.disk_consistent_lsn, objects.written);
-        // What an open timeline is just about to name is younger.
+        // Layers that an open timeline is about to name are younger than the index part.
         if let Some(beyond) = beyond.filter(|beyond| beyond.is_certain) {
             let reason = format!("{beyond}. A server on an empty disk does not open the timeline");
             return Ok(Some(bad(self.bucket.add(report, Kind::Damaged, &path, reason), true)));
@@ -91,7 +91,7 @@ impl Check<'_> {
         Listed { path: RemotePath::layer(&self.bucket.tenant, &self.timeline, name), size, modified }
     }
 
-    /// Why there should be an index part, if so.
+    /// Why an index part should exist although there is none, if so.
     fn missing(&self, objects: &Objects) -> Option<String> {
         let grace = self.options.grace.as_secs();
         let is_old = |name: &str, age: Option<u64>| LayerName::parse_file_name(name).is_ok() && age >= Some(grace);
@@ -113,7 +113,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether it is to be written anew, or why not.
+    /// Whether to rewrite it, or why that is not possible.
     fn may_write(&self, bad: &Bad) -> Result<bool, String> {
         if !bad.can_be_mended {
             return Err("Nothing mends that: keep all of it for a report".to_owned());
@@ -127,7 +127,7 @@ impl Check<'_> {
         Ok(self.options.repair_bucket)
     }
 
-    /// Writes it anew. Tells what came of it.
+    /// Rewrites it. Returns a description of the result.
     async fn mend(&self, bad: &Bad, objects: &mut Objects, report: &mut Report) -> Result<String, StorageError> {
         self.bucket.check_owner().await?;
         let written = match self.open {
@@ -174,7 +174,7 @@ impl Check<'_> {
         Ok(Ok(format!("Written anew, with {layers} layers up to LSN {lsn}{follows}")))
     }
 
-    /// What is written down of the timeline for ever can be read.
+    /// Checks that the timeline's stored origin can be read.
     async fn check_origin(&self, objects: &Objects, report: &mut Report) -> Result<(), StorageError> {
         let written = objects.there.keys().filter_map(|name| parse_generation(name.strip_prefix(ORIGIN_PREFIX)?));
         let Some(generation) = written.max() else { return Ok(()) };

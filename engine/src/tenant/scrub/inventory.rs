@@ -1,4 +1,4 @@
-//! What is named against what is there: pure.
+//! Compares what is named with what is there. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::tenant::remote::parse_generation;
 use crate::tenant::storage_layer::LayerName;
 use remote_storage::INDEX_PART_PREFIX;
 
-/// An object or a file that is there.
+/// An existing object or file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct There {
     pub(super) size: u64,
@@ -16,21 +16,21 @@ pub(super) struct There {
     pub(super) modified: i64,
 }
 
-/// By what orphans in the bucket are told from what somebody still needs.
+/// What distinguishes orphans in the bucket from objects that somebody still needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newest {
     /// The newest generation that was given out.
     pub(super) generation: u32,
-    /// The generation of the index part that counts, if there is one.
+    /// The generation of the current index part, if there is one.
     pub(super) index_part: Option<u32>,
-    /// It is a mark of deletion.
+    /// The current index part is a mark of deletion.
     pub(super) deleted: bool,
-    /// What is younger, in seconds, may be about to be named.
+    /// In seconds: younger objects may be about to be named.
     pub(super) grace: u64,
 }
 
-/// Objects of a timeline that nobody needs: layers that `named` does not have, and index parts that a newer one has
-/// replaced. What is of a newer owner, what is young, and what is no object of ours is none.
+/// Objects of a timeline that nobody needs: layers not in `named`, and index parts that a newer one has superseded.
+/// Objects of a newer owner, young objects, and foreign objects are not orphans.
 pub(super) fn orphans(
     there: &BTreeMap<String, There>,
     named: &BTreeSet<String>,
@@ -44,10 +44,10 @@ pub(super) fn orphans(
             return replaced.then_some("a newer index part has replaced it");
         }
         let (_, generation) = LayerName::parse_file_name(name).ok()?;
-        // Beside its own mark, a server has layers of a timeline that it is about to make anew.
+        // Besides its own mark of deletion, a server may have layers of a timeline that it is recreating.
         let being_made = newest.deleted && newest.index_part.is_some_and(|mark| generation >= mark);
         let unnamed = !named.contains(name) && generation <= newest.generation && !being_made;
-        // Without an index part nobody knows what is needed.
+        // Without an index part it is unknown what is needed.
         (unnamed && newest.index_part.is_some()).then_some("no index part names it")
     };
     there

@@ -1,4 +1,4 @@
-//! One timeline: every layer's file and object is verified, and each is repaired from the other.
+//! Scrubs one timeline: verifies the file and the object of every layer, and repairs each from the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::tenant::timeline::{Manifest, Timeline};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RequestClass};
 
-/// Layers verified at once.
+/// Maximum number of layers verified concurrently.
 const PARALLEL: usize = 4;
 
-/// A layer that is named.
+/// A named layer.
 struct Part {
     name: String,
     layer: Arc<Layer>,
-    /// The index part names it: the object must be there.
+    /// The index part names it: the object must exist.
     in_index: bool,
-    /// The local file must be there.
+    /// The local file must exist.
     expected_here: bool,
 }
 
-/// What a look at one of a layer's two copies gave.
+/// The result of verifying one of a layer's two copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Copy {
-    /// It need not be there, and is not.
+    /// It need not exist, and does not.
     None,
     Good,
     Bad(Kind, String),
@@ -92,7 +92,7 @@ fn planned(part: &Part) -> u64 {
     copies * part.layer.desc().file_size
 }
 
-/// All layers that the open timeline, the manifest, or the index part names.
+/// All layers named by the open timeline, the manifest, or the index part.
 fn parts(
     subject: &Subject,
     bucket: Option<&Bucket>,
@@ -160,7 +160,7 @@ async fn check(part: Part, objects: &Objects, progress: &Progress) -> Checked {
     let mut local = Copy::None;
     if part.expected_here {
         local = judged(check_file(&part.layer).await);
-        // It may have been evicted meanwhile.
+        // The layer may have been evicted meanwhile.
         if matches!(local, Copy::Bad(..)) && part.in_index && !part.layer.is_local() {
             local = Copy::None;
         }
@@ -172,7 +172,7 @@ async fn check(part: Part, objects: &Objects, progress: &Progress) -> Checked {
             Some(there) if there.size != size => {
                 Copy::Bad(Kind::Damaged, format!("{} bytes instead of {size}", there.size))
             }
-            // The list may be behind.
+            // The listing may lag.
             _ => judged(part.layer.verify_remote().await.map(drop)),
         };
         progress.note(Place::Bucket, size);
@@ -206,12 +206,12 @@ fn judged(result: Result<(), StorageError>) -> Copy {
     Copy::Bad(kind, error.to_string())
 }
 
-/// What is done about one timeline's findings.
+/// Acts on the findings of one timeline.
 struct OneTimeline<'a> {
     bucket: Option<&'a Bucket>,
     timeline: TimelineId,
     tenant: TenantShardId,
-    /// Generation of the index part that counts.
+    /// Generation of the current index part.
     index: Option<u32>,
     options: Options,
     report: &'a mut Report,
@@ -221,7 +221,7 @@ impl OneTimeline<'_> {
     async fn judge(&mut self, checked: Checked) -> Result<(), StorageError> {
         let Checked { part, local, mut remote } = checked;
         if matches!(remote, Copy::Bad(..)) && !self.names(&part.name).await? {
-            // Its owner has removed it since.
+            // Its owner has removed it in the meantime.
             remote = Copy::None;
         }
         let copies = [&local, &remote];
@@ -247,7 +247,7 @@ impl OneTimeline<'_> {
         self.report.add(Finding { place, kind, name, reason: reason.to_owned(), bytes, fixed });
     }
 
-    /// Fetches the layer anew.
+    /// Downloads the layer again.
     async fn repair_file(&self, layer: &Layer) -> bool {
         let ctx = RequestContext::new(TaskKind::Scrub, DownloadBehavior::Download);
         let repair = async {
@@ -262,7 +262,7 @@ impl OneTimeline<'_> {
         result.is_ok()
     }
 
-    /// Writes the object anew from the local file, which was found good.
+    /// Rewrites the object from the local file, which was found good.
     async fn repair_object(&self, layer: &Layer, object: &RemoteObject) -> Result<bool, StorageError> {
         let Some(bucket) = self.bucket else { return Ok(false) };
         bucket.check_owner().await?;
@@ -277,12 +277,12 @@ impl OneTimeline<'_> {
         Ok(result.is_ok())
     }
 
-    /// Whether the index part names a layer, as it is now.
+    /// Whether the index part names the layer at this moment.
     async fn names(&self, name: &str) -> Result<bool, StorageError> {
         Ok(self.named_now().await?.is_some_and(|named| named.contains(name)))
     }
 
-    /// What the index part names now; `None` if there is none any more.
+    /// The layers that the index part names at this moment; `None` if it is gone.
     async fn named_now(&self) -> Result<Option<BTreeSet<String>>, StorageError> {
         let (Some(bucket), Some(generation)) = (self.bucket, self.index) else { return Ok(None) };
         let Some(index) = bucket.read_index_part(self.timeline, generation).await? else { return Ok(None) };
@@ -290,7 +290,7 @@ impl OneTimeline<'_> {
         Ok(Some(index.layers.iter().map(name).collect()))
     }
 
-    /// Objects that nobody names any more.
+    /// Reports, and if requested removes, objects that nobody names any more.
     async fn check_orphans(&mut self, objects: &Objects, named: &BTreeSet<String>) -> Result<(), StorageError> {
         let Some(bucket) = self.bucket.filter(|_| !objects.is_older) else { return Ok(()) };
         let grace = self.options.grace.as_secs();
@@ -300,7 +300,7 @@ impl OneTimeline<'_> {
         if orphans.is_empty() {
             return Ok(());
         }
-        // What was named while others were verified is none.
+        // Layers named since the scrub began are not orphans.
         let Some(named) = self.named_now().await? else { return Ok(()) };
         orphans.retain(|(name, _)| !named.contains(name));
         let paths: Vec<RemotePath> =

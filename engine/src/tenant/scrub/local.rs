@@ -1,4 +1,4 @@
-//! What the local disk has of a tenant besides layers, and which files nothing names.
+//! Scrubs a tenant's local files other than layers, and finds files that nothing names.
 
 use std::collections::BTreeSet;
 
@@ -21,11 +21,11 @@ pub(super) struct Local {
     /// Names of its files.
     pub(super) names: BTreeSet<String>,
     pub(super) manifest: Option<Manifest>,
-    /// Keeps others from it, unless this process has it open.
+    /// Locks out other processes, unless this process has the timeline open.
     _lock: Option<DirLock>,
 }
 
-/// The last generation that wrote a manifest on this disk, of timelines that the bucket has.
+/// The latest generation that wrote a manifest on this disk, among timelines that the bucket has.
 pub(super) async fn last_generation(
     subject: &Subject,
     timelines: &BTreeSet<TimelineId>,
@@ -35,7 +35,7 @@ pub(super) async fn last_generation(
         let dir = subject.conf.timeline_path(&subject.tenant, timeline);
         match Manifest::load(&dir, subject.tenant, *timeline).await {
             Ok(manifest) => last = last.max(Some(manifest.generation).filter(|_| manifest.in_bucket)),
-            // That is found out later.
+            // Reported later.
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Corrupt) => {}
             Err(error) => return Err(error),
         }
@@ -43,10 +43,10 @@ pub(super) async fn last_generation(
     Ok(last)
 }
 
-/// Looks at a timeline's directory. One that is not there is empty.
+/// Examines a timeline's directory. A missing directory counts as empty.
 ///
 /// # Errors
-/// [`StorageError::Invalid`] if another process uses it.
+/// [`StorageError::Invalid`] if another process is using it.
 pub(super) async fn look(
     subject: &Subject,
     timeline: TimelineId,
@@ -94,12 +94,12 @@ async fn check_manifest(
     };
     let repaired = match (open, &objects.index) {
         _ if !options.repair => None,
-        // It knows best.
+        // The open timeline has the current state.
         (Some(timeline), _) => {
             timeline.rewrite_manifest().await?;
             Some(Manifest::load(dir, subject.tenant, timeline.timeline_id()).await?)
         }
-        // What is after this comes from Postgres again: it was not told that it is safe.
+        // Postgres sends everything after this again, since it was not reported as safe.
         (None, Some((_, index))) if !index.deleted => {
             let manifest = Manifest { in_bucket: true, ..index.clone() };
             manifest.store(dir).await?;
@@ -112,7 +112,8 @@ async fn check_manifest(
     Ok(repaired)
 }
 
-/// Files of ours that nothing names. Only where nobody is at work: what is being written has no name yet.
+/// Finds this server's files that nothing names. Only valid while the directory is not in use: files being written
+/// are not named yet.
 pub(super) async fn check_orphans(
     local: &Local,
     named: &BTreeSet<String>,
@@ -143,7 +144,7 @@ pub(super) async fn check_orphans(
     Ok(())
 }
 
-/// The list of hot layers, here and in the bucket. It is only a hint: a damaged one is removed, and made anew.
+/// Checks the hot list, here and in the bucket. It is only a hint: a damaged one is removed, and later recreated.
 pub(super) async fn check_tenant_files(
     subject: &Subject,
     bucket: Option<&Bucket>,
@@ -171,7 +172,7 @@ pub(super) async fn check_tenant_files(
     Ok(())
 }
 
-/// What is wrong with a list of hot layers that was read. One that is not there is right.
+/// The defect of a hot list that was read, if any. A missing list is not a defect.
 fn damage(path: &Utf8Path, bytes: Result<Vec<u8>, StorageError>) -> Result<Option<StorageError>, StorageError> {
     match bytes.and_then(|bytes| HotList::decode(path, &bytes)) {
         Ok(_) => Ok(None),

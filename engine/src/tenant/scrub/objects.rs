@@ -1,4 +1,4 @@
-//! What the bucket has of a tenant: generations, index parts, objects.
+//! What the bucket has of a tenant: generations, index parts, other objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::UNIX_EPOCH;
@@ -16,9 +16,9 @@ use crate::tenant::timeline::Manifest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};
 
-/// Contents of older generations matter to nobody any more.
+/// Only this many of the newest generations are read: the contents of older ones no longer matter.
 const GENERATIONS_READ: u32 = 64;
-/// More generations that are missing are not told one by one.
+/// Maximum number of missing generations reported individually.
 const MISSING_TOLD: u32 = 100;
 
 /// A tenant's part of the bucket.
@@ -31,9 +31,9 @@ pub(super) struct Bucket {
     /// The generation that this process holds, if it holds one.
     held: Option<u32>,
     server: ServerIdentity,
-    /// Nobody knows whose the newest generation is, or whether it is the newest.
+    /// It is unknown who owns the newest generation, or whether it is the newest.
     pub(super) is_headless: bool,
-    /// This process holds the newest generation, or whoever uses this disk did.
+    /// This process holds the newest generation, or this disk's last user did.
     pub(super) is_ours: bool,
 }
 
@@ -43,25 +43,25 @@ pub(super) struct Objects {
     pub(super) there: BTreeMap<String, There>,
     /// The newest index part, with its generation.
     pub(super) index: Option<(u32, Manifest)>,
-    /// When that was written, in seconds since 1970; 0 if not known.
+    /// When `index` was written, in seconds since 1970; 0 if not known.
     pub(super) written: i64,
-    /// It is an older one that was put back: what it does not name may be needed.
+    /// `index` is an older one that was restored: objects that it does not name may be needed.
     pub(super) is_older: bool,
-    /// The generation of the newest one if it is damaged, and the number of that finding. What an older one says is
-    /// not the truth any more: then there is none.
+    /// The generation of the newest index part if that is damaged, and the index of its finding. An older one is no
+    /// longer true, so `index` is `None` then.
     pub(super) damaged_index: Option<(u32, usize)>,
 }
 
-/// The names of tenants, as they are in the bucket.
+/// The names of the tenants in the bucket.
 pub(super) async fn list_tenants(storage: &RemoteStorage) -> Result<Vec<String>, StorageError> {
     storage.list_dirs(RequestClass::Scrub, &RemotePath::tenants()).await
 }
 
-/// What a tenant's objects tell of its generations.
+/// What a tenant's objects reveal about its generations.
 struct Traces {
-    /// Those of the chain.
+    /// Generations in the chain.
     chain: BTreeSet<u32>,
-    /// The latest one that has written anything else, and what.
+    /// The latest generation that has written anything else, and the name of such an object.
     last: Option<(u32, String)>,
 }
 
@@ -103,7 +103,7 @@ impl Bucket {
         Ok(bucket)
     }
 
-    /// The newest generation: a list is a hint, and the chain has no gap.
+    /// Finds the newest generation: a listing is a hint, and the chain has no gaps.
     async fn newest_generation(&self) -> Result<u32, StorageError> {
         let listed = self.storage.list(RequestClass::Scrub, &RemotePath::generations(&self.tenant)).await?;
         let mut newest = listed.iter().filter_map(|it| parse_generation(it.path.file_name())).max().unwrap_or(0);
@@ -117,7 +117,7 @@ impl Bucket {
         Ok(newest)
     }
 
-    /// Generations follow each other without a gap, and the last ones can be read.
+    /// Checks that the chain of generations has no gaps and that its newest ones are readable.
     async fn check_chain(&mut self, listed: &BTreeSet<u32>, report: &mut Report) -> Result<(), StorageError> {
         let read_from = self.generation.saturating_sub(GENERATIONS_READ - 1).max(1);
         let mut next = 1;
@@ -134,7 +134,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// False if it is not as it was made.
+    /// Returns false if the generation is missing or damaged.
     async fn check_generation(&mut self, generation: u32, report: &mut Report) -> Result<bool, StorageError> {
         let path = RemotePath::generation(&self.tenant, generation);
         let (kind, reason) = match self.storage.get(RequestClass::Scrub, &path, MAX_GENERATION).await {
@@ -161,7 +161,8 @@ impl Bucket {
         Ok(false)
     }
 
-    /// Nothing is of a generation that is not in the chain. `local` is the last one that the local disk knows of.
+    /// Checks that nothing was written under a generation beyond the chain. `local` is the latest generation that the
+    /// local disk knows of.
     fn check_head(&mut self, traces: &Traces, local: Option<u32>, report: &mut Report) {
         let known = [
             traces.last.clone().map(|(generation, object)| (generation, format!("{object} was written under it"))),
@@ -180,14 +181,15 @@ impl Bucket {
         }
     }
 
-    /// Adds a finding in the bucket. Gives its number.
+    /// Adds a finding in the bucket. Returns its index.
     pub(super) fn add(&self, report: &mut Report, kind: Kind, path: &RemotePath, reason: String) -> usize {
         let (place, name) = (Place::Bucket, self.name(path));
         report.add(Finding { place, kind, name, reason, bytes: 0, fixed: false });
         report.findings.len() - 1
     }
 
-    /// Writes to a directory that a killed process had begun. What is young may be under way in another server.
+    /// Finds unfinished writes of killed processes, in a bucket that is a directory. Young ones may be in progress in
+    /// another server.
     pub(super) async fn check_unfinished(&self, options: Options, report: &mut Report) -> Result<(), StorageError> {
         let mut begun = self.storage.unfinished(&RemotePath::tenant(&self.tenant)).await?;
         begun.retain(|it| it.age >= options.grace.as_secs());
@@ -212,8 +214,8 @@ impl Bucket {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// The objects of a timeline, and what the newest index part says. The list comes first: what an owner adds later
-    /// is not missed, and what it removes later is not named either.
+    /// The objects of a timeline and its newest index part. The listing comes first: objects that the owner adds
+    /// later are not considered missing, and objects that it removes later are no longer named either.
     pub(super) async fn objects(&self, timeline: TimelineId, report: &mut Report) -> Result<Objects, StorageError> {
         let now = env::clock::system_now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let listed = self.storage.list(RequestClass::Scrub, &RemotePath::timeline(&self.tenant, &timeline)).await?;
@@ -257,7 +259,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// What a timeline is for ever, as it was written down; `None` if it was not, or cannot be read.
+    /// The timeline's stored origin; `None` if it was never written or cannot be read.
     pub(super) async fn read_origin(
         &self,
         timeline: TimelineId,
@@ -272,7 +274,7 @@ impl Bucket {
         }
     }
 
-    /// An index part; `None` if there is none of this generation.
+    /// Reads the index part of a generation; `None` if there is none.
     pub(super) async fn read_index_part(
         &self,
         timeline: TimelineId,
@@ -301,10 +303,10 @@ impl Bucket {
         Err(StorageError::Corrupt { path: name.into(), offset: 0, reason })
     }
 
-    /// Makes sure, right before something in the bucket is changed, that its owner is whom the scrub took for it.
+    /// Checks, right before the bucket is changed, that the tenant still has the owner that the scrub assumed.
     ///
     /// # Errors
-    /// [`StorageError::Fenced`] if a newer generation was given out since.
+    /// [`StorageError::Fenced`] if a newer generation has been taken since.
     pub(super) async fn check_owner(&self) -> Result<(), StorageError> {
         let newer = self.newest_generation().await?;
         let generation = self.held.unwrap_or(self.generation);

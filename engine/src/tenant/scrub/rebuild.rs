@@ -1,9 +1,9 @@
-//! An index part written anew from what else there is: the manifest on disk, or the layers themselves.
+//! Rebuilds an index part from other sources: the manifest on disk, or the layers themselves.
 //!
-//! Nothing is guessed. What a timeline is for ever was written down when it was first published; which layers belong
-//! together follows from their names: images cover all keys at the import, deltas join from there on, and where an
-//! owner began again below the end of what an earlier one had uploaded, what lies above was never called safe. Where
-//! that does not come out even, no index part is written, and the reason is told.
+//! Nothing is guessed. The timeline's origin was stored when it was first published. Which layers belong together
+//! follows from their names: images cover all keys at the import LSN; deltas adjoin from there on; and where an owner
+//! restarted below the end of an earlier owner's uploads, the earlier layers above that point were never reported
+//! safe. If the layers do not fit together, no index part is written, and the reason is reported.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::tenant::timeline::{Ancestor, Origin, Told};
 use errors::{ErrorKind, StorageError};
 use remote_storage::RemotePath;
 
-/// A layer that the bucket has, by its name.
+/// A layer in the bucket, as described by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     is_delta: bool,
@@ -60,7 +60,7 @@ impl Named {
     }
 }
 
-/// The layers that make up a timeline, of all that were ever uploaded and not removed.
+/// Chooses the layers that make up the timeline from all layers in the bucket.
 fn choose(origin: &Origin, all: Vec<Named>) -> Result<Vec<Named>, String> {
     let (deltas, images): (Vec<Named>, Vec<Named>) = all.into_iter().partition(|layer| layer.is_delta);
     let mut chosen = choose_images(origin, images)?;
@@ -98,7 +98,7 @@ fn choose_deltas(origin: &Origin, mut deltas: Vec<Named>) -> Result<Vec<Named>, 
         if !delta.covers_all_keys() {
             return Err(format!("there is a layer of some keys only, {}", delta.describe()));
         }
-        // A later owner began there: whatever an earlier one has above was not known to it, so it was not safe.
+        // A later owner began there: it did not see what earlier owners have above, so that was not safe.
         while chosen.last().is_some_and(|last| last.lsns.0 >= delta.lsns.0 && last.generation < delta.generation) {
             chosen.pop();
         }
@@ -114,33 +114,33 @@ fn choose_deltas(origin: &Origin, mut deltas: Vec<Named>) -> Result<Vec<Named>, 
     Ok(chosen)
 }
 
-/// What is known of a timeline besides its layers.
+/// What is known about a timeline besides its layers.
 struct Known {
     origin: Origin,
-    /// Of layers that some manifest names.
+    /// Identities of the layers that some manifest names.
     identities: HashMap<String, LayerIdentity>,
-    /// The last position of which some manifest tells.
+    /// The last record's end and start LSN, if some manifest states them.
     end: (Lsn, Lsn),
     told: Option<Told>,
 }
 
-/// One timeline whose index part is to be written.
+/// The timeline whose index part is to be rebuilt.
 pub(super) struct Rebuild<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) timeline: TimelineId,
     pub(super) objects: &'a Objects,
     /// The manifest on disk.
     pub(super) local: Option<&'a Manifest>,
-    /// The generation of the index part that is no good, if it is known.
+    /// The generation of the defective index part, if known.
     pub(super) bad: Option<u32>,
-    /// The directory where blocks may be cached.
+    /// The directory in which blocks may be cached.
     pub(super) dir: &'a Utf8Path,
-    /// The caches for them.
+    /// The caches for these blocks.
     pub(super) resources: &'a Resources,
 }
 
 impl Rebuild<'_> {
-    /// What the index part is to say, or why nobody knows.
+    /// The contents of the new index part, or the reason why they cannot be determined.
     pub(super) async fn manifest(&self) -> Result<Result<Manifest, String>, StorageError> {
         if let Some(local) = self.local.filter(|local| self.says_all(local)) {
             return Ok(match local.layers.iter().all(|entry| self.is_there(local, entry)) {
@@ -158,7 +158,7 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Whether nothing was written by others since this manifest was.
+    /// Whether nobody else has written anything since this manifest was written.
     fn says_all(&self, local: &Manifest) -> bool {
         let last = self.objects.there.keys().filter_map(|name| trace(name)).max();
         local.in_bucket && !local.deleted && last.max(self.bad) <= Some(local.generation)
@@ -173,7 +173,7 @@ impl Rebuild<'_> {
         let index = self.objects.index.as_ref().map(|(_, index)| index);
         let manifests: Vec<&Manifest> = index.into_iter().chain(self.local).chain(written.as_ref()).collect();
         let Some(first) = manifests.first() else { return Ok(None) };
-        // The index part's come last, and count.
+        // The index part's entries come last and take precedence.
         let entries = manifests.iter().rev().flat_map(|it| it.layers.iter().map(move |entry| (*it, entry)));
         Ok(Some(Known {
             origin: first.origin,
@@ -240,7 +240,7 @@ fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
     entry.file_name(manifest.tenant_shard_id, manifest.timeline_id)
 }
 
-/// What must be true of any timeline, as one says that opens it.
+/// Checks the invariants of every timeline; returns the first violation.
 pub(super) fn invariant_broken(manifest: &Manifest, layers: &[Arc<Layer>]) -> Option<String> {
     let descs = layers.iter().map(|layer| layer.desc());
     let within = invariants::within_consistent(descs, manifest.disk_consistent_lsn);
@@ -248,7 +248,8 @@ pub(super) fn invariant_broken(manifest: &Manifest, layers: &[Arc<Layer>]) -> Op
     fit.err().map(|violation| violation.to_string())
 }
 
-/// What `wal_log_hints` became since the import: the newest of the cluster's parameters in these layers has all of it.
+/// The changes of `wal_log_hints` since the import: the newest cluster parameters in these layers contain all of
+/// them.
 async fn hints(origin: &Origin, layers: &[Arc<Layer>]) -> Result<Vec<(Lsn, bool)>, StorageError> {
     let ctx = RequestContext::new(TaskKind::Scrub, DownloadBehavior::Download);
     let keys = KeySpace::single(PARAMETERS_KEY..PARAMETERS_KEY.next());
@@ -267,7 +268,7 @@ async fn hints(origin: &Origin, layers: &[Arc<Layer>]) -> Result<Vec<(Lsn, bool)
             offset: 0,
             reason: format!("the cluster's parameters at LSN {lsn}: {error}"),
         })?;
-        // Those up to where a branch begins are its ancestor's.
+        // Changes up to the branch point belong to the ancestor.
         let own = parameters.wal_log_hints_changes.into_iter().filter(|(changed, _)| *changed > origin.import_lsn);
         return Ok(own.collect());
     }

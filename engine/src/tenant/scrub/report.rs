@@ -1,4 +1,4 @@
-//! What a scrub has seen, and how far it is.
+//! The report and the progress of a scrub.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-/// Where something is.
+/// Where a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -17,43 +17,43 @@ pub enum Place {
     Bucket,
 }
 
-/// What is the matter with it.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Its bytes are not what was written, or it is something else.
+    /// Its content is not what was written, or it is another file or object.
     Damaged,
-    /// It is named, and not there.
+    /// It is named but does not exist.
     Missing,
-    /// It is there, and nothing names it.
+    /// It exists but nothing names it.
     Orphan,
-    /// It could not be read just now; nothing is known of it.
+    /// It could not be read this time; its state is unknown.
     Unread,
 }
 
-/// One thing that is not as it should be.
+/// A defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Where.
+    /// Where it is.
     pub place: Place,
-    /// What.
+    /// Its kind.
     pub kind: Kind,
     /// The file's path, or the object's name.
     pub name: String,
-    /// Why it was noticed.
+    /// Why it is considered a defect.
     pub reason: String,
-    /// Size in bytes, as far as is known.
+    /// Size in bytes, as far as known.
     pub bytes: u64,
     /// Repaired, or removed if it was an orphan.
     pub fixed: bool,
 }
 
-/// A layer of which there is no good copy.
+/// A layer without a good copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
     /// The timeline.
     pub timeline_id: TimelineId,
-    /// Its history is not complete from here on.
+    /// The timeline's history is incomplete from this LSN on.
     pub from_lsn: Lsn,
     /// Name of the layer.
     pub layer: String,
@@ -64,17 +64,17 @@ pub struct Lost {
 pub struct Report {
     /// The tenant.
     pub tenant_id: TenantShardId,
-    /// Timelines looked at.
+    /// Timelines scrubbed.
     pub timelines: u64,
     /// Local files read.
     pub files: u64,
     /// Objects read.
     pub objects: u64,
-    /// Bytes read, here and there.
+    /// Bytes read, from disk and bucket.
     pub bytes: u64,
-    /// Whatever is not as it should be.
+    /// All defects found.
     pub findings: Vec<Finding>,
-    /// What has no good copy any more.
+    /// Layers that have no good copy any more.
     pub lost: Vec<Lost>,
 }
 
@@ -83,17 +83,17 @@ impl Report {
         Self { tenant_id, timelines: 0, files: 0, objects: 0, bytes: 0, findings: Vec::new(), lost: Vec::new() }
     }
 
-    /// Findings of a kind.
+    /// Number of findings of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.findings.iter().filter(|finding| finding.kind == kind).count()
     }
 
-    /// Findings that were set right.
+    /// Number of findings that were fixed.
     pub fn fixed(&self) -> usize {
         self.findings.iter().filter(|finding| finding.fixed).count()
     }
 
-    /// Whether everything that is named is there and whole, now. Orphans do no harm.
+    /// Whether everything named exists and is intact now. Orphans are harmless.
     pub fn is_sound(&self) -> bool {
         self.lost.is_empty() && self.findings.iter().all(|finding| finding.fixed || finding.kind == Kind::Orphan)
     }
@@ -104,7 +104,7 @@ impl Report {
     }
 }
 
-/// How far a scrub is. Read from other tasks while it goes on.
+/// The progress of a scrub, readable from other tasks while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     files: AtomicU64,
@@ -129,7 +129,7 @@ impl Progress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that will be read, of the timelines begun so far.
+    /// Bytes to be read for the timelines begun so far.
     pub fn planned(&self) -> u64 {
         self.planned.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What is scrubbed, and what may be done about it.
+//! The subject of a scrub, and the changes that it may make.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use pageserver_api::shard::TenantShardId;
 use crate::config::PageServerConf;
 use crate::tenant::timeline::Timeline;
 
-/// What a scrub may change, besides looking.
+/// The changes that a scrub may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Repair local files from the bucket.
     pub repair: bool,
     /// Repair objects from good local files.
     pub repair_bucket: bool,
-    /// Remove what nothing names.
+    /// Remove orphans.
     pub delete_orphans: bool,
-    /// What is younger than this is no orphan: somebody may be about to name it.
+    /// Younger objects are not considered orphans: somebody may be about to name them.
     pub grace: Duration,
 }
 
@@ -26,10 +26,10 @@ impl Default for Options {
     }
 }
 
-/// What is scrubbed.
+/// The subject of a scrub.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The working directory, and the bucket if there is one.
+    /// The settings, with the working directory and the bucket if there is one.
     pub conf: &'static PageServerConf,
     /// The tenant.
     pub tenant: TenantShardId,
@@ -37,6 +37,6 @@ pub struct Subject {
     pub open: Vec<Timeline>,
     /// The generation that this process holds; `None` if it holds none.
     pub generation: Option<u32>,
-    /// Nobody uses the directory: files that nothing names are no work in progress.
+    /// Nobody else uses the directory, so files that nothing names are not work in progress.
     pub exclusive: bool,
 }

@@ -1,5 +1,5 @@
-//! Reads checked blocks of a file on this disk, some of which may still be in its writer's memory, or of one in the
-//! bucket.
+//! Reads checksummed blocks of a file on this disk, some of which may still be in its tail in memory, or of a file in
+//! the bucket.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use metrics::METRICS;
 use virtual_file::buffered_writer::Tail;
 use virtual_file::{AlignedBuf, IoFuture, VirtualFile};
 
-/// Blocks between two wanted ones that are rather read along than skipped.
+/// Gaps of up to this many blocks are read along rather than skipped.
 const GAP_BLOCKS_MAX: u64 = 4;
-/// Reads in flight at most.
+/// Maximum number of reads in flight.
 const READS_IN_FLIGHT_MAX: usize = 64;
 
-/// Where a value is: logical position and length in bytes.
+/// Where a value lies: logical position and length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Extent {
     pub(super) position: u64,
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// A file of checked blocks.
+/// A file of checksummed blocks.
 #[derive(Clone, Debug)]
 pub(super) struct BlockSource {
     origin: Origin,
@@ -58,13 +58,13 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The bytes of `extent`, which must be one of those the blocks were read for.
+    /// The bytes of `extent`, which must be one of those for which the blocks were read.
     pub(super) fn extract(&self, extent: Extent) -> Option<Bytes> {
         let mut out = vec![0; extent.len as usize];
         self.copy_to(extent, &mut out).then(|| out.into())
     }
 
-    /// Copies the bytes of `extent` to `target`, which has its length. Returns whether all of them are there.
+    /// Copies the bytes of `extent` to `target`, which must have its length. Returns whether all of them are there.
     pub(super) fn copy_to(&self, extent: Extent, target: &mut [u8]) -> bool {
         let mut offset = offset_in_block(extent.position);
         let mut number = extent.first_block();
@@ -109,7 +109,7 @@ impl BlockSource {
         }
     }
 
-    /// Blocks that are read together: offsets and lengths of reads are multiples of so many.
+    /// Offsets and lengths of reads are multiples of this many blocks.
     pub(super) fn unit_blocks(&self) -> u64 {
         match &self.origin {
             Origin::Local(file) => file.align() / BLOCK_SIZE as u64,
@@ -117,7 +117,7 @@ impl BlockSource {
         }
     }
 
-    /// Has the blocks of `extents`, given in ascending order, cached if they are in the bucket.
+    /// Caches the blocks of `extents`, given in ascending order, if the file is in the bucket.
     pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<(), StorageError> {
         let Origin::Remote(file) = &self.origin else { return Ok(()) };
         let wanted: Vec<Range<u64>> = self.plan(extents).into_iter().map(|(first, end)| first..end).collect();
@@ -129,7 +129,7 @@ impl BlockSource {
         self.start_reading(extents).finish().await
     }
 
-    /// Starts what [`read`](Self::read) does.
+    /// Starts to do what [`read`](Self::read) does.
     pub(super) fn start_reading(&self, extents: &[Extent]) -> Reading<'_> {
         let ranges = self.plan(extents);
         let mut blocks = Blocks { runs: Vec::with_capacity(ranges.len()) };
@@ -157,7 +157,7 @@ impl BlockSource {
     fn plan(&self, extents: &[Extent]) -> Vec<(u64, u64)> {
         debug_assert!(extents.is_sorted_by_key(|extent| extent.position));
         let unit = self.unit_blocks();
-        // What comes from the bucket is put together where it is known what is cached.
+        // Requests to the bucket are coalesced elsewhere, where it is known what is cached.
         let (gap, longest) = match &self.origin {
             Origin::Local(_) => (GAP_BLOCKS_MAX, READ_BLOCKS_MAX),
             Origin::Remote(_) => (0, u64::MAX),
@@ -168,7 +168,7 @@ impl BlockSource {
             let end = (extent.last_block() + 1).next_multiple_of(unit);
             match ranges.last_mut() {
                 Some(last) if end <= last.1 => {}
-                // Reads are cut at one size, so that their buffers can be used again.
+                // Cut reads at one size, so that their buffers can be reused.
                 Some(last) if first < last.1 && end - last.0 > longest => {
                     let start = last.1;
                     ranges.push((start, end));
@@ -200,7 +200,7 @@ impl BlockSource {
         StorageError::Corrupt { path, offset: block * BLOCK_SIZE as u64, reason: reason.into() }
     }
 
-    /// The values of `extents`, in their order. Returns the number of reads, too.
+    /// The values of `extents`, in the same order, and the number of reads.
     pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, u64), StorageError> {
         let in_memory = self.in_memory(extents);
         let missing = extents.iter().zip(&in_memory).filter(|(_, value)| value.is_none()).map(|(extent, _)| *extent);
@@ -214,7 +214,7 @@ impl BlockSource {
         Ok((extents.iter().zip(in_memory).map(extract).collect::<Result<_, _>>()?, reads))
     }
 
-    /// Those of `extents` that the writer still has in memory as a whole.
+    /// Those of `extents` that are wholly in memory, in the tail.
     fn in_memory(&self, extents: &[Extent]) -> Vec<Option<Bytes>> {
         let Some(tail) = &self.tail else { return vec![None; extents.len()] };
         let tail = tail.read();
@@ -238,11 +238,11 @@ impl BlockSource {
     }
 }
 
-/// Blocks that are being read.
+/// A read of blocks in progress.
 pub(super) struct Reading<'a> {
     source: &'a BlockSource,
     blocks: Blocks,
-    /// First block, end, offset in the file, the read.
+    /// First block, end block, offset in the file, and the read.
     started: Vec<(u64, u64, u64, IoFuture<AlignedBuf>)>,
     /// Ranges whose reads are not started yet.
     later: Vec<(u64, u64)>,

@@ -1,4 +1,4 @@
-//! Writes a stream of payload as checked blocks.
+//! Writes a stream of payload as checksummed blocks.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::block_source::BlockSource;
 use errors::StorageError;
 use virtual_file::{AlignedBuf, BufferedWriter, Shutdown, VirtualFile};
 
-/// Appends payload to a file from block 1 on; block 0 is left for the header, which is written last.
+/// Appends payload to a file from block 1 on; block 0 is reserved for the header, which is written last.
 #[derive(Debug)]
 pub(super) struct BlockWriter {
     writer: BufferedWriter,
@@ -17,11 +17,11 @@ pub(super) struct BlockWriter {
     block: u64,
     in_block: usize,
     crc: BlockCrc,
-    /// The last block is in. It is checked like no other, so nothing may follow it.
+    /// The last block was appended. It carries a checksum of its own, so nothing may follow it.
     ended: bool,
 }
 
-/// Block 0 is written on its own, but direct I/O may demand larger units.
+/// Block 0 is written on its own, but direct I/O may require larger units.
 fn first_block(file: &VirtualFile) -> u64 {
     file.align() / BLOCK_SIZE as u64
 }
@@ -41,7 +41,7 @@ impl BlockWriter {
         self.file_id
     }
 
-    /// Reads what was written, whether it is on disk or not.
+    /// Reads what was appended, whether it is on disk yet or not.
     pub(super) fn source(&self) -> BlockSource {
         BlockSource::new(Arc::clone(self.writer.file()), self.file_id, Some(Arc::clone(self.writer.tail())))
     }
@@ -52,7 +52,7 @@ impl BlockWriter {
         block_start(self.block) + self.in_block as u64
     }
 
-    /// The block that the next byte goes into.
+    /// The block into which the next byte goes.
     pub(super) fn block(&self) -> u64 {
         self.block
     }
@@ -68,7 +68,7 @@ impl BlockWriter {
         self.writer.reserve(len + blocks * (BLOCK_SIZE - BLOCK_PAYLOAD)).await
     }
 
-    /// Appends payload for which there is room.
+    /// Appends payload for which room was reserved.
     #[inline]
     pub(super) fn push(&mut self, payload: &[u8]) {
         let mut rest = payload;
@@ -91,7 +91,7 @@ impl BlockWriter {
         self.crc = BlockCrc::new(self.file_id, self.block);
     }
 
-    /// Makes room and appends.
+    /// Reserves room and appends.
     pub(super) async fn append(&mut self, payload: &[u8]) -> Result<(), StorageError> {
         for chunk in payload.chunks(1 << 20) {
             self.reserve(chunk.len()).await?;
@@ -111,7 +111,7 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Appends a whole block that carries its own checksum, the last one.
+    /// Appends the last block, which is whole and carries its own checksum.
     pub(super) async fn end_with(&mut self, last: &[u8; BLOCK_SIZE]) -> Result<(), StorageError> {
         debug_assert!(self.in_block == 0 && !self.ended);
         self.writer.reserve(BLOCK_SIZE).await?;
@@ -121,16 +121,16 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Whether the last block is in.
+    /// Whether the last block was appended.
     pub(super) fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Writes everything out and cuts padding off. May be repeated after an error.
+    /// Writes everything out and cuts off padding. May be repeated after an error.
     pub(super) async fn flush_and_cut(&mut self) -> Result<u64, StorageError> {
         let exact = self.block * BLOCK_SIZE as u64;
         let written = self.writer.shutdown(Shutdown::PadTail).await?;
-        // What may yet be appended, after a failed sync, goes behind the padding.
+        // Anything that is still appended, after a failed sync, goes behind the padding.
         self.block = written / BLOCK_SIZE as u64;
         self.crc = BlockCrc::new(self.file_id, self.block);
         if written != exact {

@@ -49,12 +49,12 @@ impl DeltaLayer {
         &self.file
     }
 
-    /// The file in the bucket, if that is what is read.
+    /// The file in the bucket, if that is what this reads.
     pub(crate) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
         self.file.source().remote_file()
     }
 
-    /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`, newest first, of each key
+    /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`: for each key, newest first,
     /// until nothing older is needed.
     pub async fn get_values_reconstruct_data(
         &self,
@@ -71,7 +71,7 @@ impl DeltaLayer {
         read_versions(self.file.source(), wanted, state).await
     }
 
-    /// All keys and LSNs of the layer in order, with stored lengths and whether no earlier version is needed.
+    /// All keys and LSNs of the layer in order, with the stored length and whether no earlier version is needed.
     pub async fn versions(&self) -> Result<Vec<(Key, Lsn, u32, bool)>, StorageError> {
         let entries = self.file.entries(&(Key::MIN..Key::MAX)).await?;
         Ok(entries.iter().map(|entry| (Key::from_compact(entry.key), entry.lsn, entry.len, entry.flag)).collect())

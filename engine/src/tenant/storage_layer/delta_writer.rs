@@ -1,4 +1,4 @@
-//! Writes delta layer files from values that come in order of (key, LSN).
+//! Writes delta layer files from values given in order of (key, LSN).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct DeltaLayerWriter {
 }
 
 impl DeltaLayerWriter {
-    /// Starts a layer of the given ranges (ends exclusive). The timeline's directory must exist.
+    /// Starts a layer with the given ranges (ends exclusive). The timeline's directory must exist.
     pub async fn create(
         conf: &'static PageServerConf,
         timeline_id: TimelineId,
@@ -51,7 +51,7 @@ impl DeltaLayerWriter {
         Ok(Self { owner, key_range, lsn_range, path, writer, index, encoded })
     }
 
-    /// Appends a value. Keys ascend, and LSNs of a key.
+    /// Appends a value. Keys must ascend, as must the LSNs of each key.
     pub async fn put_value(&mut self, key: Key, lsn: Lsn, value: &Value) -> Result<(), StorageError> {
         let mut encoded = std::mem::take(&mut self.encoded);
         encoded.clear();
@@ -61,7 +61,7 @@ impl DeltaLayerWriter {
         result
     }
 
-    /// Appends a value that is serialized already.
+    /// Appends a serialized value.
     pub async fn put_serialized(
         &mut self,
         key: CompactKey,
@@ -77,7 +77,7 @@ impl DeltaLayerWriter {
         Ok(())
     }
 
-    /// Makes the file durable under its temporary name, which is returned.
+    /// Makes the file durable under its temporary name, and returns that name.
     pub async fn finish(mut self, _ctx: &RequestContext) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
         let (keys, lsns) = (self.key_range, self.lsn_range);
         let header = self.owner.header(LayerKind::Delta, self.writer.file_id(), keys.clone(), lsns.clone());

@@ -10,16 +10,16 @@ use utils::lsn::Lsn;
 
 use super::LayerName;
 
-/// What tells a layer's file from any other, and lets it be opened without its header.
+/// Distinguishes a layer's file from any other, and allows opening it without its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerIdentity {
-    /// Drawn at random when the file was made; part of the checksum of each of its blocks.
+    /// Drawn at random when the file was created; part of the checksum of each of its blocks.
     pub file_id: u64,
-    /// Where the index begins, in bytes: from here to the end is what opening needs.
+    /// Byte offset of the index. Opening the file takes the bytes from here to its end.
     pub tail_offset: u64,
 }
 
-/// What a layer file is: whose, and what it covers.
+/// A layer file's owner, and what it covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistentLayerDesc {
     /// The tenant shard that wrote it.
@@ -66,7 +66,7 @@ impl PersistentLayerDesc {
         self.lsn_range.start
     }
 
-    /// Whether this is an L0 layer: a delta layer over all keys, as a flush writes it.
+    /// Whether this is an L0 layer: a delta layer over all keys, as flushes write them.
     pub fn is_l0(&self) -> bool {
         self.is_delta && self.key_range == (Key::MIN..Key::MAX)
     }

@@ -1,4 +1,4 @@
-//! The file behind an in-memory layer. It becomes a delta layer file by being sealed, or is removed when dropped.
+//! The file behind an in-memory layer. Sealing makes it a delta layer file; otherwise it is removed when dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ impl EphemeralFile {
         &self.writer
     }
 
-    /// Renames the file, which from now on is not removed with this value.
+    /// Renames the file; from then on, dropping this value does not remove it.
     pub(super) async fn keep_as(&self, path: &Utf8Path) -> Result<(), StorageError> {
         self.file.rename(path).await?;
         self.kept.store(true, Ordering::Release);

@@ -1,12 +1,12 @@
 //! Brings chains of changes together when an in-memory layer is sealed.
 //!
-//! Values lie in the file in order of arrival. A page's image and a bulk load's values may stay there: a read needs one
-//! of them. But the many small changes of a hot page would cost a read each, so those are copied behind the values,
-//! key by key, and the index points to the copies. Only what is scattered is written twice.
+//! Values lie in the file in order of arrival. Page images and the values of a bulk load may stay there: a read needs
+//! only one of them. But the many small changes of a hot page would cost one read each, so those are copied behind
+//! the values, key by key, and the index points to the copies. Only scattered values are written twice.
 //!
-//! Copying goes through the values in order of arrival and puts each where it belongs in a buffer for the copies, so
-//! that the file is read once, from front to back, and nothing is sorted by place. Copies that the buffer cannot hold
-//! take another round through the file.
+//! Copying goes through the values in order of arrival and puts each into its place in a buffer for the copies, so
+//! that the file is read once, from front to back, and nothing is sorted by position. Copies that do not fit into the
+//! buffer take another round through the file.
 
 use std::ops::Range;
 
@@ -19,40 +19,40 @@ use super::value_index::{self, Sorted, ValueIndex};
 use errors::StorageError;
 use virtual_file::AlignedBuf;
 
-/// Changes longer than this stay in place: reading them is dominated by their bytes.
+/// Changes longer than this stay in place: their bytes dominate the cost of reading them.
 const MOVED_LEN_MAX: u32 = 2048;
-/// A chain whose changes lie within so many bytes costs one read where it is.
+/// A chain whose changes lie within this many bytes costs one read where it is.
 const SPAN_MAX: u64 = 16 << 10;
-/// Bytes of moved values in memory at most.
+/// Maximum bytes of moved values in memory.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
-/// Bytes read from the values at once.
+/// Bytes of values read at once.
 const READ_BYTES_MAX: u64 = 4 << 20;
-/// Size of the buffers that the moved values are put together in.
+/// Size of the buffers in which the moved values are assembled.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Stands for the place of a value that stays.
+/// Marks a value that stays in place.
 const STAYS: u32 = u32::MAX;
 
-/// All have the size [`CHUNK_BYTES`].
+/// All have size [`CHUNK_BYTES`].
 static CHUNKS: MemoryPool<Vec<AlignedBuf>> = MemoryPool::new();
 
-/// Frees memory that no layer has needed for some time. For whoever looks after timelines now and then.
+/// Frees memory that no layer has needed for some time. Called by the periodic maintenance of timelines.
 pub(crate) fn release_unused() {
     CHUNKS.release_unused();
     value_index::release_unused();
 }
 
-/// Which values move, and where to.
+/// Which values move, and where.
 #[derive(Debug)]
 pub(super) struct Moves {
-    /// For each value, by number of arrival, its place in the moved bytes, or [`STAYS`]. What would come behind the
-    /// last place stays, too: a layer that large has its readers' patience.
+    /// For each value, by arrival number, its place in the moved bytes, or [`STAYS`]. Values beyond the last
+    /// representable place stay, too: slower reads are acceptable in a layer that large.
     places: Vec<u32>,
-    /// Starts of the rounds in the moved bytes, and the end of the last one.
+    /// Starts of the rounds in the moved bytes, followed by the end of the last one.
     rounds: Vec<u64>,
 }
 
 impl Moves {
-    /// Finds scattered chains in `sorted`, and gives what moves its position behind `base`, where the copies begin.
+    /// Finds scattered chains in `sorted`, and sets the positions of values that move; copies begin at `base`.
     pub(super) fn plan(sorted: &mut Sorted, base: u64) -> Self {
         let mut moves = Self { places: vec![STAYS; sorted.len()], rounds: vec![0, 0] };
         let mut chain: Vec<(usize, Extent)> = Vec::new();
@@ -84,7 +84,7 @@ impl Moves {
         chain.clear();
     }
 
-    /// The place of the next value, of `len` bytes, in the moved bytes.
+    /// The place in the moved bytes of the next value, which is `len` bytes long.
     fn add(&mut self, len: u64) -> Option<u32> {
         let [.., start, end] = self.rounds[..] else { return None };
         let place = u32::try_from(end).ok().filter(|place| *place != STAYS)?;
@@ -95,7 +95,7 @@ impl Moves {
         Some(place)
     }
 
-    /// Appends the values that move to `writer`. `index` is the one that `plan` was made of.
+    /// Appends the moved values to `writer`. `index` must be the one from which `plan` was made.
     pub(super) async fn make(
         &self,
         index: &RwLock<ValueIndex>,
@@ -126,7 +126,7 @@ impl Moves {
         let mut started = self.start_group(0, &round, index, source);
         while let Some(Group { extents, targets, next, reading }) = started {
             let (blocks, _) = reading.finish().await?;
-            // The disk has work while values are copied.
+            // Keeps the disk busy while values are copied.
             started = self.start_group(next, &round, index, source);
             for (extent, to) in extents.iter().zip(targets) {
                 if !out.put(to, *extent, &blocks) {
@@ -137,8 +137,8 @@ impl Moves {
         Ok(out.bufs)
     }
 
-    /// Starts to read values of the round from number `first` on, as many as are read together; `None` if there are
-    /// no more.
+    /// Starts reading values of the round from arrival number `first` on, as many as are read together; `None` if
+    /// there are no more.
     fn start_group<'a>(
         &self,
         first: usize,
@@ -166,17 +166,17 @@ impl Moves {
     }
 }
 
-/// Values that are being read together.
+/// Values being read together.
 struct Group<'a> {
     extents: Vec<Extent>,
-    /// Where in the round's moved bytes each belongs.
+    /// The offset of each in the round's moved bytes.
     targets: Vec<usize>,
-    /// The number of arrival at which the next group begins.
+    /// The arrival number at which the next group begins.
     next: usize,
     reading: Reading<'a>,
 }
 
-/// A run of bytes in buffers of a size that is used again and again.
+/// A run of bytes in reusable buffers of one size.
 struct Chunks {
     bufs: Vec<AlignedBuf>,
 }
@@ -215,7 +215,7 @@ impl Chunks {
 }
 
 fn is_scattered(chain: &[(usize, Extent)]) -> bool {
-    // They come in order of LSN, and so do their places.
+    // They are in LSN order, and therefore in order of position.
     let (Some((_, first)), Some((_, last))) = (chain.first(), chain.last()) else { return false };
     let span = (last.position + u64::from(last.len)).saturating_sub(first.position);
     span > SPAN_MAX && span > SPAN_MAX + chain.iter().map(|(_, extent)| u64::from(extent.len)).sum::<u64>()
@@ -234,15 +234,15 @@ mod tests {
         let values = [
             // Two images: each is read alone.
             (1, 1, 0, 100, true),
-            // Changes side by side.
+            // Adjacent changes.
             (2, 1, 200, 100, false),
             (2, 2, 300, 100, false),
-            // A large image stays, its far changes move.
+            // A large image stays, the changes far from it move.
             (3, 1, 400, 8204, true),
             (1, 2, far, 100, true),
             (3, 2, far * 2, 100, false),
             (3, 3, far * 3, 120, false),
-            // Of two with one LSN the second counts, and moves; the first stays, with nobody to read it.
+            // Of two with the same LSN, the second one counts, and moves; the first stays, as nobody reads it.
             (4, 1, far * 4, 100, false),
             (4, 2, far * 4 + 100, 50, false),
             (4, 2, far * 5, 60, false),

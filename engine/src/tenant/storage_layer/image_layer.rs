@@ -19,7 +19,7 @@ use crate::context::RequestContext;
 use crate::page_cache::PageCache;
 use errors::StorageError;
 
-/// Images read in one round.
+/// Maximum number of images read in one round.
 const ROUND_IMAGES_MAX: usize = 2048;
 
 /// An open image layer.
@@ -51,7 +51,7 @@ impl ImageLayer {
         Ok(Self { file: LayerFile::open_remote(remote, desc, identity, generation).await? })
     }
 
-    /// Where all its images are.
+    /// The LSN of all its images.
     pub(super) fn lsn(&self) -> Lsn {
         self.file.header().lsn_range.start
     }
@@ -60,7 +60,7 @@ impl ImageLayer {
         &self.file
     }
 
-    /// The file in the bucket, if that is what is read.
+    /// The file in the bucket, if that is what this reads.
     pub(crate) fn remote_file(&self) -> Option<&Arc<RemoteFile>> {
         self.file.source().remote_file()
     }

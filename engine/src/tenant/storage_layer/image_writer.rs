@@ -1,4 +1,4 @@
-//! Writes image layer files from pages that come in order of key.
+//! Writes image layer files from pages given in key order.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::context::RequestContext;
 use errors::StorageError;
 use virtual_file::{OpenMode, VirtualFile};
 
-/// Images shorter than this are not worth compressing, in bytes.
+/// Images shorter than this, in bytes, are not worth compressing.
 const COMPRESS_LEN_MIN: usize = 128;
 const ZSTD_LEVEL: i32 = 1;
 
@@ -38,7 +38,7 @@ pub struct ImageLayerWriter {
 }
 
 impl ImageLayerWriter {
-    /// Starts a layer of the given keys (end exclusive) at `lsn`. The timeline's directory must exist.
+    /// Starts a layer with the given keys (end exclusive) at `lsn`. The timeline's directory must exist.
     pub async fn create(
         conf: &'static PageServerConf,
         timeline_id: TimelineId,
@@ -57,7 +57,7 @@ impl ImageLayerWriter {
         Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed })
     }
 
-    /// Appends an image, compressed if that saves at least an eighth. Keys ascend.
+    /// Appends an image, compressed if that saves at least an eighth. Keys must ascend.
     pub async fn put_image(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
         debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");
         let compressed = self.compress(image);
@@ -70,7 +70,7 @@ impl ImageLayerWriter {
         Ok(())
     }
 
-    /// Compresses into `self.compressed` and says whether that pays. The raw length goes in front.
+    /// Compresses into `self.compressed`, prefixed with the raw length. Returns whether that is worth it.
     fn compress(&mut self, image: &[u8]) -> bool {
         if image.len() < COMPRESS_LEN_MIN {
             return false;
@@ -85,7 +85,7 @@ impl ImageLayerWriter {
                 self.compressed.truncate(4 + len);
                 true
             }
-            // The compressor's only failure here is that the result does not fit.
+            // The only way the compressor can fail here is that the result does not fit.
             Err(_) => false,
         }
     }
@@ -100,19 +100,18 @@ impl ImageLayerWriter {
         self.len() == 0
     }
 
-    /// Bytes of stored images so far.
+    /// Bytes of stored images so far, plus the room left for the header.
     pub fn stored_bytes(&self) -> u64 {
         self.writer.position()
     }
 
-    /// Makes the file durable under its temporary name, which is returned. The layer's keys may be narrowed to end at
-    /// `end` if they were not known at the start.
+    /// Makes the file durable under its temporary name, and returns that name.
     pub async fn finish(self, ctx: &RequestContext) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
         let end = self.key_range.end;
         self.finish_at(end, ctx).await
     }
 
-    /// Like [`ImageLayerWriter::finish`], with the layer's keys ending at `end` (exclusive).
+    /// Like [`ImageLayerWriter::finish`], with keys ending at `end` (exclusive), if that was not known at the start.
     pub async fn finish_at(
         mut self,
         end: Key,
@@ -134,18 +133,18 @@ impl std::fmt::Debug for ImageLayerWriter {
 }
 
 thread_local! {
-    /// Making one costs more than a page.
+    /// Creating one costs more than decompressing a page.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
-/// The raw form of a stored image; `compressed` as in its index entry. `None` if it does not decompress.
+/// The raw form of a stored image; `compressed` is the flag of its index entry. `None` if it does not decompress.
 pub(super) fn decompress(stored: bytes::Bytes, compressed: bool) -> Option<bytes::Bytes> {
     if !compressed {
         return Some(stored);
     }
     let (len, body) = stored.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
-    // A value cannot be longer than that: bounds what damaged input makes us allocate.
+    // No value is longer than this; limits what damaged input makes us allocate.
     let len = Some(len).filter(|len| *len <= super::value_index::VALUE_LEN_MAX)?;
     let raw = DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.as_mut()?.decompress(body, len).ok())?;
     (raw.len() == len).then(|| raw.into())

@@ -1,4 +1,4 @@
-//! The layer that takes in new values: an index in memory, the values in an ephemeral file.
+//! The layer that accepts new values: an index in memory, the values in an ephemeral file.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -30,12 +30,12 @@ use crate::context::RequestContext;
 use crate::l0_flush;
 use errors::StorageError;
 
-/// An open or frozen in-memory layer. Everything in it is lost in a crash, and comes again from the WAL.
+/// An open or frozen in-memory layer. A crash loses everything in it; it comes again from the WAL.
 #[derive(Debug)]
 pub struct InMemoryLayer {
     owner: Owner,
     start_lsn: Lsn,
-    /// Set once, at freeze; exclusive.
+    /// Set once, by the freeze; exclusive.
     end_lsn: OnceLock<Lsn>,
     file: EphemeralFile,
     index: RwLock<ValueIndex>,
@@ -77,12 +77,12 @@ impl InMemoryLayer {
         self.start_lsn
     }
 
-    /// End of the layer's LSNs, exclusive, once it is frozen.
+    /// The layer's end LSN (exclusive), once it is frozen.
     pub fn end_lsn(&self) -> Option<Lsn> {
         self.end_lsn.get().copied()
     }
 
-    /// Bytes of values taken in.
+    /// Bytes of values ingested.
     pub fn size(&self) -> u64 {
         self.value_bytes.load(Ordering::Relaxed)
     }
@@ -107,7 +107,7 @@ impl InMemoryLayer {
         self.index.read().memory()
     }
 
-    /// Takes in a batch. Readers see all of it or nothing. On error nothing of it is taken and nothing earlier is
+    /// Ingests a batch. Readers see all of it or nothing. On error nothing of it is ingested and nothing earlier is
     /// lost; the call may be repeated.
     ///
     /// # Panics
@@ -117,7 +117,7 @@ impl InMemoryLayer {
         assert!(self.end_lsn.get().is_none(), "values are put into a frozen layer");
         check_limits(&batch, writer.position())?;
         writer.reserve(batch.buffer_size()).await?;
-        // No await from here on: the batch gets in whole even if this future is dropped.
+        // No await from here on: the whole batch gets in even if this future is dropped.
         let base = writer.position();
         writer.push(batch.raw());
         let mut index = self.index.write();
@@ -131,23 +131,23 @@ impl InMemoryLayer {
         Ok(())
     }
 
-    /// Ends the layer at `end_lsn` (exclusive).
+    /// Freezes the layer: it ends at `end_lsn` (exclusive).
     ///
     /// # Panics
     /// If it is frozen already, or `end_lsn` is not above its start.
     pub async fn freeze(&self, end_lsn: Lsn) {
         assert!(end_lsn > self.start_lsn, "a layer from {} cannot end at {end_lsn}", self.start_lsn);
-        // Under the writer's lock, so that no batch is half-way in.
+        // Under the `writer` lock, so that no batch is half-way in.
         let _writer = self.file.writer().lock().await;
         let fresh = self.end_lsn.set(end_lsn).is_ok();
         assert!(fresh, "the layer is frozen twice");
     }
 
-    /// Makes the frozen layer a durable delta layer file under a temporary name in the timeline's directory, which the
-    /// caller renames. `None` if `key_range` is given and the layer has no key in it.
+    /// Makes the frozen layer a durable delta layer file under a temporary name in the timeline's directory, to be
+    /// renamed by the caller. `None` if `key_range` is given and the layer has no key in it.
     ///
     /// Without a key range the values stay where they are: the ephemeral file gets an index and becomes the layer
-    /// file; only chains of changes that lie scattered are written once more, together. With one, the values of these
+    /// file; only scattered chains of changes are written again, contiguously. With a key range, the values of its
     /// keys are copied. On error the layer stays readable and the call may be repeated.
     pub async fn write_to_disk(
         &self,
@@ -172,7 +172,7 @@ impl InMemoryLayer {
 
     async fn seal(&self, lsn_range: Range<Lsn>) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
         let mut writer = self.file.writer().lock().await;
-        // The disk has work while the index is sorted.
+        // Keeps the disk busy while the index is sorted.
         writer.start_writeback();
         let mut index = IndexBuilder::default();
         if !writer.is_ended() {
@@ -188,13 +188,13 @@ impl InMemoryLayer {
         Ok((desc, path))
     }
 
-    /// Fills `index` with all values, after copying scattered chains together behind the values.
+    /// Fills `index` with all values, after copying scattered chains to contiguous places behind the values.
     async fn push_chains_together(
         &self,
         writer: &mut BlockWriter,
         index: &mut IndexBuilder,
     ) -> Result<(), StorageError> {
-        // The layer is frozen: what is read of the index in several goes fits together.
+        // The layer is frozen, so successive reads of its index are consistent.
         let (mut sorted, only_images) = {
             let index = self.index.read();
             (index.sorted(), index.only_images())
@@ -232,7 +232,7 @@ impl InMemoryLayer {
         Ok(Some(writer.finish(ctx).await?))
     }
 
-    /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`, newest first, of each key
+    /// Adds to `state` the versions of the keys in `keyspace` with LSNs in `lsn_range`: for each key, newest first,
     /// until nothing older is needed.
     pub async fn get_values_reconstruct_data(
         &self,
@@ -260,7 +260,7 @@ impl InMemoryLayer {
         super::visit::read_versions(self.file.source(), wanted, state).await
     }
 
-    /// All versions of the layer as (key, LSN, needs no earlier version), in order.
+    /// All versions of the layer as (key, LSN, whether no earlier version is needed), in order.
     pub fn versions(&self) -> Vec<(CompactKey, Lsn, bool)> {
         let index = self.index.read();
         index.sorted().iter().map(|version| (version.key, version.lsn, version.will_init)).collect()

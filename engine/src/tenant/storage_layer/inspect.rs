@@ -1,4 +1,4 @@
-//! Checks and lists layer files on their own, for tools.
+//! Checks and lists individual layer files, for tools.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const VERIFY_BLOCKS: u64 = 256;
 /// Values decoded at a time.
 const VERIFY_VALUES: usize = 1024;
 
-/// A layer file opened by a tool: of any owner, whatever it is named.
+/// A layer file opened by a tool, whatever its owner and name.
 #[derive(Debug)]
 pub struct LayerInspector {
     file: LayerFile,
@@ -30,22 +30,22 @@ pub struct LayerInspector {
 /// One version in a layer file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedVersion {
-    /// Key.
+    /// The key.
     pub key: Key,
-    /// Version.
+    /// LSN of the version.
     pub lsn: Lsn,
     /// Logical position of the stored value in the file.
     pub position: u64,
     /// Stored length in bytes.
     pub stored_len: u32,
-    /// Delta layers: no earlier version is needed. Image layers: stored compressed.
+    /// In a delta layer: no earlier version is needed. In an image layer: the image is stored compressed.
     pub flag: bool,
 }
 
-/// What a check of a whole layer file has seen.
+/// What a check of a whole layer file has covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedLayer {
-    /// Blocks whose checksum holds.
+    /// Blocks with valid checksums.
     pub blocks: u64,
     /// Values that decode.
     pub values: u64,
@@ -72,7 +72,7 @@ impl LayerInspector {
         self.file.footer()
     }
 
-    /// What the file says it is.
+    /// What the file is according to its header.
     pub fn desc(&self) -> PersistentLayerDesc {
         self.file.desc()
     }
@@ -123,7 +123,7 @@ impl LayerInspector {
 
     async fn verify_blocks(&self) -> Result<u64, StorageError> {
         let last = self.desc().file_size / layer_format::block::BLOCK_SIZE as u64 - 1;
-        // Block 0 and the last one were checked at open; blocks that direct I/O wants skipped are zero.
+        // Block 0 and the last one were checked by `open`; blocks skipped for direct I/O are zero.
         let first = self.file.source().unit_blocks();
         for start in (first.max(1)..last).step_by(VERIFY_BLOCKS as usize) {
             self.file.source().read_payload(start, last.min(start + VERIFY_BLOCKS)).await?;

@@ -1,5 +1,5 @@
-//! An open layer file, local or in the bucket: header, footer, fences; index pages through the page cache; blocks on
-//! demand.
+//! An open layer file, local or in the bucket: holds header, footer and fences, reads index pages through the page
+//! cache and blocks on demand.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use metrics::METRICS;
 use remote_storage::RequestClass;
 use virtual_file::{OpenMode, VirtualFile};
 
-/// The tail of a file in the bucket is fetched as a whole up to this size; of a longer one first the end only.
+/// Up to this size, the tail of a file in the bucket is fetched whole; of a longer one, at first only the end.
 const TAIL_BYTES_MAX: u64 = 16 << 20;
 
 /// See the module's documentation.
@@ -44,7 +44,7 @@ fn corrupt(file: &VirtualFile, offset: u64, error: FormatError) -> StorageError 
     StorageError::Corrupt { path: file.path(), offset, reason: error.0 }
 }
 
-/// Reads one block as it is, without knowing the file's id yet.
+/// Reads one block without verifying it, as the file's id is not known yet.
 async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, StorageError> {
     let unit = file.align();
     let offset = block * BLOCK_SIZE as u64;
@@ -58,12 +58,12 @@ async fn read_raw_block(file: &VirtualFile, block: u64) -> Result<Vec<u8>, Stora
     })
 }
 
-/// What tells the file at `path` from any other.
+/// The identity of the file at `path`.
 pub async fn read_identity(path: &Utf8Path) -> Result<LayerIdentity, StorageError> {
     Ok(LayerFile::open(path, &Arc::default()).await?.identity())
 }
 
-/// What tells the object from any other, as its header and footer say, if it is the layer `desc`.
+/// The identity of the object, from its header and footer. Fails if it is not the layer `desc`.
 pub async fn read_remote_identity(
     object: &RemoteObject,
     desc: &PersistentLayerDesc,
@@ -94,7 +94,7 @@ fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
 }
 
 impl LayerFile {
-    /// Opens a layer file of any owner, verifying header, footer and fences. Its index pages are kept in `pages`.
+    /// Opens any owner's layer file, verifying header, footer and fences. Its index pages are kept in `pages`.
     pub(super) async fn open(path: &Utf8Path, pages: &Arc<PageCache>) -> Result<Self, StorageError> {
         let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
         let file_size = file.size()?;
@@ -132,8 +132,8 @@ impl LayerFile {
         Err(StorageError::Corrupt { path: path.to_owned(), offset: 0, reason })
     }
 
-    /// Opens the layer `desc` in the bucket. What is at `identity.tail_offset` is all that is fetched, if it is not too
-    /// long; there is no need of the header, since every block is checked against the file's id.
+    /// Opens the layer `desc` in the bucket. Fetches only the tail from `identity.tail_offset` on, or just its end if
+    /// it is long; the header is not needed, since every block is verified against the file's id.
     pub(super) async fn open_remote(
         remote: Arc<RemoteFile>,
         desc: &PersistentLayerDesc,
@@ -210,7 +210,7 @@ impl LayerFile {
         Ok(bytes)
     }
 
-    /// Decodes an index page that [`LayerFile::index_page`] returned.
+    /// Decodes an index page returned by [`LayerFile::index_page`].
     pub(super) fn decode<'a>(&self, page: u32, bytes: &'a [u8]) -> Result<IndexPage<'a>, StorageError> {
         IndexPage::decode(bytes).map_err(|error| self.source.corrupt(self.page_block(page), error.0))
     }
@@ -239,7 +239,7 @@ impl LayerFile {
     }
 }
 
-/// Where the parts of a file's tail are, which follows from where it begins and how long it is.
+/// Where the parts of a file's tail lie, derived from where the tail begins and the file's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TailLayout {
     index_block: u64,
@@ -254,7 +254,7 @@ impl TailLayout {
         let blocks = file_size.checked_sub(identity.tail_offset)? / size;
         let whole = identity.tail_offset.is_multiple_of(size) && file_size.is_multiple_of(size);
         let index_block = identity.tail_offset / size;
-        // A page takes its blocks and a fence, and behind the fences comes the footer.
+        // Each page takes its blocks and a fence; the footer follows the fences.
         let fence_blocks = |pages: u64| (pages * FENCE_LEN as u64).div_ceil(BLOCK_PAYLOAD as u64);
         let needed = |pages: u64| pages * INDEX_PAGE_BLOCKS + fence_blocks(pages) + 1;
         let guess = blocks * BLOCK_PAYLOAD as u64 / (INDEX_PAGE_BLOCKS * BLOCK_PAYLOAD as u64 + FENCE_LEN as u64);

@@ -1,4 +1,4 @@
-//! Ends a layer file: index pages, fences, footer, header, and the sync that makes it durable.
+//! Finishes a layer file: index pages, fences, footer, header, and the sync that makes it durable.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::config::PageServerConf;
 use errors::StorageError;
 use virtual_file::fs::TEMP_SUFFIX;
 
-/// Bytes of index pages that lie together in memory before they are written.
+/// Bytes of index pages that are contiguous in memory before they are written.
 const PAGES_PIECE: usize = 1 << 20;
 
-/// Whose layer is written, and where.
+/// The owner of the layer being written, and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) conf: &'static PageServerConf,
@@ -36,7 +36,7 @@ impl Owner {
         self.conf.timeline_path(&self.tenant_shard_id, &self.timeline_id)
     }
 
-    /// A path for a layer that is not complete. Unique within the process; leftovers of others are removed at start.
+    /// A path for an unfinished layer. Unique within the process; leftovers of other processes are removed at start.
     pub(super) fn temp_path(&self, name: &LayerName) -> Utf8PathBuf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Owner {
 pub(super) struct IndexBuilder {
     page: IndexPageBuilder,
     fences: Fences,
-    /// Pages in pieces of about [`PAGES_PIECE`] bytes, so that they need not move as they become more.
+    /// Pages in pieces of about [`PAGES_PIECE`] bytes, so that they do not move as their number grows.
     pages: Vec<Vec<u8>>,
     entries: u64,
     value_bytes: u64,
@@ -96,10 +96,10 @@ impl IndexBuilder {
         self.entries
     }
 
-    /// Appends the index to the values in `writer`, writes all out and makes it durable. Returns the file's length.
+    /// Appends the index to the values in `writer` and makes the file durable. Returns the file's length.
     ///
-    /// May be called again after an error. If the index was in already, the new one is not looked at; else the file
-    /// then has a dead piece of an index inside.
+    /// May be called again after an error. If the index was complete already, the new one is ignored; otherwise the
+    /// file retains a dead part of an index.
     pub(super) async fn finish(mut self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
         if !writer.is_ended() {
             self.append_to(writer).await?;

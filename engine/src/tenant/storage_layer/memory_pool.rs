@@ -1,14 +1,14 @@
-//! Memory that sealing a layer needs, kept for the next layer: at the rate at which WAL comes in, fresh pages from the
-//! kernel would cost as much as what is done with them.
+//! Memory used for sealing a layer, kept for the next layer: at the rate at which WAL arrives, fresh pages from the
+//! kernel would cost as much as the work done in them.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Memory that nobody has used for so long is freed.
+/// Memory unused for this long is freed.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// Some memory that the next user may have.
+/// Memory kept for the next user.
 pub(super) struct MemoryPool<T>(Mutex<Option<(T, Instant)>>);
 
 impl<T: Default> MemoryPool<T> {
@@ -16,7 +16,7 @@ impl<T: Default> MemoryPool<T> {
         Self(Mutex::new(None))
     }
 
-    /// What was given last, or none.
+    /// What was last given, or an empty value.
     pub(super) fn take(&self) -> T {
         self.0.lock().take().map(|(memory, _)| memory).unwrap_or_default()
     }
@@ -26,7 +26,7 @@ impl<T: Default> MemoryPool<T> {
         *self.0.lock() = Some((memory, env::clock::now()));
     }
 
-    /// Frees what nobody has wanted for some time.
+    /// Frees memory that has been unused for some time.
     pub(super) fn release_unused(&self) {
         let mut kept = self.0.lock();
         if kept.as_ref().is_some_and(|(_, since)| env::clock::now().saturating_duration_since(*since) >= UNUSED_MAX) {
@@ -35,8 +35,8 @@ impl<T: Default> MemoryPool<T> {
     }
 }
 
-/// Makes `memory` empty, with room for `len`. What was in it is not copied if it has to move; if so, it gets room for a
-/// layer that is somewhat larger, as the next one may be.
+/// Empties `memory` and ensures room for `len`. If it has to be reallocated, its contents are not copied, and it gets
+/// extra room, as the next layer may be somewhat larger.
 pub(super) fn make_room<T>(memory: &mut Vec<T>, len: usize) {
     memory.clear();
     if memory.capacity() < len {

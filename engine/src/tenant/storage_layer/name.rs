@@ -1,7 +1,7 @@
-//! Names of layer files: they tell key range and LSN range.
+//! Names of layer files, which encode key range and LSN range.
 //!
-//! Delta: `<key start>-<key end>__<LSN start>-<LSN end>`, image: `<key start>-<key end>__<LSN>`; keys as 36, LSNs as 16
-//! upper-case hexadecimal digits, ends exclusive. On disk the generation follows: `-v1-<8 hexadecimal digits>`.
+//! Delta: `<key start>-<key end>__<LSN start>-<LSN end>`, image: `<key start>-<key end>__<LSN>`; keys as 36, LSNs as
+//! 16 upper-case hexadecimal digits, ends exclusive. On disk the generation follows: `-v1-<8 hexadecimal digits>`.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use utils::lsn::Lsn;
 /// The name of a layer, without generation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LayerName {
-    /// Changes of keys over a range of LSNs.
+    /// Values of keys over a range of LSNs.
     Delta {
         /// Keys covered.
         key_range: Range<Key>,

@@ -1,4 +1,4 @@
-//! What a visit of a layer will read, as its index tells, so that the data of several layers can be fetched together.
+//! What a visit of a layer will read, per its index, so that the data of several layers can be fetched together.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::visit::{KeyVersions, cached_base, collect_versions};
 use super::{DeltaLayer, ImageLayer, ReconstructState};
 use errors::StorageError;
 
-/// Bytes of one layer that are fetched together with other layers' at most.
+/// Maximum bytes of one layer that are fetched together with those of other layers.
 const PREFETCH_BYTES_MAX: u64 = 4 << 20;
 
 /// See the module's documentation.
@@ -22,12 +22,12 @@ pub(crate) struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// Keys of which nothing older is needed.
+    /// Keys that need nothing older.
     pub(crate) fn complete(&self) -> KeySpace {
         self.complete.clone().build()
     }
 
-    /// What to read, in order of place; nothing if it is too much to be read ahead.
+    /// What to read, in order of position; nothing if it is too much to fetch ahead.
     fn extents(mut self) -> Vec<Extent> {
         if self.extents.iter().map(|extent| u64::from(extent.len)).sum::<u64>() > PREFETCH_BYTES_MAX {
             return Vec::new();
@@ -63,7 +63,7 @@ impl DeltaLayer {
         Ok(plan)
     }
 
-    /// Has what `plan` tells of cached.
+    /// Caches what `plan` lists, if the layer is in the bucket.
     pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
         self.file().source().prefetch(&plan.extents()).await
     }
@@ -94,7 +94,7 @@ impl ImageLayer {
         Ok(plan)
     }
 
-    /// Has what `plan` tells of cached.
+    /// Caches what `plan` lists, if the layer is in the bucket.
     pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
         self.file().source().prefetch(&plan.extents()).await
     }

@@ -1,4 +1,4 @@
-//! What a read has found so far of the pages that it rebuilds.
+//! What a read has found so far for the pages that it rebuilds.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use crate::page_cache::CachedTimeline;
 pub struct KeyHistory {
     /// The newest whole image at or below the LSN read, once found.
     pub image: Option<(Lsn, Bytes)>,
-    /// Changes after the image (or after a change that needs no earlier version), newest first.
+    /// Changes after the image, or from a change that needs no earlier version on, newest first.
     pub records: Vec<(Lsn, WalRecord)>,
-    /// Whether the cache has what is to be rebuilt.
+    /// Whether the cache already has the value to be rebuilt.
     pub(crate) cached: bool,
-    /// Older versions are needed, up to this LSN, but were left out: together they would take too much memory.
+    /// Older versions, from this LSN down, are needed but were left out, as together they would take too much memory.
     pub(crate) rest: Option<Lsn>,
-    /// Bytes of the records, as they are stored.
+    /// Stored bytes of the versions admitted so far.
     pub(crate) bytes: u64,
 }
 
 impl KeyHistory {
-    /// Whether no older version is needed, or none is wanted.
+    /// Whether no older version is needed, or wanted.
     pub fn is_complete(&self) -> bool {
         self.rest.is_some() || self.image.is_some() || self.records.last().is_some_and(|(_, record)| record.will_init())
     }
@@ -54,11 +54,11 @@ pub struct ReconstructState {
     keys: BTreeMap<Key, KeyHistory>,
     /// Data reads issued so far (not counting index pages).
     pub data_reads: u64,
-    /// Layers looked into so far.
+    /// Layers visited so far.
     pub(crate) layers_visited: u32,
-    /// Where rebuilt pages may be found.
+    /// Where to look up rebuilt pages.
     cache: Option<CachedTimeline>,
-    /// Bytes of records that are gathered of one key at most, if there is a limit.
+    /// Maximum bytes of records gathered for one key, if limited.
     limit: Option<u64>,
 }
 
@@ -68,13 +68,13 @@ impl ReconstructState {
         Self::default()
     }
 
-    /// Nothing found yet; rebuilt pages of a timeline are looked up in the cache, and no more than `limit` bytes of
-    /// records are gathered of one key, unless its newest record alone is larger.
+    /// Nothing found yet; looks up rebuilt pages in the cache, and gathers at most `limit` bytes of records for one
+    /// key, unless its newest record alone is larger.
     pub(crate) fn with_cache(cache: Option<CachedTimeline>, limit: u64) -> Self {
         Self { cache, limit: Some(limit), ..Self::default() }
     }
 
-    /// How many of the next older versions of `key`, of so many bytes each, are within the limit.
+    /// How many of the next older versions of `key`, given their lengths in bytes, are within the limit.
     pub(crate) fn admit(&mut self, key: Key, lens: impl Iterator<Item = u32>) -> usize {
         let Some(limit) = self.limit else { return usize::MAX };
         let history = self.keys.entry(key).or_default();
@@ -90,31 +90,32 @@ impl ReconstructState {
         admitted
     }
 
-    /// The versions of `key` from the one at `lsn` down are left out.
+    /// Notes that the versions of `key` from the one at `lsn` down are left out.
     pub(crate) fn leave_rest(&mut self, key: Key, lsn: Lsn) {
         self.keys.entry(key).or_default().rest = Some(lsn);
     }
 
-    /// The value of `key` with all its versions up to the one at `lsn`, if it is in the cache.
+    /// The value of `key` with all changes up to the version at `lsn`, if it is in the cache.
     pub(crate) fn cached(&self, key: &Key, lsn: Lsn) -> Option<Bytes> {
         self.cache.as_ref()?.get(key, lsn)
     }
 
-    /// Adds a value that [`ReconstructState::cached`] has given, as the next older version.
+    /// Adds a value returned by [`ReconstructState::cached`] as the next older version.
     pub(crate) fn push_cached(&mut self, key: Key, lsn: Lsn, value: Bytes) {
         let history = self.keys.entry(key).or_default();
         history.cached = history.records.is_empty();
         history.push(lsn, Value::Image(value));
     }
 
-    /// Adds the next older version of `key`. Returns whether the key is complete now.
+    /// Adds the next older version of `key`. Returns whether the key is now complete.
     pub fn push(&mut self, key: Key, lsn: Lsn, value: Value) -> bool {
         let history = self.keys.entry(key).or_default();
         history.push(lsn, value);
         history.is_complete()
     }
 
-    /// Takes back what was added of the keys in `keyspace` below `end`, as if the layer had not been visited.
+    /// Removes what was added below `end` for the keys in `keyspace`, so that the layer can be visited again. Its
+    /// bytes still count toward the limit.
     pub(crate) fn forget_below(&mut self, keyspace: &KeySpace, end: Lsn) {
         for range in keyspace.ranges() {
             for (_, history) in self.keys.range_mut(range.clone()) {

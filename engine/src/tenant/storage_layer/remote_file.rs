@@ -1,5 +1,5 @@
-//! A layer file in the bucket: blocks come from memory, from what local disk has of the file, from requests that are
-//! under way, or by requests of just what is missing. Whatever comes is verified; what is damaged counts as missing.
+//! A layer file in the bucket: blocks come from memory, from the part of the file on local disk, from requests in
+//! flight, or by new requests for just what is missing. All blocks are verified; damaged ones count as missing.
 
 mod flight;
 mod partial;
@@ -26,26 +26,26 @@ use partial::Partial;
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 use streams::{Streams, WINDOW_BLOCKS_MIN};
 
-/// What the file that holds some blocks of a layer has behind the layer's file name.
+/// Suffix that the file with some blocks of a layer adds to the layer's file name.
 pub const PARTIAL_SUFFIX: &str = ".partial";
-/// Blocks between two wanted ones that are rather fetched along than asked for separately.
+/// Gaps of up to this many blocks are fetched along rather than split into separate requests.
 const GAP_BLOCKS_MAX: u64 = 32;
-/// What a request costs beside its blocks, as so many of them: the same weighing as for gaps.
+/// Cost of a request apart from its blocks, in blocks; the same trade-off as for gaps.
 const REQUEST_COST: u64 = GAP_BLOCKS_MAX;
-/// Fewer requests do not make a layer worth fetching as a whole, however small it is.
+/// Fewer requests than this do not make a layer worth fetching whole, however small it is.
 const WORTHLESS_REQUESTS: u64 = 4;
-/// A layer that is worth fetching as a whole is read in pieces of so many blocks until it is here: 1 MiB.
+/// A layer worth fetching whole is read in pieces of this many blocks until it is here: 1 MiB.
 const PIECE_BLOCKS: u64 = 256;
-/// Blocks of one request at most, if there is as much memory, and how many may be more than there is.
+/// Maximum blocks of one request if memory permits, and the number permitted even if it does not.
 const REQUEST_BLOCKS_MAX: u64 = 4096;
 const REQUEST_BLOCKS_MIN: u64 = 64;
-/// No device wants larger units than so many blocks.
+/// No device requires units larger than this many blocks.
 const UNIT_BLOCKS_MAX: usize = 16;
 
-/// Where an object is.
+/// The location of an object.
 #[derive(Clone, Debug)]
 pub struct RemoteObject {
-    /// The store.
+    /// The bucket.
     pub storage: RemoteStorage,
     /// The path in it.
     pub path: RemotePath,
@@ -58,19 +58,19 @@ pub(crate) struct RemoteFile {
     file_id: FileId,
     blocks: u64,
     resources: Resources,
-    /// The first block of the index: reads ahead end here.
+    /// The first block of the index, where reading ahead ends.
     index_block: u64,
     partial: Partial,
     flights: Arc<Flights>,
     streams: Mutex<Streams>,
-    /// What was asked for in the bucket has cost as much as so many blocks.
+    /// What reading from the bucket has cost so far, in blocks.
     spent: AtomicU64,
-    /// All of it is on its way.
+    /// The whole file is being fetched.
     is_completing: AtomicBool,
 }
 
 impl RemoteFile {
-    /// The layer `desc` in the bucket, of which there may be blocks in the file `partial`.
+    /// The layer `desc` in the bucket; the file `partial` may have some of its blocks.
     pub(crate) async fn open(
         object: RemoteObject,
         identity: LayerIdentity,
@@ -93,7 +93,7 @@ impl RemoteFile {
         }
     }
 
-    /// What errors call it: the object, with the store's URL.
+    /// Its name in errors: the object, with the bucket's URL.
     pub(super) fn name(&self) -> Utf8PathBuf {
         self.object.storage.name_of(&self.object.path).into()
     }
@@ -107,13 +107,13 @@ impl RemoteFile {
         &self.resources.blocks
     }
 
-    /// Writes nothing more to the file on local disk, which is about to be something else.
+    /// Stops writing to the file on local disk, which is about to be replaced or removed.
     pub(crate) fn leave_disk(&self) {
         self.partial.leave();
     }
 
-    /// Whether reading it has cost so much that the rest should be fetched as well. Many small requests are as good a
-    /// reason as many blocks: so reads in random order cost at most a few times what fetching all at first had cost.
+    /// Whether reading it has cost so much that the rest should be fetched, too. Many small requests count as well as
+    /// many blocks: so random reads cost at most a few times what fetching everything at first would have.
     pub(crate) fn is_worth_all(&self) -> bool {
         let known = self.spent.load(Ordering::Relaxed).max(self.partial.count());
         let all = self.blocks + WORTHLESS_REQUESTS * REQUEST_COST;
@@ -121,7 +121,7 @@ impl RemoteFile {
         percent <= 100 && known * 100 >= all * percent
     }
 
-    /// Verified blocks of the ranges `wanted`, which ascend. Returns the number of requests, too.
+    /// Verified blocks of the ranges `wanted`, which must ascend, and the number of requests.
     pub(super) async fn read(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
         if wanted.last().is_some_and(|last| last.end > self.blocks) {
             return Err(self.corrupt(self.blocks, "the file ends inside a value".to_owned()));
@@ -134,14 +134,14 @@ impl RemoteFile {
         found
     }
 
-    /// As [`RemoteFile::read`], for blocks that are in the file, and without an opinion about what comes next.
+    /// As [`RemoteFile::read`], for blocks known to be in the file, and without predicting what comes next.
     pub(super) async fn gather(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
         let (mut runs, missing) = self.in_memory(wanted);
         METRICS.block_cache_memory_hits.inc_by(runs.len() as u64);
         METRICS.block_cache_accesses.inc_by(wanted.iter().map(|range| range.end - range.start).sum());
         let (mut joined, rest) = self.flights.join(&missing);
         let rest = self.on_disk(rest, &mut runs).await;
-        // A request that has ended since is in memory by now.
+        // The blocks of a request that has ended since are in memory by now.
         let (found, rest) = self.in_memory(&rest);
         runs.extend(found);
         let planned = coalesce(merged([&rest[..], &self.around(&rest)].concat()), self.request_max());
@@ -160,13 +160,13 @@ impl RemoteFile {
         Ok((runs, requests))
     }
 
-    /// Blocks of one request that somebody waits for at most.
+    /// Maximum blocks of one request for which somebody waits.
     fn request_max(&self) -> u64 {
         (self.cache().reads.size() / BLOCK_SIZE as u64).clamp(REQUEST_BLOCKS_MIN, REQUEST_BLOCKS_MAX)
     }
 
-    /// Adds to `runs` what `joined` brings, and blocks `rest` by requests in turn, as there is memory. Who waits for
-    /// memory must not hold any, so what comes is copied. Returns the number of requests.
+    /// Adds to `runs` what `joined` brings, and fetches the blocks `rest` by successive requests as memory permits.
+    /// Whoever waits for memory must not hold any, so results are copied. Returns the number of requests.
     async fn gather_by_and_by(
         self: &Arc<Self>,
         rest: Vec<Range<u64>>,
@@ -186,7 +186,7 @@ impl RemoteFile {
         Ok(requests)
     }
 
-    /// Reads blocks, so that they are cached, and returns the last one as it is.
+    /// Reads blocks, so that they are cached, and returns the raw bytes of the last one.
     pub(super) async fn read_last(self: &Arc<Self>, blocks: Range<u64>) -> Result<Vec<u8>, StorageError> {
         let (runs, _) = self.read(std::slice::from_ref(&blocks)).await?;
         let last = blocks.end.saturating_sub(1);
@@ -194,7 +194,7 @@ impl RemoteFile {
         found.ok_or_else(|| self.corrupt(last, "the block is not there".to_owned()))
     }
 
-    /// Those of the wanted blocks that are in memory, and the ranges that are not.
+    /// The wanted blocks that are in memory, and the ranges that are not.
     fn in_memory(&self, wanted: &[Range<u64>]) -> (Vec<Run>, Vec<Range<u64>>) {
         let (mut runs, mut missing) = (Vec::new(), Vec::new());
         for block in wanted.iter().cloned().flatten() {
@@ -206,7 +206,7 @@ impl RemoteFile {
         (runs, missing)
     }
 
-    /// Adds to `runs` those of the wanted blocks that are on local disk, and returns the rest.
+    /// Adds to `runs` the wanted blocks that are on local disk, and returns the rest.
     async fn on_disk(&self, wanted: Vec<Range<u64>>, runs: &mut Vec<Run>) -> Vec<Range<u64>> {
         if wanted.is_empty() {
             return wanted;
@@ -228,8 +228,8 @@ impl RemoteFile {
         rest
     }
 
-    /// Has the wanted blocks fetched as planned, unless somebody else has begun to meanwhile. Returns the number of new
-    /// requests.
+    /// Fetches the wanted blocks as planned, unless other requests for them have begun in the meantime. Returns the
+    /// number of new requests.
     fn fetch(
         self: &Arc<Self>,
         wanted: &[Range<u64>],
@@ -244,7 +244,7 @@ impl RemoteFile {
         requests
     }
 
-    /// What lies around the wanted blocks and is not here, if the layer is worth fetching as a whole, and waits for it.
+    /// The absent blocks around the wanted ones, if the layer is worth fetching whole and is waiting for that.
     fn around(&self, wanted: &[Range<u64>]) -> Vec<Range<u64>> {
         let mut absent = Vec::new();
         let waits = self.is_worth_all() && !self.is_completing.load(Ordering::Relaxed);
@@ -257,7 +257,7 @@ impl RemoteFile {
         self.flights.join(&absent).1
     }
 
-    /// Follows sequences of reads, and fetches what they will come to. Gives the sequence that ends with this read.
+    /// Tracks sequences of reads and fetches ahead of them. Returns the sequence that ends with this read, if any.
     fn read_ahead(self: &Arc<Self>, wanted: &[Range<u64>]) -> Option<u64> {
         let range = wanted.first()?.start..wanted.last()?.end;
         if range.end > self.index_block {
@@ -277,7 +277,7 @@ impl RemoteFile {
         advice.is_last.then_some(advice.stream)
     }
 
-    /// Has those of the blocks fetched that are not here, as far as there is memory. Gives where that ends.
+    /// Starts fetching the blocks that are neither on disk nor in flight, as memory permits. Returns where that ends.
     fn fetch_ahead(self: &Arc<Self>, stream: u64, blocks: Range<u64>) -> u64 {
         let (start, end) = (blocks.start, blocks.end);
         let mut absent = Vec::new();
@@ -299,7 +299,7 @@ impl RemoteFile {
         end
     }
 
-    /// Makes a request in a task of its own: it ends even if nobody waits any more.
+    /// Makes a request in a task of its own, which completes even if nobody waits any more.
     fn depart(self: &Arc<Self>, flight: Arc<Flight>) {
         let (file, landing) = (Arc::clone(self), Landing { flights: Arc::clone(&self.flights), flight });
         env::spawn::task("blocks of a layer", async move {
@@ -320,7 +320,7 @@ impl RemoteFile {
         });
     }
 
-    /// Blocks from the bucket, verified; damaged ones are asked for once more.
+    /// Verified blocks from the bucket; damaged ones are requested once more.
     async fn get_checked(&self, class: RequestClass, range: Range<u64>) -> Result<Bytes, StorageError> {
         let RemoteObject { storage, path } = &self.object;
         let bytes = range.start * BLOCK_SIZE as u64..range.end * BLOCK_SIZE as u64;
@@ -348,7 +348,7 @@ impl RemoteFile {
     }
 
     fn check(&self, block: u64, bytes: &[u8]) -> bool {
-        // Header and footer are read before a file's id is known.
+        // Header and footer are read before the file's id is known.
         let is_envelope = block == 0 || block + 1 == self.blocks;
         let id = if is_envelope { ENVELOPE_FILE_ID } else { self.file_id };
         block::open(id, block, bytes).is_ok()
@@ -360,7 +360,7 @@ impl RemoteFile {
     }
 }
 
-/// Adds to `runs` copies of what `parts` bring, and keeps nothing else.
+/// Adds to `runs` copies of what `parts` bring, so as to hold nothing else.
 async fn copy_parts(parts: Parts, runs: &mut Vec<Run>) -> Result<(), StorageError> {
     for (flight, part) in parts {
         let bytes = flight.part(flight.bytes().await?, &part);
@@ -369,7 +369,7 @@ async fn copy_parts(parts: Parts, runs: &mut Vec<Run>) -> Result<(), StorageErro
     Ok(())
 }
 
-/// Puts requests together where little lies between, and cuts those that are longer than `longest` blocks.
+/// Joins requests separated by small gaps, and cuts those longer than `longest` blocks.
 fn coalesce(ranges: Vec<Range<u64>>, longest: u64) -> Vec<Range<u64>> {
     let mut requests: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -386,7 +386,7 @@ fn coalesce(ranges: Vec<Range<u64>>, longest: u64) -> Vec<Range<u64>> {
     requests
 }
 
-/// Leaves the first so many blocks of `ranges`.
+/// Truncates `ranges` to their first `blocks` blocks.
 fn cut(ranges: &mut Vec<Range<u64>>, mut blocks: u64) {
     ranges.retain_mut(|range| {
         range.end = range.end.min(range.start + blocks);
@@ -414,7 +414,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     found
 }
 
-/// The pieces, of a file of so many blocks, in which `ranges` are. These ascend.
+/// The pieces, of a file of `blocks` blocks, that contain `ranges`, which must ascend.
 fn pieces(ranges: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -436,8 +436,8 @@ fn add_block(ranges: &mut Vec<Range<u64>>, block: u64) {
     }
 }
 
-/// Where direct I/O wants units of more than a block, values begin at the second unit, and nothing is written between
-/// the header and them: so many blocks from block 1 on, in a file that begins with `bytes`, have no checksum.
+/// Where direct I/O requires units larger than a block, only the header is written before the second unit, where
+/// values begin. Returns how many blocks from 1 on thus lack a checksum in a file that begins with `bytes`.
 fn blocks_without_checksum(bytes: &[u8]) -> u64 {
     let zeros = bytes.chunks(BLOCK_SIZE).skip(1).take_while(|block| block.iter().all(|byte| *byte == 0)).count();
     if zeros < UNIT_BLOCKS_MAX && (zeros + 1).is_power_of_two() { zeros as u64 } else { 0 }

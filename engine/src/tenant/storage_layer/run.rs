@@ -1,14 +1,14 @@
-//! Verified blocks that lie together.
+//! Contiguous verified blocks.
 
 use bytes::Bytes;
 use layer_format::block::BLOCK_SIZE;
 
 use virtual_file::AlignedBuf;
 
-/// Blocks of one read at most.
+/// Maximum blocks of one read.
 pub(super) const READ_BLOCKS_MAX: u64 = 256;
 
-/// Verified blocks that lie together.
+/// Contiguous verified blocks.
 #[derive(Debug)]
 pub(super) struct Run {
     first: u64,
@@ -19,7 +19,7 @@ pub(super) struct Run {
 enum RunBytes {
     /// As read: blocks of [`BLOCK_SIZE`], already verified.
     Disk(AlignedBuf),
-    /// Copied from the writer's memory, perhaps with an incomplete last block.
+    /// Copied from the tail in memory, perhaps with an incomplete last block.
     Memory(Vec<u8>),
     /// From the bucket or a cache of it.
     Shared(Bytes),
@@ -37,17 +37,17 @@ impl Drop for Run {
 }
 
 impl Run {
-    /// Blocks from `first` on as they were read, verified.
+    /// Blocks from `first` on as they were read, already verified.
     pub(super) fn read(first: u64, buf: AlignedBuf) -> Self {
         Self { first, bytes: RunBytes::Disk(buf) }
     }
 
-    /// Blocks from `first` on, of which the last may be incomplete.
+    /// Blocks from `first` on; the last one may be incomplete.
     pub(super) fn copied(first: u64, bytes: Vec<u8>) -> Self {
         Self { first, bytes: RunBytes::Memory(bytes) }
     }
 
-    /// Blocks from `first` on that were verified.
+    /// Blocks from `first` on, already verified.
     pub(super) fn shared(first: u64, bytes: Bytes) -> Self {
         Self { first, bytes: RunBytes::Shared(bytes) }
     }
@@ -63,7 +63,7 @@ impl Run {
         self.bytes().get(start..start + BLOCK_SIZE)
     }
 
-    /// All of them.
+    /// The bytes of all blocks.
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.bytes {
             RunBytes::Disk(buf) => buf,

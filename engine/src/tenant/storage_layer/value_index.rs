@@ -1,8 +1,8 @@
-//! Index of an in-memory layer: an append-only array that is sorted when somebody asks.
+//! Index of an in-memory layer: an append-only array that is sorted on demand.
 //!
-//! Ingest only appends 24 bytes a value. Readers sort what has come since the last read in chunks and keep the sorted
-//! runs, so that each value is sorted a bounded number of times and writers never wait for it. At freeze everything is
-//! sorted once by radix.
+//! Ingest only appends 24 bytes per value. Readers sort what has arrived since the last read in chunks and keep the
+//! sorted runs, so that each value is sorted a bounded number of times and ingest sorts nothing. When the layer is
+//! sealed, everything is radix-sorted once.
 
 mod entry;
 mod radix;
@@ -26,7 +26,7 @@ pub(super) fn release_unused() {
     sorted::ENTRIES.release_unused();
 }
 
-/// The index. Entries of one key must come with LSNs that do not go back.
+/// The index. The LSNs of each key's entries must not go back.
 #[derive(Debug, Default)]
 pub(super) struct ValueIndex {
     prefixes: Prefixes,
@@ -118,7 +118,7 @@ impl ValueIndex {
         let packed = u64::from(*number) << LOW_BITS | u64::from(bits as u32);
         let mut found: Vec<Version> = Vec::new();
         self.runs.newest_first(packed, end.0, |entry| {
-            // Of versions with equal LSN the last pushed counts, and that came first here.
+            // Of versions with equal LSN, the last one pushed counts, which came first here.
             let is_replaced = found.last().is_some_and(|newer| newer.lsn.0 == entry.lsn);
             if !is_replaced {
                 found.push(self.version(entry));
@@ -128,7 +128,7 @@ impl ValueIndex {
         found
     }
 
-    /// Whether all versions are whole images, so that a read needs one version only.
+    /// Whether all versions are whole images, so that a read needs only one version.
     pub(super) fn only_images(&self) -> bool {
         !self.has_changes
     }
@@ -138,12 +138,12 @@ impl ValueIndex {
         Sorted::new(self.runs.sorted(&self.prefix_ranks()), &self.runs, self.prefixes.list.clone())
     }
 
-    /// Where the version that arrived as number `number` is.
+    /// Where the version with arrival number `number` lies.
     pub(super) fn extent(&self, number: usize) -> Extent {
         self.runs.entry(number as u32).extent()
     }
 
-    /// For each prefix number its place in key order.
+    /// The rank in key order of each prefix number.
     fn prefix_ranks(&self) -> Vec<u32> {
         let mut by_key: Vec<u32> = (0..self.prefixes.list.len() as u32).collect();
         by_key.sort_unstable_by_key(|number| self.prefixes.list[*number as usize]);

@@ -1,4 +1,4 @@
-//! What the visits of all kinds of layers share: which versions a read wants, and getting them.
+//! Shared by the visits of layers: selects the versions that a read wants, and reads them.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::ReconstructState;
 use super::block_source::{BlockSource, Extent};
 use errors::StorageError;
 
-/// Bytes of values that one round of a visit reads at most.
+/// Maximum bytes of values read in one round of a visit.
 const ROUND_BYTES_MAX: u64 = 32 << 20;
 
 /// The versions of one key that a visit wants, newest first.
@@ -22,7 +22,7 @@ pub(super) struct KeyVersions {
     pub(super) versions: Vec<IndexEntry>,
 }
 
-/// The first and last compact key of a half-open range of keys, if it has a compact key at all.
+/// The first and last compact key of a half-open range of keys; `None` if it contains no compact key.
 ///
 /// Keys whose second field exceeds 16 bits have no compact form and are never stored.
 pub(super) fn compact_bounds(range: &Range<Key>) -> Option<(CompactKey, CompactKey)> {
@@ -43,7 +43,7 @@ fn round_up(key: Key) -> Option<CompactKey> {
     Some(Key { field1: next_kind, ..Key::MIN }.to_compact())
 }
 
-/// From entries in order of (key, LSN), picks those that a read of `lsn_range` wants.
+/// Picks the versions that a read of `lsn_range` wants from entries in order of (key, LSN).
 pub(super) fn collect_versions(
     entries: impl Iterator<Item = IndexEntry>,
     lsn_range: &Range<Lsn>,
@@ -108,7 +108,7 @@ pub(super) async fn read_versions(
     Ok(())
 }
 
-/// Leaves out what is too much at once: the key, and the newest version that is left out.
+/// Drops versions beyond the limit. Returns the key, and the LSN of the newest version dropped, if any.
 fn cut(wanted: &mut KeyVersions, state: &mut ReconstructState) -> Option<(Key, Lsn)> {
     let admitted = state.admit(wanted.key, wanted.versions.iter().map(|version| version.len));
     let lsn = wanted.versions.get(admitted)?.lsn;
@@ -116,7 +116,7 @@ fn cut(wanted: &mut KeyVersions, state: &mut ReconstructState) -> Option<(Key, L
     Some((wanted.key, lsn))
 }
 
-/// The newest state of a key that is cached: only the versions after it are still wanted.
+/// The newest cached value of a key; only the versions after it are still wanted.
 pub(super) fn cached_base(wanted: &mut KeyVersions, state: &ReconstructState) -> Option<(Key, Lsn, Bytes)> {
     let cached = |(at, entry): (usize, &IndexEntry)| Some((at, entry.lsn, state.cached(&wanted.key, entry.lsn)?));
     let (at, lsn, value) = wanted.versions.iter().enumerate().find_map(cached)?;
@@ -124,7 +124,7 @@ pub(super) fn cached_base(wanted: &mut KeyVersions, state: &ReconstructState) ->
     Some((wanted.key, lsn, value))
 }
 
-/// How many keys to read at once, at least one.
+/// How many keys to read in one round: at least one.
 fn round_len(wanted: &[KeyVersions]) -> usize {
     let mut bytes = 0;
     let fits = |key: &&KeyVersions| {

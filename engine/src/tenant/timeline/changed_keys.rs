@@ -1,4 +1,4 @@
-//! Which keys have versions in a stretch of history, as the indexes of layers tell: no value is read.
+//! Finds the keys that have versions in a stretch of history, from the layers' indexes alone: no value is read.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use super::state::TimelineState;
 use crate::context::RequestContext;
 use errors::StorageError;
 
-/// More keys are not gathered.
+/// The scan fails beyond this many keys.
 const KEYS_MAX: usize = 4 << 20;
 
-/// The timelines that a read of `state` as of `lsn` goes through, each with the last LSN that it gives.
+/// The timelines that a read of `state` as of `lsn` passes through, each with the last LSN read from it.
 fn path(state: &TimelineState, lsn: Lsn) -> Vec<(TimelineId, Lsn)> {
     let (mut state, mut lsn, mut path) = (state, lsn, vec![]);
     loop {
@@ -24,7 +24,7 @@ fn path(state: &TimelineState, lsn: Lsn) -> Vec<(TimelineId, Lsn)> {
     }
 }
 
-/// Up to where two timelines have one history, `None` if they have none in common.
+/// Up to which LSN two timelines share their history; `None` if they share none.
 pub(super) fn common_lsn((one, lsn): (&TimelineState, Lsn), (other, other_lsn): (&TimelineState, Lsn)) -> Option<Lsn> {
     if one.tenant_shard_id != other.tenant_shard_id {
         return None;

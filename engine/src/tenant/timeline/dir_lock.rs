@@ -1,4 +1,4 @@
-//! One process per timeline: a lock on its directory, which the system releases however the process ends.
+//! One process per timeline: a lock on its directory, which the kernel releases however the process ends.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ pub(crate) struct DirLock {
 }
 
 impl DirLock {
-    /// Locks `dir`. A directory that the system does not know (it may be on a simulated disk) needs no lock.
+    /// Locks `dir`. A directory unknown to the kernel (it may be on a simulated disk) needs no lock.
     pub(crate) fn take(dir: &Utf8Path) -> Result<Self, StorageError> {
         let error = |errno: Errno| StorageError::Io {
             operation: "lock",

@@ -1,8 +1,8 @@
-//! Making history durable: freeze the open layer, write frozen layers to disk, name them in the manifest.
+//! Makes history durable: freezes the open layer, writes frozen layers to disk, names them in the manifest.
 //!
-//! The order of effects is what recovery relies on: layer synced under a temporary name, renamed, directory synced,
-//! manifest replaced, and only then does the process believe it. A step that fails leaves all before it in place, and
-//! the next attempt goes on from there.
+//! Recovery relies on the order of effects: the layer is synced under a temporary name, renamed, the directory
+//! synced, the manifest replaced, and only then does the in-memory state change. A step that fails leaves all earlier
+//! ones in place, and the next attempt resumes from there.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};
 use virtual_file::fs;
 
-/// Frozen layers that may wait before whoever takes in values has to.
+/// Frozen layers that may wait before ingest has to.
 const MAX_FROZEN: usize = 2;
 
-/// Freezes what there is and writes everything out.
+/// Freezes the open layer and writes everything out.
 pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> Result<(), StorageError> {
     let _guard = state.enter()?;
     state.check_writable()?;
@@ -39,7 +39,7 @@ pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> 
     join(spawn_write_frozen(state, Some(target))).await
 }
 
-/// Freezes the open layer and starts to write it in the background; waits first if too many are waiting already.
+/// Freezes the open layer and starts writing it in the background; waits first if too many wait already.
 pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Result<(), StorageError> {
     if state.layers().frozen.len() >= MAX_FROZEN {
         join(spawn_write_frozen(state, None)).await?;
@@ -49,7 +49,7 @@ pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Res
     Ok(())
 }
 
-/// Writes frozen layers that are left from an attempt that failed. Does nothing while another one runs.
+/// Writes frozen layers left over from a failed attempt. Does nothing while another attempt is running.
 pub(super) async fn resume(state: &Arc<TimelineState>) -> Result<(), StorageError> {
     if state.flusher.try_lock().is_err() {
         return Ok(());
@@ -57,7 +57,7 @@ pub(super) async fn resume(state: &Arc<TimelineState>) -> Result<(), StorageErro
     join(spawn_write_frozen(state, None)).await
 }
 
-/// WAL that stores no values moves the durable position too, though not for each record.
+/// Advances the durable position over WAL that stores no values, at most once per `checkpoint_timeout`.
 pub(super) async fn note_progress(state: &Arc<TimelineState>) -> Result<(), StorageError> {
     let (record, durable) = (state.record_lsn(), state.disk_consistent());
     let age = env::clock::now().saturating_duration_since(state.durable_since());
@@ -67,7 +67,7 @@ pub(super) async fn note_progress(state: &Arc<TimelineState>) -> Result<(), Stor
     flush(state, &RequestContext::new(TaskKind::LayerFlushTask, DownloadBehavior::Error)).await
 }
 
-/// Ends the open layer at the last record, if there is one.
+/// Freezes the open layer, if there is one, at the last record.
 async fn freeze(state: &TimelineState, writer: &mut Writer) {
     let Some(layer) = state.layers().open.clone() else { return };
     let end = state.record_lsn();
@@ -81,8 +81,8 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
     writer.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
 }
 
-/// Writes all frozen layers in a task of its own, which goes on if the caller goes away. With `target`, a position up
-/// to which nothing is in the open layer, that position is made durable too.
+/// Writes all frozen layers in a task of its own, which continues if the caller is dropped. `target` is a position up
+/// to which the open layer holds nothing; it is made durable too.
 fn spawn_write_frozen(state: &Arc<TimelineState>, target: Option<RecordLsn>) -> JoinHandle<Result<(), StorageError>> {
     let (state, panicked) = (Arc::clone(state), Arc::clone(state));
     let work = async move {
@@ -122,7 +122,7 @@ async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Resul
     }
 }
 
-/// Makes the oldest frozen layer a file that has its name, durably.
+/// Makes the oldest frozen layer a durable file under its final name.
 async fn place(
     state: &TimelineState,
     progress: &mut Option<FlushProgress>,
@@ -133,7 +133,7 @@ async fn place(
         Some(reached) => reached,
         None => write(state, frozen, ctx).await?,
     };
-    // Each step is noted before the next one may fail: it cannot be done twice.
+    // Each step is recorded before the next one can fail, because it cannot be repeated.
     let layer = match progress.insert(reached) {
         FlushProgress::Named(layer) => Arc::clone(layer),
         FlushProgress::Written(desc, temp) => {

@@ -1,4 +1,4 @@
-//! What a timeline is and how far it has come, for people.
+//! A timeline's properties and progress, for people.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub struct TimelineInfo {
     pub timeline_id: TimelineId,
     /// Major version of the cluster.
     pub pg_version: u32,
-    /// The cluster's own identifier.
+    /// The cluster's system identifier.
     pub system_identifier: u64,
     /// Size of a WAL segment in bytes.
     pub wal_segment_size: u32,
@@ -29,21 +29,21 @@ pub struct TimelineInfo {
     pub ancestor_timeline_id: Option<TimelineId>,
     /// The last LSN that it has in common with its ancestor.
     pub ancestor_lsn: Option<Lsn>,
-    /// Its own history begins here.
+    /// The LSN at which its own history begins.
     pub import_lsn: Lsn,
-    /// Below this LSN nothing is read.
+    /// No page is readable below this LSN.
     pub min_readable_lsn: Lsn,
     /// History is complete up to here, in memory.
     pub last_record_lsn: Lsn,
-    /// Start of the last record.
+    /// Start of the last record; 0/0 if not known.
     pub prev_record_lsn: Lsn,
     /// History is complete up to here, durably.
     pub disk_consistent_lsn: Lsn,
     /// History is complete up to here in the bucket: it survives the loss of the disk.
     pub remote_consistent_lsn: Option<Lsn>,
-    /// The generation that this server writes under; 0 if there never was a bucket.
+    /// The generation under which this server writes; 0 if there never was a bucket.
     pub generation: u32,
-    /// Why this server may not write any more: another one has taken the tenant over.
+    /// Why this server may no longer write, if another one has taken the tenant over.
     pub fenced: Option<String>,
     /// Number of layer files.
     pub layers: usize,
@@ -51,17 +51,17 @@ pub struct TimelineInfo {
     pub l0_layers: usize,
     /// Size of all layer files in bytes.
     pub layer_bytes: u64,
-    /// Bytes of layers that are whole on this disk.
+    /// Bytes of layers whose whole files are on this disk.
     pub resident_bytes: u64,
     /// Bytes of layers that the bucket has.
     pub in_bucket_bytes: u64,
-    /// Layers that wait to be uploaded.
+    /// Layers waiting to be uploaded.
     pub upload_layers: usize,
     /// Their bytes.
     pub upload_bytes: u64,
     /// Why the last upload failed, until one succeeds.
     pub upload_error: Option<String>,
-    /// In-memory layers that wait to be written.
+    /// In-memory layers waiting to be written.
     pub frozen_layers: usize,
     /// Bytes of values in memory and ephemeral files.
     pub in_memory_bytes: u64,
@@ -106,35 +106,35 @@ impl TimelineInfo {
     }
 }
 
-/// What kind of layer it is.
+/// The kind of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum LayerKind {
-    /// In memory, takes in values.
+    /// In memory, accepting values.
     Open,
-    /// In memory, waits to be written.
+    /// In memory, waiting to be written.
     Frozen,
-    /// File with changes.
+    /// A file of values over a range of LSNs.
     Delta,
-    /// File with images.
+    /// A file of images at one LSN.
     Image,
 }
 
 /// A layer at one moment.
 #[derive(Clone, Debug)]
 pub struct LayerInfo {
-    /// What kind it is.
+    /// Its kind.
     pub kind: LayerKind,
     /// Keys covered, end exclusive.
     pub keys: Range<Key>,
-    /// LSNs covered, end exclusive. That of the open layer is the next one to come.
+    /// LSNs covered, end exclusive. The open layer is given as ending after the last record.
     pub lsns: Range<Lsn>,
     /// Size of the file in bytes, or of the values in memory.
     pub size: u64,
-    /// Whether it is an L0 layer.
+    /// Whether it is an L0 layer, or an in-memory layer, which becomes one.
     pub l0: bool,
-    /// Name of the file.
+    /// Name of the file, if it is one.
     pub file_name: Option<String>,
-    /// Whether it is whole on this disk, or in memory.
+    /// Whether the whole layer is on this disk or in memory.
     pub resident: bool,
     /// Whether the bucket has it.
     pub in_bucket: bool,

@@ -1,4 +1,4 @@
-//! Taking in values: the open layer, and when it is rolled.
+//! Ingests values: the open layer, and when it is rolled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::tenant::storage_layer::{self, InMemoryLayer};
 use errors::StorageError;
 use metrics::METRICS;
 
-/// An idle server's WAL that is kept for a layer which stays open, in bytes.
+/// Bytes of an idle server's WAL that may be retained for a layer that stays open.
 const IDLE_DISTANCE_MAX: u64 = 16 << 20;
-/// An idle server's layer is frozen at this age.
+/// Age at which an idle server's layer is frozen.
 const IDLE_AGE_MAX: Duration = Duration::from_secs(4 * 3600);
 
-/// When the open layer is frozen.
+/// When to freeze the open layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RollPolicy {
-    /// At this many bytes of values, or when this many bytes of WAL have gone by.
+    /// At this many bytes of values, or after this many bytes of WAL.
     pub checkpoint_distance: u64,
     /// At this age, once the LSN has advanced.
     pub checkpoint_timeout: Duration,
 }
 
-/// The open layer as far as rolling is concerned.
+/// The properties of the open layer that decide whether to roll it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLayerStats {
     /// Bytes of values in it.
@@ -50,7 +50,7 @@ pub enum RollReason {
     Age,
 }
 
-/// Whether the open layer should be frozen before `incoming` more bytes of values go in.
+/// Whether, and why, the open layer should be frozen before `incoming` more bytes of values go in.
 pub fn should_roll(policy: RollPolicy, open: OpenLayerStats, incoming: u64) -> Option<RollReason> {
     if open.size == 0 {
         None
@@ -73,7 +73,7 @@ pub(super) async fn put_batch(
     let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
     let _guard = state.enter()?;
     state.check_writable()?;
-    // Before the writer is locked: room is also made by writing out what it has.
+    // Before locking `writer`: making room may require flushing what it guards.
     tokio::select! {
         admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
         () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
@@ -95,8 +95,8 @@ pub(super) async fn put_batch(
         observer.note(batch.metadata());
     }
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
-    // Only now: a batch that was refused does not keep the history before it from being flushed. No freeze comes
-    // between, as the writer is locked.
+    // Only now: a rejected batch must not prevent the flush of the history before it. No freeze can intervene, as
+    // `writer` is locked.
     writer.max_lsn = writer.max_lsn.max(max_lsn);
     writer.has_news |= has_news;
     METRICS.wal_ingest_values_committed.inc_by(values as u64);
@@ -108,7 +108,7 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     let _guard = state.enter()?;
     state.check_writable()?;
     storage_layer::release_unused();
-    // Whoever holds it takes in values, and rolls by itself.
+    // Whoever holds the lock is ingesting or flushing, and freezes the layer itself if due.
     let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {
         if roll_reason(state, &mut writer, 0).is_some() {
@@ -121,13 +121,13 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     flush::resume(state).await
 }
 
-/// Whether a layer that is due by its age alone may stay open for as long once more: it has nothing but counters, which
-/// a server writes that does nothing, no commit waits for it, and little WAL is kept for it.
+/// Whether a layer that is due by age alone may stay open for another timeout: it holds nothing but the counters that
+/// an idle server writes, no commit waits for it, and little WAL is retained for it.
 fn may_put_off(has_news: bool, lsn_distance: u64, age: Duration) -> bool {
     !has_news && lsn_distance < IDLE_DISTANCE_MAX && age < IDLE_AGE_MAX
 }
 
-/// Why the open layer should be rolled now; never between the values and the end of a record.
+/// Why the open layer should be rolled now, if so; never between a record's values and its end.
 fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Option<RollReason> {
     let last = state.record_lsn().last;
     let open = state.layers().open.clone().filter(|_| writer.max_lsn <= last)?;
@@ -144,7 +144,7 @@ fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Opt
     let reason = should_roll(policy, stats, incoming)?;
     let age = now.saturating_duration_since(open.created());
     if reason == RollReason::Age && may_put_off(writer.has_news, stats.lsn_distance, age) {
-        // What comes now waits no longer than if the layer had been rolled.
+        // Values that arrive from now on wait no longer than if the layer had been rolled.
         writer.put_off = Some(now);
         return None;
     }

@@ -1,4 +1,4 @@
-//! Making and closing timelines; opening is in `open`.
+//! Creates, branches and closes timelines; `open` opens them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,43 +26,43 @@ use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};
 use virtual_file::fs;
 
-/// An import whose layers are in the bucket alone is given up when no upload has ended for so long.
+/// An import with layers that are only in the bucket is abandoned when uploads make no progress for this long.
 const UPLOADS_STALLED: Duration = Duration::from_secs(120);
 
-/// Layers of an import, as they were finished: what each covers, and its temporary name.
+/// The finished layers of an import: what each covers, and its temporary name.
 #[derive(Debug)]
 pub struct Imported {
-    /// Each layer, and the file it is in.
+    /// Each layer, and the file that holds it.
     pub layers: Vec<(PersistentLayerDesc, Utf8PathBuf)>,
-    /// Those that are in the bucket alone, under the names that they will have.
+    /// Layers that are only in the bucket, by temporary name here; the bucket has them under their final names.
     pub cold: HashMap<Utf8PathBuf, LayerIdentity>,
-    /// What is told about the timeline from outside: it never comes without.
+    /// Externally supplied metadata; set here so that the timeline never exists without it.
     pub told: Option<Told>,
 }
 
-/// A timeline that is to be made from imported layers.
+/// A timeline to be created from imported layers.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTimeline {
     /// The tenant shard.
     pub tenant_shard_id: TenantShardId,
     /// The timeline.
     pub timeline_id: TimelineId,
-    /// What it is, for ever.
+    /// Its immutable properties.
     pub origin: Origin,
     /// Start of the record that ends at the import LSN; 0/0 if not known.
     pub prev_record_lsn: Lsn,
 }
 
 impl Origin {
-    /// What redo depends on, at import.
+    /// What redo depends on, as of the import.
     pub(crate) fn redo_context(&self) -> RedoContext {
         RedoContext { version: self.pg_version, data_checksums: self.data_checksums, wal_log_hints: self.wal_log_hints }
     }
 }
 
 impl Timeline {
-    /// Makes the directory in which layer writers put their files, durably, and clears it of what an earlier attempt
-    /// may have left. It becomes a timeline by [`Timeline::create`].
+    /// Durably creates the directory for a new timeline's layer files, and removes leftovers of earlier attempts.
+    /// [`Timeline::create`] makes it a timeline.
     pub async fn prepare(
         conf: &'static PageServerConf,
         tenant_shard_id: TenantShardId,
@@ -74,8 +74,8 @@ impl Timeline {
         recovery::remove_unfinished(&dir).await
     }
 
-    /// Makes a timeline of finished layers, as [`ImageLayerWriter::finish`] returns them: gives them their names, and
-    /// writes the manifest last. History begins at the import LSN, where all of `layers` must be.
+    /// Creates a timeline from finished layers, as [`ImageLayerWriter::finish`] returns them: names them, then writes
+    /// the manifest. History begins at the import LSN, above which no layer may have content.
     ///
     /// [`ImageLayerWriter::finish`]: crate::tenant::storage_layer::ImageLayerWriter::finish
     ///
@@ -90,7 +90,7 @@ impl Timeline {
         Self::create_with(conf, new, layers, None, ctx).await
     }
 
-    /// As [`Timeline::create`], and uploads it to the bucket as a tenant held there.
+    /// As [`Timeline::create`], and uploads the timeline to the bucket if the tenant is in one.
     pub async fn create_with(
         conf: &'static PageServerConf,
         new: NewTimeline,
@@ -101,7 +101,7 @@ impl Timeline {
         Self::create_in(conf, new, Imported { layers, cold: HashMap::new(), told: None }, remote).await
     }
 
-    /// As [`Timeline::create_with`], of layers some of which may be in the bucket alone.
+    /// As [`Timeline::create_with`], from layers some of which may be only in the bucket.
     pub async fn create_in(
         conf: &'static PageServerConf,
         new: NewTimeline,
@@ -130,17 +130,17 @@ impl Timeline {
         if all_here { Ok(timeline) } else { publish_first(timeline).await }
     }
 
-    /// Makes a timeline that continues this one from `lsn` on, whatever the size of what is before: it has no layers of
-    /// its own, and reads fall through to this timeline.
+    /// Creates a timeline that continues this one from `lsn` on, at a cost independent of the size of the history: it
+    /// has no layers of its own, and reads fall through to this timeline.
     ///
     /// # Errors
-    /// [`StorageError::Invalid`] if `lsn` lies before what is readable or after the last record, or if the timeline
+    /// [`StorageError::Invalid`] if `lsn` is below the readable range or after the last record, or if the timeline
     /// exists.
     pub async fn branch(&self, timeline_id: TimelineId, lsn: Lsn) -> Result<Timeline, StorageError> {
         self.branch_with(timeline_id, lsn, None).await
     }
 
-    /// As [`Timeline::branch`], with what is told about it from outside.
+    /// As [`Timeline::branch`], with externally supplied metadata.
     pub(crate) async fn branch_with(
         &self,
         timeline_id: TimelineId,
@@ -174,7 +174,7 @@ impl Timeline {
         Ok(assemble(conf, manifest, LayerMap::default(), lock, Some(branching), remote))
     }
 
-    /// Ends all work and waits for it. What was not flushed is lost here and comes again from the WAL; what was not
+    /// Ends all work and waits for it. Unflushed data is lost here and comes again from the WAL; what was not
     /// uploaded is uploaded after the next start.
     pub async fn shutdown(self) {
         self.state.cancel.cancel();
@@ -185,7 +185,7 @@ impl Timeline {
             let timeline = self.state.timeline_id;
             tracing::warn!(%timeline, "the manifest does not say that it is in the bucket: {error}");
         }
-        // In-memory layers keep the gate open as long as they live.
+        // In-memory layers hold the gate open as long as they live.
         let _writer = self.state.writer.lock().await;
         let _flusher = self.state.flusher.lock().await;
         self.state.forget_memory();
@@ -198,7 +198,7 @@ impl Timeline {
     }
 }
 
-/// The manifest of a timeline without layers that is nowhere yet.
+/// The manifest of a timeline that has no layers and is not stored anywhere yet.
 fn new_manifest(
     tenant_shard_id: TenantShardId,
     timeline_id: TimelineId,
@@ -234,8 +234,8 @@ fn check_import(layers: &[(PersistentLayerDesc, Utf8PathBuf)], new: &NewTimeline
     }
 }
 
-/// Of layers that are in the bucket alone, the index part comes before the manifest: a manifest whose layers are not
-/// here says nothing to whoever does not know that they are there.
+/// With layers that are only in the bucket, the index part must precede the manifest: a manifest whose layers are
+/// missing here is useless to a reader that does not know that the bucket has them.
 async fn publish_first(timeline: Timeline) -> Result<Timeline, StorageError> {
     let written = match first_index_part(&timeline).await {
         Ok(()) => upload::note_in_bucket(&timeline.state).await,
@@ -249,7 +249,7 @@ async fn publish_first(timeline: Timeline) -> Result<Timeline, StorageError> {
     Err(error)
 }
 
-/// Waits for the index part, as long as uploads go on.
+/// Waits for the index part as long as uploads make progress.
 async fn first_index_part(timeline: &Timeline) -> Result<(), StorageError> {
     let mut waiting = u64::MAX;
     while !timeline.wait_uploaded(UPLOADS_STALLED).await {
@@ -294,7 +294,7 @@ async fn place_all(
     Ok(map)
 }
 
-/// The handle of a timeline whose layers are `map`. With a bucket, its uploader begins with what was found there.
+/// The handle of a timeline whose layers are `map`. With a bucket, the uploader starts from what was found there.
 pub(super) fn assemble(
     conf: &'static PageServerConf,
     manifest: Manifest,

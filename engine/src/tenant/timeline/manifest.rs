@@ -1,8 +1,8 @@
 //! The manifest: the one small file that says what a timeline consists of.
 //!
-//! It names every layer file with its size and is replaced as a whole, after the layers that it names are durable. So
-//! after a crash the timeline is what the manifest says, and files that it does not name are leftovers. The bytes are
-//! described in `docs/formats.md`.
+//! It names every layer file with its size, and is replaced as a whole after the layers that it names are durable.
+//! After a crash the timeline is therefore what the manifest says, and files that it does not name are leftovers.
+//! `docs/formats.md` describes the bytes.
 
 use std::ops::Range;
 
@@ -24,24 +24,24 @@ use virtual_file::fs;
 /// The manifest's name in its timeline's directory.
 pub const MANIFEST_NAME: &str = "manifest";
 
-/// Up to version 3 of the format a file of this name had what is told about the timeline from outside.
+/// Up to format version 3, a file of this name held the externally supplied metadata of the timeline.
 pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
 
 const MAGIC: [u8; 8] = *b"PGSMANIF";
 const FORMAT_VERSION: u32 = 4;
-/// The oldest version that can be read.
+/// The oldest readable version.
 const OLDEST_VERSION: u32 = 3;
 const HEADER_LEN: usize = 12;
 const CRC_LEN: usize = 4;
 
-/// What is told about a timeline from outside; the server's `walreceiver` reads and writes it. It may hold a password,
-/// so it is never shown.
+/// Externally supplied metadata of a timeline, which the server's `walreceiver` reads and writes. It may contain a
+/// password, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Told(pub String);
 
 impl Told {
-    /// Whether it is what was written, as far as can be seen: an earlier version kept it without a checksum.
+    /// Whether it is what was written, as far as can be verified: an earlier version stored it without a checksum.
     pub(crate) fn is_sound(&self) -> bool {
         serde_json::from_str::<serde::de::IgnoredAny>(&self.0).is_ok()
     }
@@ -53,13 +53,13 @@ impl std::fmt::Debug for Told {
     }
 }
 
-/// What a timeline is, for ever.
+/// The immutable properties of a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Major version of the cluster.
     #[serde(with = "major_version")]
     pub pg_version: PgVersion,
-    /// The cluster's own identifier (`system_identifier` of `pg_control`).
+    /// The cluster's system identifier (`system_identifier` in `pg_control`).
     pub system_identifier: u64,
     /// Size of a WAL segment in bytes.
     pub wal_segment_size: u32,
@@ -67,17 +67,17 @@ pub struct Origin {
     pub data_checksums: bool,
     /// `wal_log_hints` at import.
     pub wal_log_hints: bool,
-    /// The timeline's own layers begin here: at the LSN of the imported data directory, or where it branches off.
+    /// Where the timeline's own layers begin: the LSN of the imported data directory, or the branch point.
     pub import_lsn: Lsn,
-    /// Pages are as some server had them from here on. A base backup's copy is consistent only at its end; the history
-    /// of a branch goes back to where that of its ancestor does.
+    /// From here on, pages are as some server had them. A base backup is consistent only at its end; the history of a
+    /// branch goes back as far as that of its ancestor.
     pub consistent_lsn: Lsn,
     /// The timeline that this one continues.
     pub ancestor: Option<Ancestor>,
 }
 
 impl Origin {
-    /// A cluster as `initdb` makes it by default (segments of 16 MiB, no checksums), whose history begins at `lsn`.
+    /// A cluster as `initdb` creates it by default (segments of 16 MiB, no checksums), whose history begins at `lsn`.
     pub const fn of_initdb(pg_version: PgVersion, system_identifier: u64, lsn: Lsn) -> Self {
         Self {
             pg_version,
@@ -114,28 +114,28 @@ pub struct LayerEntry {
     pub generation: u32,
     /// Size of the file in bytes.
     pub file_size: u64,
-    /// What tells the file from any other.
+    /// Distinguishes the file from any other.
     pub identity: LayerIdentity,
 }
 
 /// A manifest's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The tenant shard, so that a file in the wrong place is noticed.
+    /// The tenant shard, to detect a file in the wrong place.
     pub tenant_shard_id: TenantShardId,
     /// The timeline.
     pub timeline_id: TimelineId,
-    /// The generation that wrote this; 0 where there is no bucket.
+    /// The generation that wrote this; 0 if there never was a bucket.
     pub generation: u32,
     /// Whether the bucket has, or had, an index part of this timeline.
     pub in_bucket: bool,
     /// In the bucket: the timeline is being deleted, and nothing of it may be used any more.
     pub deleted: bool,
-    /// What is told about the timeline from outside: its name, and where its WAL comes from.
+    /// Externally supplied metadata: the timeline's name, and where its WAL comes from.
     pub wal_source: Option<Told>,
-    /// What never changes.
+    /// The timeline's immutable properties.
     pub origin: Origin,
-    /// Ends of the records that changed `wal_log_hints`, oldest first, and what it became.
+    /// Ends of the records that changed `wal_log_hints`, oldest first, and the new value.
     pub wal_log_hints_changes: Vec<(Lsn, bool)>,
     /// Everything up to this LSN is in the layers named here.
     pub disk_consistent_lsn: Lsn,
@@ -164,7 +164,7 @@ impl LayerEntry {
         self.is_delta || self.lsns.0.0.checked_add(1) == Some(self.lsns.1.0)
     }
 
-    /// What the layer of the entry covers.
+    /// The description of the entry's layer.
     pub fn desc(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> PersistentLayerDesc {
         PersistentLayerDesc {
             tenant_shard_id,
@@ -181,7 +181,7 @@ impl LayerEntry {
         self.desc(tenant_shard_id, timeline_id).layer_name().file_name(self.generation)
     }
 
-    /// The layer of the entry, in a timeline's directory.
+    /// The layer of the entry, in the timeline directory `dir`.
     pub fn to_layer(
         &self,
         resources: &Resources,
@@ -198,12 +198,12 @@ fn range<T>((start, end): (T, T)) -> Range<T> {
 }
 
 impl Manifest {
-    /// The file's path for a timeline's directory.
+    /// The path of the manifest in the timeline directory `dir`.
     pub fn path(dir: &Utf8Path) -> Utf8PathBuf {
         dir.join(MANIFEST_NAME)
     }
 
-    /// The same timeline when nothing had happened to it yet: what it is for ever.
+    /// The same timeline before anything happened to it: only its immutable properties.
     pub(crate) fn without_history(&self) -> Self {
         Self {
             wal_source: None,
@@ -226,7 +226,7 @@ impl Manifest {
         Ok(out)
     }
 
-    /// Decodes the bytes of a manifest; `path` is for the error.
+    /// Decodes the bytes of a manifest; `path` is for errors.
     pub fn decode(path: &Utf8Path, bytes: &[u8]) -> Result<Self, StorageError> {
         let corrupt = |offset: usize, reason: String| StorageError::Corrupt {
             path: path.to_owned(),
@@ -255,8 +255,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest in directory `dir`, which must be that of the given timeline. What an earlier version had in
-    /// a file of its own is in it, too.
+    /// Reads the manifest in directory `dir`, which must be that of the given timeline. Includes what an earlier
+    /// version stored in a file of its own.
     pub async fn load(
         dir: &Utf8Path,
         tenant_shard_id: TenantShardId,
@@ -280,17 +280,17 @@ impl Manifest {
     }
 }
 
-/// What an earlier version has left in a file of its own, if there is one.
+/// The metadata that an earlier version stored in a file of its own, if there is one.
 async fn told_apart(dir: &Utf8Path) -> Result<Option<Told>, StorageError> {
     match virtual_file::read_file(&dir.join(WAL_SOURCE_NAME)).await {
-        // What makes no sense is told when it is used.
+        // Invalid contents are reported when they are used.
         Ok(bytes) => Ok(Some(Told(String::from_utf8_lossy(&bytes).into_owned()))),
         Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Has what an earlier version left in a file of its own in the manifest alone. `manifest` is that of the directory.
+/// Moves what an earlier version stored in a separate file into `manifest`, which must be that of `dir`.
 pub(crate) async fn take_in_told(dir: &Utf8Path, manifest: &Manifest) -> Result<(), StorageError> {
     if told_apart(dir).await?.is_some() {
         manifest.store(dir).await?;
@@ -300,7 +300,7 @@ pub(crate) async fn take_in_told(dir: &Utf8Path, manifest: &Manifest) -> Result<
     Ok(())
 }
 
-/// A version as its major number, a `u32`.
+/// Serializes a version as its major number, a `u32`.
 mod major_version {
     use super::{Deserialize, PgVersion};
     use serde::de::Error;

@@ -1,4 +1,4 @@
-//! Opening timelines that exist: as their manifest on disk says, or as disk and bucket together do.
+//! Opens existing timelines: from their manifest on disk, or from disk and bucket together.
 
 use std::sync::Arc;
 
@@ -19,22 +19,22 @@ use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};
 use virtual_file::fs;
 
-/// What a timeline of a tenant in a bucket is opened from.
+/// What to open a timeline from, if its tenant is in a bucket.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    /// The truth, from disk or bucket.
+    /// The authoritative manifest, from disk or bucket.
     pub(crate) manifest: Manifest,
-    /// The disk does not have that manifest.
+    /// The disk does not have this manifest.
     pub(crate) from_bucket: bool,
-    /// What the bucket has.
+    /// The index part found in the bucket.
     pub(crate) found: Option<IndexPart>,
     /// The tenant.
     pub(crate) remote: Arc<TenantRemote>,
 }
 
 impl Timeline {
-    /// Opens a timeline as its manifest says, its ancestors too, and removes what a crash may have left beside them.
-    /// Layers that are not on disk are read from the bucket, if there is one; nothing is ever written there.
+    /// Opens a timeline and its ancestors from their manifests, and removes crash leftovers beside them. Layers that
+    /// are not on disk are read from the bucket, if there is one; nothing is ever written there.
     ///
     /// # Errors
     /// As [`Timeline::open_on`].
@@ -53,11 +53,11 @@ impl Timeline {
         Self::open_on(conf, tenant_shard_id, timeline_id, ancestor.as_ref(), ctx).await
     }
 
-    /// Opens a timeline as its manifest says, and removes what a crash may have left beside it. `ancestor` must be the
-    /// one that the manifest names.
+    /// Opens a timeline from its manifest, and removes crash leftovers beside it. `ancestor` must be the one that the
+    /// manifest names.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] naming the file if manifest or layers are damaged or missing;
+    /// [`StorageError::Corrupt`] naming the file if the manifest or layers are damaged or missing;
     /// [`StorageError::Invalid`] if another process has the timeline open.
     pub async fn open_on(
         conf: &'static PageServerConf,
@@ -78,7 +78,7 @@ impl Timeline {
         Ok(assemble(conf, manifest, map, lock, branching, None))
     }
 
-    /// Opens a timeline as disk and bucket together say, and goes on with its upload.
+    /// Opens a timeline from disk and bucket together, and resumes its upload.
     pub(crate) async fn open_with(
         conf: &'static PageServerConf,
         opening: Opening,
@@ -93,7 +93,7 @@ impl Timeline {
         }
         let lock = DirLock::take(&dir)?;
         if from_bucket {
-            // The manifest of the directory is the index part from now on.
+            // From now on the directory's manifest is the index part.
             Manifest { in_bucket: true, ..manifest.clone() }.store(&dir).await?;
         }
         manifest::take_in_told(&dir, &manifest).await?;

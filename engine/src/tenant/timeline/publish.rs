@@ -1,5 +1,5 @@
-//! The one way in which what a timeline is becomes so: its manifest says it durably, then the process believes it, then
-//! the bucket gets it.
+//! The only path by which a timeline's state changes: first the durable manifest, then the in-memory state, then the
+//! upload to the bucket.
 
 use super::manifest::{LayerEntry, Manifest, Told};
 use super::state::{RecordLsn, TimelineState};
@@ -7,8 +7,7 @@ use crate::tenant::layer_map::{LayerMap, invariants};
 use crate::tenant::remote::Wanted;
 use errors::StorageError;
 
-/// `map` are the timeline's layers from now on, and `consistent` is its durable position. The caller has the lock of
-/// flushes.
+/// Makes `map` the timeline's layers and `consistent` its durable position. The caller must hold the `flusher` lock.
 pub(super) async fn layers(state: &TimelineState, map: LayerMap, consistent: RecordLsn) -> Result<(), StorageError> {
     if fault::planted(fault::Bug::PromiseTooEarly) {
         state.advance_disk_consistent(consistent);
@@ -24,7 +23,7 @@ pub(super) async fn layers(state: &TimelineState, map: LayerMap, consistent: Rec
     Ok(())
 }
 
-/// Something else is told about the timeline from now on.
+/// Replaces the externally supplied metadata of the timeline.
 pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), StorageError> {
     let _guard = state.enter()?;
     let _flusher = state.flusher.lock().await;
@@ -36,7 +35,7 @@ pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), Storag
     Ok(())
 }
 
-/// The manifest says once more what the timeline is. The bucket knows it.
+/// Rewrites the manifest from the current state. Submits nothing, as the bucket already knows that state.
 pub(super) async fn again(state: &TimelineState) -> Result<(), StorageError> {
     let _guard = state.enter()?;
     let _flusher = state.flusher.lock().await;
@@ -60,14 +59,14 @@ pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: Rec
     }
 }
 
-/// `manifest` is durable here: the bucket gets it next.
+/// Passes `manifest`, which must be durable here, on to the uploader.
 pub(super) fn submit(state: &TimelineState, manifest: Manifest, map: &LayerMap) {
     if let Some(uploader) = &state.uploader {
         uploader.submit(Wanted::new(manifest, map.iter().cloned().collect()));
     }
 }
 
-/// What must hold of a manifest before it replaces the one that a restart would begin with.
+/// Checks what must hold of a manifest before it replaces the one from which a restart would begin.
 fn assert_whole(state: &TimelineState, manifest: &Manifest) {
     let (durable, record) = (state.disk_consistent().last, state.record_lsn().last);
     let says = manifest.disk_consistent_lsn;
@@ -85,7 +84,7 @@ fn assert_whole(state: &TimelineState, manifest: &Manifest) {
     }
 }
 
-/// Makes `manifest` that of the timeline's directory.
+/// Makes `manifest` the one in the timeline's directory.
 async fn store(state: &TimelineState, manifest: &Manifest) -> Result<(), StorageError> {
     assert_whole(state, manifest);
     manifest.store(&state.dir).await?;

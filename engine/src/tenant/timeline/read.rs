@@ -1,4 +1,4 @@
-//! Reads: walk the layers from new to old until every key is complete, then rebuild the pages.
+//! Reads: walks the layers from new to old until every key is complete, then rebuilds the pages.
 
 mod collect;
 mod look_ahead;
@@ -31,7 +31,7 @@ pub(super) async fn get(
     let value = match history.rest {
         None => rebuild(key, lsn, history, &state.redo_settings())?,
         Some(rest) => {
-            // It is a piece itself.
+            // This history is as large as a piece: free it before the pieces are read.
             drop(history);
             pieces::get(state, key, lsn, rest, ctx).await?
         }
@@ -76,7 +76,7 @@ pub(super) async fn get_vectored(
     Ok(rebuilt)
 }
 
-/// Rebuilds all of `histories`; those that were gathered in part, one after the other, piece by piece.
+/// Rebuilds all of `histories`; those gathered only in part are rebuilt one after the other, piece by piece.
 async fn rebuild_each(
     state: &TimelineState,
     mut histories: BTreeMap<Key, KeyHistory>,

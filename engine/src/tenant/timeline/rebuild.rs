@@ -1,4 +1,4 @@
-//! From the versions of a key to its value: the seam to redo.
+//! From the versions of a key to its value: the interface to redo.
 
 mod implicit;
 
@@ -18,13 +18,13 @@ use crate::tenant::storage_layer::KeyHistory;
 use errors::StorageError;
 use metrics::{self, METRICS};
 
-/// Fewer pages than this are rebuilt where the read runs.
+/// Fewer pages than this are rebuilt in the task of the read.
 const PARALLEL_MIN: usize = 32;
 
-/// What a record did, as far as its predecessors matter.
+/// The effect of a record, as far as it tells about earlier versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// It was applied, or needed not be.
+    /// It was applied, or did not need to be.
     Done,
     /// It changes a page that must exist, but this one is all zero.
     NoPage,
@@ -32,8 +32,8 @@ enum Effect {
 
 /// The value of `key` as of `lsn`, from the versions in `history`.
 ///
-/// Without records the value is the image, of any length. With records it is a page: the image, or an all-zero page if
-/// the oldest record makes the page itself, and then the records, oldest first.
+/// Without records the value is the image, of any length. With records it is a page: they are applied, oldest first,
+/// to the image, or to an all-zero page if the oldest record initializes the page itself.
 pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettings) -> Result<Bytes, StorageError> {
     let KeyHistory { image, records, .. } = history;
     let failed = |at: Lsn, reason: String| {
@@ -55,7 +55,7 @@ pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettin
     for (number, (at, record)) in records.iter().rev().enumerate() {
         let effect;
         (chain, effect) = apply(key, chain, *at, record, redo).map_err(|reason| failed(*at, reason))?;
-        // With an image of a zero page, Postgres too passes over the record: the page is dropped by a later one.
+        // On an image that is all zero, Postgres skips the record too: a later one drops the page.
         if effect == Effect::NoPage && number == 0 && !has_image {
             return Err(failed(*at, "the oldest record found needs an earlier version of the page".to_owned()));
         }
@@ -82,7 +82,7 @@ fn apply(key: Key, chain: Chain, at: Lsn, record: &WalRecord, redo: &RedoSetting
     Ok((chain, effect))
 }
 
-/// Rebuilds all of `histories`: many of them on several threads. Memory is that of the histories and the results.
+/// Rebuilds all of `histories`, on several threads if many. Takes memory for the histories and the results only.
 pub(super) async fn rebuild_all(
     histories: BTreeMap<Key, KeyHistory>,
     lsn: Lsn,

@@ -1,4 +1,4 @@
-//! What is on disk against what the manifest says.
+//! Reconciles the files on disk with the manifest.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use remote_storage::{RemotePath, RemoteStorage};
 use virtual_file::fs::{self, TEMP_SUFFIX};
 use virtual_file::{OpenMode, VirtualFile};
 
-/// The layers of the timeline in `dir`. Checks that they are there and whole, or in the bucket, and removes leftovers.
+/// The layers of the timeline in `dir`. Checks that each is on disk in full size or in the bucket; removes leftovers.
 pub(super) async fn recover(
     resources: &Resources,
     dir: &Utf8Path,
@@ -50,7 +50,7 @@ pub(super) async fn recover(
 /// What the bucket has of a timeline.
 pub(super) struct InBucket {
     pub(super) storage: RemoteStorage,
-    /// Names of layers; all if not known better.
+    /// Names of the layers there; `None` if not known: then the bucket is taken to have all of them.
     pub(super) layers: Option<HashSet<String>>,
 }
 
@@ -79,7 +79,7 @@ fn check_manifest(dir: &Utf8Path, manifest: &Manifest, layers: &[Arc<Layer>]) ->
     LayerMap::new(layers.to_vec()).map_err(|violation| contradiction(violation.to_string()))
 }
 
-/// The layer's file exists and has its size. Contents are checked when they are read.
+/// Checks that the layer's file exists and has its size. Contents are checked when they are read.
 async fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageError> {
     let corrupt = |offset, reason| StorageError::Corrupt { path: layer.path().to_owned(), offset, reason };
     if !layer.path().file_name().is_some_and(|name| names.contains(name)) {
@@ -92,11 +92,11 @@ async fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageE
     Err(corrupt(found.min(expected), format!("file has {found} bytes, the manifest says {expected}")))
 }
 
-/// Removes files of ours that the manifest does not name. Others are left alone.
+/// Removes files of ours that the manifest does not name. Other files are left alone.
 async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>]) -> Result<(), StorageError> {
     let kept: HashMap<&str, &Arc<Layer>> =
         layers.iter().filter_map(|layer| Some((layer.path().file_name()?, layer))).collect();
-    // Blocks of a layer that is not here as a whole.
+    // Cached blocks of a layer whose whole file is not here.
     let is_cache = |name: &str| {
         let layer = name.strip_suffix(PARTIAL_SUFFIX).and_then(|layer| kept.get(layer));
         layer.is_some_and(|layer| !layer.is_local())
@@ -113,7 +113,7 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
     Ok(())
 }
 
-/// Removes what was written into `dir` before an import ended early. Does nothing to a timeline.
+/// Removes what an unfinished import wrote into `dir`. Does nothing to a timeline.
 pub(super) async fn remove_unfinished(dir: &Utf8Path) -> Result<(), StorageError> {
     let names = fs::list_dir(dir).await?;
     if names.iter().any(|name| name == MANIFEST_NAME) { Ok(()) } else { remove_leftovers(dir, &names, &[]).await }
@@ -128,7 +128,7 @@ fn is_ours(name: &str) -> bool {
     name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || LayerName::parse_file_name(name).is_ok()
 }
 
-/// The manifest is there: the directory is a timeline, not the rest of an import that did not end.
+/// Whether the directory has a manifest, and thus is a timeline rather than the rest of an unfinished import.
 pub async fn has_manifest(dir: &Utf8Path) -> Result<bool, StorageError> {
     match fs::list_dir(dir).await {
         Ok(names) => Ok(names.iter().any(|name| name == MANIFEST_NAME)),

@@ -1,15 +1,15 @@
-//! What redo depends on, by the LSN of the record: `wal_log_hints` may change while history goes on.
+//! What redo depends on, by the LSN of the record: `wal_log_hints` may change in the course of history.
 
 use std::sync::Arc;
 
 use redo::RedoContext;
 use utils::lsn::Lsn;
 
-/// The settings of all times. Cheap to clone.
+/// The settings for all LSNs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct RedoSettings {
     at_import: RedoContext,
-    /// Ends of the records that changed `wal_log_hints`, oldest first, and what it became.
+    /// Ends of the records that changed `wal_log_hints`, oldest first, and the new value.
     wal_log_hints: Arc<Vec<(Lsn, bool)>>,
 }
 
@@ -20,7 +20,7 @@ impl From<RedoContext> for RedoSettings {
 }
 
 impl RedoSettings {
-    /// Notes a change by the record that ends at `lsn`. One that is known already is passed over.
+    /// Notes a change by the record that ends at `lsn`. Ignores a change that is already known.
     pub(crate) fn set_wal_log_hints(&mut self, lsn: Lsn, on: bool) {
         if self.wal_log_hints.last().is_none_or(|(last, _)| *last < lsn) {
             Arc::make_mut(&mut self.wal_log_hints).push((lsn, on));
@@ -32,7 +32,7 @@ impl RedoSettings {
         self.wal_log_hints.to_vec()
     }
 
-    /// These settings for records after `lsn`, and before those of the timeline that branches off there.
+    /// These settings for records after `lsn`, the branch point, and those of `ancestor` before.
     pub(crate) fn continuing(mut self, ancestor: RedoSettings, lsn: Lsn) -> Self {
         let shared = ancestor.wal_log_hints.iter().copied().filter(|(changed, _)| *changed <= lsn);
         let own = self.wal_log_hints.iter().copied().filter(|(changed, _)| *changed > lsn);

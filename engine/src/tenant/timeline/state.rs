@@ -1,4 +1,4 @@
-//! What a timeline consists of: plain data with watches. What is done with it is elsewhere.
+//! The state of a timeline: plain data with watches. The functions that operate on it live elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,25 +31,25 @@ use errors::{ErrorKind, StorageError};
 pub struct RecordLsn {
     /// End of the last record.
     pub last: Lsn,
-    /// Start of the last record, 0/0 if not known: the next record must point back to it.
+    /// Start of the last record, to which the next record must point back; 0/0 if not known.
     pub prev: Lsn,
 }
 
-/// All layers at one moment. A reader keeps the snapshot that it began with.
+/// All layers at one moment. A reader keeps the snapshot with which it began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layers {
-    /// Takes in new values.
+    /// Accepts new values.
     pub(crate) open: Option<Arc<InMemoryLayer>>,
-    /// Wait to be written to disk, oldest first.
+    /// Waiting to be written to disk, oldest first.
     pub(crate) frozen: Vec<Frozen>,
-    /// Files.
+    /// Layer files.
     pub(crate) map: LayerMap,
 }
 
 impl Layers {
-    /// What must hold of layers that come after `before`, or readers would miss versions or find them twice.
+    /// Checks what must hold of the successor of `before`; otherwise readers would miss versions or find them twice.
     fn assert_follows(&self, before: &Layers) {
-        // Without gap or overlap, from the files up to the layer that takes in values.
+        // No gap or overlap, from the files up to the open layer.
         let mut next = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
         for Frozen { layer, end } in &self.frozen {
             let start = layer.start_lsn();
@@ -61,7 +61,7 @@ impl Layers {
             let start = open.start_lsn();
             assert!(next.is_none_or(|next| next == start), "the open layer begins at {start}, not at {next:?}");
         }
-        // Nothing leaves memory that is not in a file.
+        // Nothing leaves memory before it is in a file.
         let durable = self.map.l0_layers().last().map_or(Lsn(0), |layer| layer.desc().lsn_range.end);
         for frozen in &before.frozen {
             let kept = self.frozen.iter().any(|now| Arc::ptr_eq(&now.layer, &frozen.layer));
@@ -86,16 +86,16 @@ pub(crate) struct Frozen {
     pub(crate) end: RecordLsn,
 }
 
-/// What only the one who writes needs to know.
+/// State needed only by whoever puts values.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Where the next in-memory layer begins.
+    /// Start LSN of the next in-memory layer.
     pub(crate) next_start: Lsn,
     /// The largest LSN put so far: a layer must not be frozen below it.
     pub(crate) max_lsn: Lsn,
-    /// The open layer has more than what an idle server writes.
+    /// The open layer holds more than what an idle server writes.
     pub(crate) has_news: bool,
-    /// When the freeze of the open layer was put off last, as nobody waits for what it has.
+    /// When the freeze of the open layer was last postponed because nobody waits for its contents.
     pub(crate) put_off: Option<Instant>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Writer {
 pub(crate) enum FlushProgress {
     /// The file is complete under a temporary name.
     Written(PersistentLayerDesc, Utf8PathBuf),
-    /// The file has its name. Directory and manifest may or may not be durable.
+    /// The file has its final name. The directory and the manifest may or may not be durable.
     Named(Arc<Layer>),
 }
 
@@ -114,40 +114,40 @@ pub(crate) struct TimelineState {
     pub(crate) conf: &'static PageServerConf,
     pub(crate) tenant_shard_id: TenantShardId,
     pub(crate) timeline_id: TimelineId,
-    /// The directory.
+    /// The timeline's directory.
     pub(crate) dir: Utf8PathBuf,
     pub(crate) origin: Origin,
     /// The timeline that this one continues.
     pub(crate) ancestor: Option<Branching>,
-    /// Its name in the page cache.
+    /// Its identity in the page cache.
     pub(crate) cached: CachedTimeline,
-    /// LSNs that stay readable, each until some time.
+    /// Leased LSNs, and until when each stays readable.
     pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
     /// What redo depends on.
     pub(crate) redo: RwLock<RedoSettings>,
-    /// What is told about it from outside, as its manifest has it.
+    /// Externally supplied metadata, as recorded in the manifest.
     pub(crate) told: RwLock<Option<Told>>,
     pub(crate) l0_flush: L0FlushGlobalState,
-    /// Is told of all values that come in.
+    /// Sees all values that are ingested.
     pub(crate) observer: Option<Box<dyn WriteObserver>>,
     /// Held while values are put and while the open layer is frozen.
     pub(crate) writer: Mutex<Writer>,
     /// Held while frozen layers are written and while the manifest is replaced.
     pub(crate) flusher: Mutex<Option<FlushProgress>>,
-    /// The generation that manifests are written under; 0 if there never was a bucket.
+    /// The generation under which manifests are written; 0 if there never was a bucket.
     pub(crate) generation: u32,
-    /// Brings the timeline to the bucket, if there is one.
+    /// Uploads the timeline to the bucket, if there is one.
     pub(crate) uploader: Option<Uploader>,
     /// The manifest says that the bucket has the timeline.
     manifest_in_bucket: AtomicBool,
-    /// It says so under our own generation.
+    /// The manifest says so under our own generation.
     manifest_is_own: AtomicBool,
     pub(crate) gate: Gate,
     pub(crate) cancel: CancellationToken,
     layers: RwLock<Arc<Layers>>,
     record_lsn: watch::Sender<RecordLsn>,
     disk_consistent: watch::Sender<RecordLsn>,
-    /// When the durable position moved last.
+    /// When the durable position last advanced.
     durable_since: parking_lot::Mutex<Instant>,
     broken: OnceLock<String>,
     lock: parking_lot::Mutex<Option<DirLock>>,
@@ -161,7 +161,7 @@ pub(crate) struct Branching {
     pub(crate) lsn: Lsn,
 }
 
-/// What a timeline's state starts from.
+/// The initial state of a timeline.
 pub(crate) struct Start {
     pub(crate) conf: &'static PageServerConf,
     pub(crate) tenant_shard_id: TenantShardId,
@@ -174,7 +174,7 @@ pub(crate) struct Start {
     pub(crate) l0_flush: L0FlushGlobalState,
     /// The generation of the manifest.
     pub(crate) generation: u32,
-    /// As the manifest has it.
+    /// As recorded in the manifest.
     pub(crate) in_bucket: bool,
     pub(crate) told: Option<Told>,
     pub(crate) uploader: Option<Uploader>,
@@ -185,7 +185,7 @@ impl TimelineState {
         let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
         let Start { lock, l0_flush, generation, in_bucket, told, uploader, .. } = start;
         let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
-        // L0 layers are contiguous: the next one begins where the last one ends, even if nothing was stored between.
+        // L0 layers are contiguous: the next begins where the last ends, even if nothing was stored in between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
         Self {
             conf,
@@ -222,7 +222,7 @@ impl TimelineState {
         Arc::clone(&self.layers.read())
     }
 
-    /// Replaces the snapshot of layers by a changed copy.
+    /// Replaces the snapshot of layers with a changed copy.
     pub(crate) fn update_layers(&self, change: impl FnOnce(&mut Layers)) {
         let mut current = self.layers.write();
         let mut next = Layers::clone(&current);
@@ -231,7 +231,7 @@ impl TimelineState {
         *current = Arc::new(next);
     }
 
-    /// Leaves the files alone: what is in memory comes again from the WAL.
+    /// Drops all in-memory layers and leaves the files alone: what was in memory comes again from the WAL.
     pub(crate) fn forget_memory(&self) {
         assert!(self.cancel.is_cancelled(), "an open timeline forgets what is in memory");
         let mut current = self.layers.write();
@@ -254,7 +254,7 @@ impl TimelineState {
         *self.disk_consistent.borrow()
     }
 
-    /// When the durable position moved last.
+    /// When the durable position last advanced.
     pub(crate) fn durable_since(&self) -> Instant {
         *self.durable_since.lock()
     }
@@ -277,13 +277,13 @@ impl TimelineState {
         self.disk_consistent.subscribe()
     }
 
-    /// Why the timeline takes no more writes, if so.
+    /// Why the timeline accepts no more writes, if so.
     pub(crate) fn broken(&self) -> Option<&str> {
         let uploads = || self.uploader.as_ref().and_then(Uploader::panicked);
         self.broken.get().map(String::as_str).or_else(uploads)
     }
 
-    /// What redo depends on, at all times that this timeline knows of.
+    /// What redo depends on, over all the history that this timeline can read.
     pub(crate) fn redo_settings(&self) -> RedoSettings {
         let own = self.redo.read().clone();
         match &self.ancestor {
@@ -314,44 +314,44 @@ impl TimelineState {
         }
     }
 
-    /// Lets another process have the directory. All work must have ended.
+    /// Releases the directory to other processes. All work must have ended.
     pub(crate) fn unlock(&self) {
         *self.lock.lock() = None;
     }
 
-    /// The generation in the names of layer files that are written here.
+    /// The generation in the names of layer files written here.
     pub(crate) fn layer_generation(&self) -> u32 {
         self.generation.max(1)
     }
 
-    /// The bucket has, or had, an index part of the timeline.
+    /// Whether the bucket has, or had, an index part of the timeline.
     pub(crate) fn is_in_bucket(&self) -> bool {
         self.manifest_in_bucket() || self.uploader.as_ref().is_some_and(Uploader::in_bucket)
     }
 
-    /// The manifest says so.
+    /// Whether the manifest says that the bucket has the timeline.
     pub(crate) fn manifest_in_bucket(&self) -> bool {
         self.manifest_in_bucket.load(Ordering::Acquire)
     }
 
-    /// The manifest says so under our own generation: nobody has written the timeline since.
+    /// Whether the manifest says so under our own generation: nobody else has written the timeline since.
     pub(crate) fn manifest_is_own(&self) -> bool {
         self.manifest_is_own.load(Ordering::Acquire)
     }
 
-    /// A manifest of ours says so from now on.
+    /// Notes that a manifest that says so was stored under our own generation.
     pub(crate) fn set_manifest_in_bucket(&self) {
         self.manifest_in_bucket.store(true, Ordering::Release);
         self.manifest_is_own.store(true, Ordering::Release);
     }
 
-    /// Begins a piece of work that shutdown waits for.
+    /// Begins work for which shutdown waits.
     pub(crate) fn enter(&self) -> Result<GateGuard, StorageError> {
         self.gate.enter().map_err(|_| StorageError::Shutdown)
     }
 
-    /// Fails if nothing more may be written: another server has the tenant, or an earlier error has left unknown what
-    /// is on disk.
+    /// Fails if nothing more may be written: another server has the tenant, or an earlier error has left the state on
+    /// disk unknown.
     pub(crate) fn check_writable(&self) -> Result<(), StorageError> {
         if let Some(uploader) = &self.uploader {
             uploader.remote().check_known()?;
@@ -362,12 +362,12 @@ impl TimelineState {
         }
     }
 
-    /// A task that worked on the timeline has panicked: what it left half done is not built upon.
+    /// Notes that a task working on the timeline has panicked: nothing may build on what it left half done.
     pub(crate) fn note_panic(&self, reason: String) {
         self.note_error(&StorageError::Internal(reason));
     }
 
-    /// Remembers an error after which nothing more may be written.
+    /// Notes an error after which nothing more may be written; ignores other errors.
     pub(crate) fn note_error(&self, error: &StorageError) {
         if error.kind() == ErrorKind::Internal && self.broken.set(error.to_string()).is_ok() {
             tracing::error!(timeline = %self.timeline_id, "timeline takes no more writes: {error}");
@@ -375,7 +375,7 @@ impl TimelineState {
     }
 }
 
-/// The engine's own error behind an error of a layer.
+/// The engine's own error underlying an error of a layer.
 pub(crate) fn layer_error(error: anyhow::Error) -> StorageError {
     error.downcast().unwrap_or_else(|error| match error.is::<utils::sync::gate::GateClosed>() {
         true => StorageError::Shutdown,

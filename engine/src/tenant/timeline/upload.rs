@@ -1,4 +1,4 @@
-//! How far a timeline is in the bucket: what may be called safe, and what is noted of it here.
+//! How far a timeline is in the bucket: what counts as safe there, and what the local manifest records of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::tenant::layer_map::LayerMap;
 use crate::tenant::remote;
 use errors::StorageError;
 
-/// Everything up to this LSN survives the loss of the disk; `None` if nothing does yet. A branch needs what is before
-/// it, too.
+/// Everything up to this LSN survives the loss of the disk; `None` if nothing does yet. A branch also needs its
+/// ancestor's history up to the branch point.
 pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
     let own = state.uploader.as_ref()?.consistent()?;
     match &state.ancestor {
@@ -21,7 +21,7 @@ pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
     }
 }
 
-/// Waits until all that is durable here now is in the bucket. True if it is.
+/// Waits until everything that is durable here now is in the bucket. True if it is.
 pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> bool {
     let Some(uploader) = &state.uploader else { return true };
     let target = state.disk_consistent().last;
@@ -40,18 +40,18 @@ pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> b
     env::clock::timeout(timeout, uploaded).await.unwrap_or(false)
 }
 
-/// Writes the mark of deletion, in place of anything that the uploader would write.
+/// Writes the deletion mark, in place of anything that the uploader would write.
 pub(super) async fn bury(state: &TimelineState) -> Result<(), StorageError> {
     let Some(uploader) = &state.uploader else { return Ok(()) };
     uploader.stop().await;
-    // With it, the mark is not taken for that of an earlier timeline of this name.
+    // With this note, the mark is not taken for that of an earlier timeline with this id.
     note_in_bucket(state).await?;
     let manifest = publish::manifest_of(state, &LayerMap::default(), state.disk_consistent());
     remote::bury_timeline(uploader.remote(), manifest).await
 }
 
-/// Once the bucket has the timeline, its manifest says so, under our generation: found without its objects it is not
-/// taken for a new one, and if its index part is lost, it is known that nobody else has written one since.
+/// Once the bucket has the timeline, records that in the manifest under our generation: with its objects gone, it is
+/// not taken for a new timeline; with its index part lost, it is known that nobody else has written one since.
 pub(super) async fn note_when_in_bucket(state: Arc<TimelineState>) {
     let Some(uploader) = state.uploader.as_ref().filter(|_| !state.manifest_is_own()) else { return };
     let mut consistent = uploader.watch_consistent();
@@ -66,7 +66,7 @@ pub(super) async fn note_when_in_bucket(state: Arc<TimelineState>) {
     }
 }
 
-/// Says so now, if it is so and was not said.
+/// Records now that the bucket has the timeline, if that is so and not yet recorded.
 pub(super) async fn note_in_bucket(state: &TimelineState) -> Result<(), StorageError> {
     if state.manifest_is_own() || !state.is_in_bucket() {
         return Ok(());

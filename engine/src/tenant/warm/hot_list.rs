@@ -1,4 +1,4 @@
-//! Which layers of a tenant were read lately, hottest first: a count of reads that fades. Pure, with its bytes.
+//! The hot list: which layers of a tenant were read lately, as decaying read counts, with its encoding. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use utils::id::TimelineId;
 use crate::tenant::storage_layer::LayerName;
 use errors::StorageError;
 
-/// After so long without a read a layer is half as hot.
+/// A layer's heat halves in this time without reads.
 const HALF_LIFE: Duration = Duration::from_secs(3600);
-/// What is colder is forgotten.
+/// Colder layers are dropped.
 const HEAT_MIN: f64 = 0.05;
-/// More layers are not kept.
+/// Maximum number of layers in an encoded list.
 const LAYERS_MAX: usize = 20_000;
 
 const MAGIC: [u8; 8] = *b"PGSHOTLY";
@@ -32,31 +32,31 @@ pub struct HotList {
     layers: BTreeMap<Named, f64>,
 }
 
-/// A layer as the bytes have it.
+/// A layer as encoded.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     timeline_id: TimelineId,
     layer: String,
-    /// In thousandths.
+    /// In thousandths of a read.
     heat: u64,
 }
 
 impl HotList {
-    /// Time has passed.
+    /// Decays all heats by the given time.
     pub fn fade(&mut self, by: Duration) {
         let factor = 0.5_f64.powf(by.as_secs_f64() / HALF_LIFE.as_secs_f64());
         self.layers.values_mut().for_each(|heat| *heat *= factor);
         self.layers.retain(|_, heat| *heat >= HEAT_MIN);
     }
 
-    /// A layer was read so many times.
+    /// Counts `reads` reads of a layer.
     pub fn note(&mut self, layer: Named, reads: u64) {
         if reads > 0 {
             *self.layers.entry(layer).or_default() += reads as f64;
         }
     }
 
-    /// Forgets layers that are no more.
+    /// Drops layers that no longer exist.
     pub fn retain(&mut self, is_there: impl Fn(&Named) -> bool) {
         self.layers.retain(|layer, _| is_there(layer));
     }
@@ -68,7 +68,7 @@ impl HotList {
         all.into_iter().map(|(layer, _)| layer.clone()).collect()
     }
 
-    /// How hot a layer is.
+    /// The heat of a layer.
     pub fn heat(&self, layer: &Named) -> f64 {
         self.layers.get(layer).copied().unwrap_or(0.0)
     }
@@ -78,13 +78,13 @@ impl HotList {
         self.layers.len()
     }
 
-    /// Whether nothing is hot.
+    /// Whether no layer is hot.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// Layers `new` take the place of `old`: each is as hot as the hottest old one that has some of its keys. Returns
-    /// those that are hot, which should stay on the local disk.
+    /// Replaces layers `old` by `new`: each new layer gets the heat of the hottest old one whose key range overlaps
+    /// its own. Returns the new layers that are hot, which should stay on the local disk.
     pub fn keep_warm(&mut self, timeline: TimelineId, old: &[String], new: &[String]) -> Vec<String> {
         let heats: Vec<(std::ops::Range<_>, f64)> = old
             .iter()
@@ -106,7 +106,7 @@ impl HotList {
         hot
     }
 
-    /// The bytes of the file and of the object.
+    /// Encodes the list for the file and the object.
     pub fn encode(&self) -> Result<Vec<u8>, StorageError> {
         let entries: Vec<Entry> = self
             .hottest_first()
@@ -123,7 +123,7 @@ impl HotList {
         Ok(out)
     }
 
-    /// Decodes what [`HotList::encode`] made; `path` is for the error.
+    /// Decodes the output of [`HotList::encode`]; `path` is for the error.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].

@@ -1,4 +1,4 @@
-//! Seeds that take no server: what our own encoders write, and short programs for the targets that run some.
+//! Seeds that need no server: output of our own encoders, and short programs for the targets that interpret them.
 
 use bytes::BytesMut;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
@@ -33,7 +33,7 @@ fn add_startup(kept: &mut Kept) {
     let session = StartupPacket::Startup(StartupParameters { minor: 2, parameters });
     let packets = [("session", session), ("tls", StartupPacket::Ssl), ("gss", StartupPacket::GssEnc)];
     for (name, packet) in packets {
-        // The target takes what follows the length.
+        // The target's input begins after the length.
         kept.add("startup", name, None, encoded(|buf| packet.encode(buf))[4..].to_vec());
     }
     kept.add("startup", "cancel", None, [&80_877_102_u32.to_be_bytes()[..], &[7; 8]].concat());
@@ -129,7 +129,7 @@ fn add_pagestream(kept: &mut Kept) {
     }
 }
 
-/// A page with a large hole, as each method leaves it.
+/// A page with a large hole, compressed with each method.
 fn add_images(kept: &mut Kept) {
     let (offset, length) = (100u16, 7900u16);
     let bytes: Vec<u8> = (0..8192 - usize::from(length)).map(|at| if at % 3 == 0 { at as u8 } else { 0x40 }).collect();
@@ -147,7 +147,7 @@ fn add_images(kept: &mut Kept) {
     }
 }
 
-/// First what the page begins as, then steps of four bytes: what is done, where, how large, with which byte.
+/// First the initial page, then steps of four bytes: operation, place, size, fill byte.
 fn add_pages(kept: &mut Kept) {
     let fill = [0, 0, 40, 1].repeat(20);
     let change =
@@ -159,7 +159,7 @@ fn add_pages(kept: &mut Kept) {
     kept.add("page", "any", None, [&[1][..], &page.bytes()[..300], &fill, &change, &end].concat());
 }
 
-/// What the page is filled with, then a number for each change and its arguments.
+/// The page's initial fill, then a number for each change and its arguments.
 fn add_maps(kept: &mut Kept) {
     for kind in 0u8..8 {
         let change = |value: u32, count: u8| {

@@ -1,4 +1,4 @@
-//! Which of the seeds that there could be are written.
+//! Selects which of the possible seeds are written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use postgres_formats::version::PgVersion;
 
-/// Seeds of each kind and version; enough that shapes differ, few enough that a fuzzer is soon through.
+/// Seeds of each kind and version; enough for different shapes, few enough that a fuzzer is soon through.
 const OF_EACH: u32 = 6;
-/// Bytes of a target's seeds where few are wanted, the smallest first.
+/// Maximum total bytes of a target's seeds with `--few`, smallest first.
 const FEW: usize = 32 << 10;
 
 pub struct Kept {
@@ -42,7 +42,7 @@ impl Kept {
         }
     }
 
-    /// Writes what has waited for smaller ones. Says what there is.
+    /// Writes the smallest seed of each kind, up to the limit, if they were held back. Returns a summary.
     pub fn finish(self) -> String {
         let (mut files, mut bytes) = (0, 0);
         for (target, kinds) in &self.smallest {

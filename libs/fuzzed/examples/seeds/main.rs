@@ -1,8 +1,8 @@
-//! Writes seeds: `seeds [--few] OUT DIR...`, each DIR made by `benches/redo/record_wal.py`. Some of every record type,
-//! block reference and version, with the page before, to `OUT/<target>`; whole records to `OUT/record`; the first pages
-//! of some segments to `OUT/stream`; what the formats' own encoders write to the other targets.
+//! Writes seeds: `seeds [--few] OUT DIR...`, each DIR made by `benches/redo/record_wal.py`. Some of every record
+//! type, block reference and version, with the preceding page, to `OUT/<target>`; whole records to `OUT/record`; the
+//! first pages of some segments to `OUT/stream`; output of the formats' own encoders to the other targets.
 //!
-//! With `--few` only the smallest of each kind, and not above a limit for each target: what `tests/seeds` has.
+//! With `--few` only the smallest of each kind, up to a limit for each target: this is the content of `tests/seeds`.
 
 mod by_hand;
 mod kept;

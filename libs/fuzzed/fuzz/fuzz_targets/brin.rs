@@ -1,4 +1,4 @@
-//! BRIN records: the contract of redo.
+//! BRIN records: the redo contract.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Btree records: the contract of redo.
+//! Btree records: the redo contract.
 
 #![no_main]
 

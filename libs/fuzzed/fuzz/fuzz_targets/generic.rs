@@ -1,4 +1,4 @@
-//! Generic records, as extensions write them: the contract of redo.
+//! Generic records, as extensions write them: the redo contract.
 
 #![no_main]
 

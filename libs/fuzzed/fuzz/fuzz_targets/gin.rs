@@ -1,4 +1,4 @@
-//! GIN records: the contract of redo.
+//! GIN records: the redo contract.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! GiST records: the contract of redo.
+//! GiST records: the redo contract.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Hash index records: the contract of redo.
+//! Hash index records: the redo contract.
 
 #![no_main]
 

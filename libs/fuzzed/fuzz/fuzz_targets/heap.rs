@@ -1,4 +1,4 @@
-//! Heap records, on heap and visibility map pages: the contract of redo.
+//! Heap records, on heap and visibility map pages: the redo contract.
 
 #![no_main]
 

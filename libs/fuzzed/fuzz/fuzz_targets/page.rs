@@ -1,5 +1,5 @@
-//! Any bytes as a page and any sequence of operations on it: all are total. On a page that began sane, items never
-//! leave the item area.
+//! Any bytes as a page and any sequence of operations on it: all operations are total. On an initially sane page,
+//! items never leave the item area.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as requests and responses for pages: decoding is total, and a request encodes to the bytes it came from.
+//! Any bytes as page requests and responses: decoding is total, and a request encodes to the bytes it came from.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Sequence records: the contract of redo.
+//! Sequence records: the redo contract.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! SP-GiST records: the contract of redo.
+//! SP-GiST records: the redo contract.
 
 #![no_main]
 

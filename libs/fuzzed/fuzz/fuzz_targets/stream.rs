@@ -1,5 +1,5 @@
-//! Any bytes as WAL, as they are or with page headers and CRCs made right: decoding is total, gives the same records
-//! whatever the pieces, and only records with right CRCs and ascending places.
+//! Any bytes as WAL, unmodified or with corrected page headers and CRCs: decoding is total, returns the same records
+//! however the bytes are split, and only records with valid CRCs at ascending positions.
 
 #![no_main]
 

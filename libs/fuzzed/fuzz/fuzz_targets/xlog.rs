@@ -1,4 +1,4 @@
-//! Full-page images of every kind: the contract of redo.
+//! Full-page images of every kind: the redo contract.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The largest allocation that a thread has asked for.
+//! Tracks the largest allocation that a thread has requested.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,48 +7,48 @@ thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// From now on.
+/// Starts tracking anew.
 pub fn forget() {
     LARGEST.set(0);
 }
 
-/// Bytes of it.
+/// The size of the largest allocation in bytes.
 pub fn allocation() -> usize {
     LARGEST.get()
 }
 
-/// The system's allocator, with a note of what is asked for.
+/// The system's allocator, which also records requested sizes.
 pub struct Noting;
 
 impl Noting {
     fn note(bytes: usize) {
-        // A thread that ends has no such variable any more.
+        // A thread that is ending no longer has this variable.
         let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it is; the note allocates nothing.
+// SAFETY: every call is forwarded unchanged to the system's allocator; recording does not allocate.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract, and all memory is the system's.
+        // SAFETY: the caller upholds the contract, and all memory comes from the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::note(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::note(size);
-        // SAFETY: the caller keeps the contract, and all memory is the system's.
+        // SAFETY: the caller upholds the contract, and all memory comes from the system's allocator.
         unsafe { System.realloc(at, layout, size) }
     }
 }

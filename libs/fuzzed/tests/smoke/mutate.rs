@@ -1,11 +1,11 @@
-//! Inputs made of others, the same ones in each run: bits and numbers are changed, parts removed, repeated, taken from
-//! other inputs.
+//! Inputs derived from others, the same ones in each run: bits and integers are changed, and parts removed, repeated,
+//! or taken from other inputs.
 
-/// Longer inputs than `make fuzz` makes show nothing new.
+/// Inputs longer than those of `make fuzz` show nothing new.
 const LEN_MAX: usize = 20_000;
-/// Changes on top of each other.
+/// Maximum number of changes combined.
 const CHANGES_MAX: usize = 4;
-/// Where counters overflow and comparisons change their mind.
+/// Values where counters overflow and comparisons flip.
 const EDGES: [u64; 12] =
     [0, 1, 2, 7, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x7fff_ffff_ffff_ffff];
 
@@ -25,7 +25,7 @@ impl<'a> Mutator<'a> {
         Self { seeds, chance: hash(name.as_bytes()), input: vec![] }
     }
 
-    /// One more.
+    /// Produces the next input.
     pub fn mutate(&mut self) -> &[u8] {
         let seed = self.below(self.seeds.len());
         self.input.clone_from(&self.seeds[seed]);
@@ -50,13 +50,13 @@ impl<'a> Mutator<'a> {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// A place, mostly near the beginning: headers and lengths are there.
+    /// A position, mostly near the beginning, where headers and lengths are.
     fn place(&mut self) -> usize {
         let end = if self.below(2) == 0 { self.input.len() } else { self.input.len().min(64) };
         self.below(end)
     }
 
-    /// A part of some bytes, mostly a short one.
+    /// A part of `len` bytes, mostly a short one.
     fn part_of(&mut self, len: usize) -> std::ops::Range<usize> {
         let start = self.below(len);
         let most = if self.below(4) == 0 { len } else { 16 };
@@ -108,7 +108,7 @@ impl<'a> Mutator<'a> {
         self.input.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
     }
 
-    /// A number at the edge of something, or near what is there, of 1 to 8 bytes, either end first.
+    /// Writes an integer of 1 to 8 bytes, at or next to an edge value, in either byte order.
     fn put_number(&mut self, at: usize) {
         let width = 1 << self.below(4);
         let value = EDGES[self.below(EDGES.len())].wrapping_add(self.next() % 3).wrapping_sub(1);

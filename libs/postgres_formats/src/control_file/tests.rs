@@ -1,4 +1,4 @@
-//! The control file of every version survives a round trip; damage is found.
+//! The control file of every version survives a round trip; damage is detected.
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! Decompression of PostgreSQL's own LZ format (`pg_lzcompress.c`).
 //!
 //! The data is a sequence of groups: a control byte, then for each of its bits, lowest first, a literal byte (0) or a
-//! back reference (1). A back reference is two bytes: the low nibble of the first is the length less 3, its high
-//! nibble and the second byte are the distance; a length nibble of 15 is followed by a byte that adds to the length.
+//! back reference (1). A back reference is two bytes: the low nibble of the first is the length minus 3, its high
+//! nibble and the second byte are the distance; after a length nibble of 15 another byte adds to the length.
 
 use thiserror::Error;
 
@@ -10,19 +10,19 @@ use crate::cursor::{Cursor, Truncated};
 
 /// Length of the shortest back reference.
 const MIN_MATCH: usize = 3;
-/// Length that says that another length byte follows.
+/// Length that indicates that another length byte follows.
 const LONG_MATCH: usize = MIN_MATCH + 15;
 
-/// Why the data is not what the compressor makes.
+/// Why the data is not valid output of the compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PglzError {
-    /// A control byte announces more than there is, or the output is not full at the end.
+    /// A control byte announces more data than there is, or the output is not full at the end.
     #[error("compressed data ends too early: {0}")]
     Truncated(#[from] Truncated),
-    /// Input is left when the output is full.
+    /// Input remains when the output is full.
     #[error("{0} bytes of compressed data are left when the output is full")]
     Trailing(usize),
-    /// A back reference to before the start, or to its own place.
+    /// A back reference that points before the start, or to itself.
     #[error("back reference by {distance} bytes at output offset {at}")]
     Distance {
         /// Distance in bytes.
@@ -32,7 +32,7 @@ pub enum PglzError {
     },
 }
 
-/// Fills `out` exactly from `source`. The last back reference may say more than fits: it is cut, as the server does.
+/// Fills `out` exactly from `source`. If the last back reference exceeds `out` it is cut, as the server does.
 pub(super) fn decompress(source: &[u8], out: &mut [u8]) -> Result<(), PglzError> {
     let mut input = Cursor::new(source);
     let mut at = 0;
@@ -51,7 +51,7 @@ pub(super) fn decompress(source: &[u8], out: &mut [u8]) -> Result<(), PglzError>
     if input.remaining() == 0 { Ok(()) } else { Err(PglzError::Trailing(input.remaining())) }
 }
 
-/// Reads one back reference and copies it to `out[at..]`; gives the number of bytes written.
+/// Reads one back reference and copies it to `out[at..]`; returns the number of bytes written.
 fn copy_match(input: &mut Cursor<'_>, out: &mut [u8], at: usize) -> Result<usize, PglzError> {
     let [first, second] = input.array::<2>()?.map(usize::from);
     let distance = (first & 0xF0) << 4 | second;

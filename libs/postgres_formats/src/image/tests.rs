@@ -1,4 +1,4 @@
-//! Images made by compressors restore to the page; damaged ones give errors within bounds.
+//! Images made by compressors restore to the page; damaged ones yield errors within bounds.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The 16-bit checksum of data pages (`pg_checksum_page`): 32 parallel FNV-like sums over the page, xored together
-//! with the block number.
+//! The 16-bit checksum of data pages (`pg_checksum_page`): 32 parallel FNV-like sums over the page, XORed together
+//! and with the block number.
 
 use super::{PageBytes, PageMut, PageRef, field};
 
@@ -12,9 +12,9 @@ const START: [u32; 32] = [
     0x4B5CFC3E, 0x9FBF8C76, 0x15CA20BE, 0xF2CA9FD3, 0x959BD756,
 ];
 
-/// The checksum of `page` as block `blkno` of its fork. The stored checksum does not count.
+/// The checksum of `page` as block `blkno` of its fork. The stored checksum is ignored.
 ///
-/// New pages (`pd_upper` 0) are never checksummed; that is for the caller to look at.
+/// New pages (`pd_upper` 0) are never checksummed; the caller must check for that.
 pub fn data_checksum(page: &PageBytes, blkno: u32) -> u16 {
     let mut sums = START;
     let (rows, _) = page.as_chunks::<128>();

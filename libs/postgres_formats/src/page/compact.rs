@@ -1,7 +1,7 @@
-//! Operations that lay out all items anew, and the trimming of line pointers.
+//! Operations that rearrange all items, and truncation of the line pointer array.
 //!
-//! Compaction puts items in the order of their line pointers: the first one ends at the special space, the next one
-//! directly below it, and so on. The bytes of the hole keep what they were.
+//! Compaction places items in the order of their line pointers: the first one ends at the special space, the next one
+//! directly below it, and so on. The bytes of the hole are not cleared.
 
 use std::borrow::BorrowMut;
 
@@ -44,9 +44,9 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         packed.finish(self)
     }
 
-    /// Compacts the items and sets the hint of free line pointers (`PageRepairFragmentation`).
+    /// Compacts the items and updates the hint about free line pointers (`PageRepairFragmentation`).
     ///
-    /// Unused line pointers at the end are cut off if `cut_tail`, which the server does since 15.
+    /// Trailing unused line pointers are removed if `cut_tail`, as the server does since 15.
     pub fn repair_fragmentation(&mut self, cut_tail: bool) -> Result<(), PageError> {
         let layout = self.aligned_layout()?;
         let count = self.max_offset();
@@ -78,7 +78,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         Ok(())
     }
 
-    /// The place of a heap item; unlike in indexes its start need not be a multiple of 8.
+    /// The location of a heap item; unlike in indexes its start need not be a multiple of 8.
     fn stored(&self, offset: u16, item: ItemId, layout: Layout) -> Result<Placed, PageError> {
         let (start, size) = (usize::from(item.offset()), maxalign(item.len().into()));
         if start < layout.upper || start + size > layout.special {
@@ -87,7 +87,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         Ok(Placed { start, size })
     }
 
-    /// Cuts off unused line pointers at the end, but never the first one, and sets the hint of free ones
+    /// Removes trailing unused line pointers, but never the first one, and updates the hint about free ones
     /// (`PageTruncateLinePointerArray`).
     pub fn truncate_line_pointers(&mut self) -> Result<(), PageError> {
         let layout = self.layout()?;
@@ -106,12 +106,12 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
     }
 }
 
-/// Items that are put one below the other, from the special space down.
+/// Packs items one below the other, from the special space down.
 struct Packed<'a> {
     before: &'a PageBytes,
     layout: Layout,
     upper: usize,
-    /// Items that were neighbours and stay so, to be moved in one go: start before, length; they end up at `upper`.
+    /// Adjacent items that stay adjacent, moved in one step: original start, and length; they end up at `upper`.
     run: Placed,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Packed<'a> {
         Self { before, layout, upper: layout.special, run: Placed { start: layout.special, size: 0 } }
     }
 
-    /// Takes the next item; gives its new offset. Items may overlap on a damaged page: then there is no room for all.
+    /// Adds the next item; returns its new offset. On a damaged page items may overlap, and then not all fit.
     fn add<B: BorrowMut<PageBytes>>(&mut self, page: &mut Page<B>, item: Placed) -> Result<u16, PageError> {
         if item.start + item.size != self.run.start {
             self.move_run(page)?;

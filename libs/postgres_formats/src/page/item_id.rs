@@ -1,9 +1,9 @@
-//! Line pointers (`ItemIdData`): where an item is, how long, and of what kind.
+//! Line pointers (`ItemIdData`): location, length and kind of an item.
 
 /// Kind of a line pointer (`lp_flags`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LpFlags {
-    /// Free to be used again.
+    /// Free for reuse.
     Unused,
     /// Points at an item.
     Normal,
@@ -31,7 +31,7 @@ impl ItemId {
         Self((offset as u32 & FIELD) | ((flags as u32) << KIND_SHIFT) | ((len as u32 & FIELD) << LEN_SHIFT))
     }
 
-    /// Points at the item of `len` bytes at `offset` (`ItemIdSetNormal`). Both are cut to 15 bits.
+    /// Points at the item of `len` bytes at `offset` (`ItemIdSetNormal`). Both are truncated to 15 bits.
     pub const fn normal(offset: u16, len: u16) -> Self {
         Self::from_parts(offset, LpFlags::Normal, len)
     }
@@ -56,7 +56,7 @@ impl ItemId {
         self.len() == 0
     }
 
-    /// Kind.
+    /// The kind.
     pub const fn flags(self) -> LpFlags {
         match (self.0 >> KIND_SHIFT) & 3 {
             0 => LpFlags::Unused,
@@ -81,7 +81,7 @@ impl ItemId {
         !self.is_empty()
     }
 
-    /// The same with another kind (`ItemIdMarkDead` and the like: offset and length stay).
+    /// The same with another kind (`ItemIdMarkDead` and the like: offset and length are kept).
     pub const fn with_flags(self, flags: LpFlags) -> Self {
         Self::from_parts(self.offset(), flags, self.len())
     }

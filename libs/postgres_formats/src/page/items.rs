@@ -1,11 +1,11 @@
-//! Items one at a time: reading, adding, deleting, overwriting.
+//! Operations on single items: reading, adding, deleting, overwriting.
 
 use std::borrow::{Borrow, BorrowMut};
 
 use super::{ITEM_ID_SIZE, ItemId, Layout, PAGE_HEADER_SIZE, Page, PageBytes, PageError};
 use crate::{BLCKSZ, maxalign};
 
-/// Where line pointer `offset` (from 1) lies.
+/// Position of line pointer `offset` (from 1).
 fn slot(offset: u16) -> usize {
     PAGE_HEADER_SIZE + usize::from(offset).saturating_sub(1) * ITEM_ID_SIZE
 }
@@ -34,7 +34,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         Ok(ItemId(self.u32_at(slot(offset))?))
     }
 
-    /// The bytes of the item of line pointer `offset`, which must have one; of any kind.
+    /// The bytes of the item of line pointer `offset`, which must have one; its kind does not matter.
     pub fn item(&self, offset: u16) -> Result<&[u8], PageError> {
         let (start, len) = self.item_place(offset)?;
         self.slice(start, len)
@@ -50,7 +50,7 @@ impl<B: Borrow<PageBytes>> Page<B> {
         Ok((start, len))
     }
 
-    /// The item of line pointer `offset`, checked as index operations do.
+    /// The item of line pointer `offset`, validated as index operations do.
     pub(super) fn placed(&self, offset: u16, layout: Layout) -> Result<Placed, PageError> {
         let item = self.item_id(offset)?;
         let (start, len) = (usize::from(item.offset()), usize::from(item.len()));
@@ -68,19 +68,19 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         self.put(slot(offset), &item.0.to_le_bytes())
     }
 
-    /// The bytes of the item of line pointer `offset`, for changing.
+    /// The bytes of the item of line pointer `offset`, mutable.
     pub fn item_mut(&mut self, offset: u16) -> Result<&mut [u8], PageError> {
         let (start, len) = self.item_place(offset)?;
         self.slice_mut(start, len)
     }
 
-    /// Adds an item at line pointer `offset`: an existing one must be unused, else it is the next one
+    /// Adds an item at line pointer `offset`: an existing one must be unused, otherwise it must be the next one
     /// (`PageAddItem` in overwrite mode: heap, BRIN).
     pub fn add_item(&mut self, item: &[u8], offset: u16) -> Result<(), PageError> {
         self.add(item, offset, false)
     }
 
-    /// Adds an item at line pointer `offset`; those from there on move up by one (`PageAddItem` of indexes).
+    /// Adds an item at line pointer `offset`; line pointers from there on move up by one (`PageAddItem` of indexes).
     pub fn insert_item(&mut self, item: &[u8], offset: u16) -> Result<(), PageError> {
         self.add(item, offset, true)
     }
@@ -124,7 +124,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         self.close_gap(gone, layout, |_| true)
     }
 
-    /// Removes item `offset`; its line pointer becomes unused, or goes if it is the last one
+    /// Removes item `offset`; its line pointer becomes unused, or is removed if it is the last one
     /// (`PageIndexTupleDeleteNoCompact`).
     pub fn delete_item_keep_pointer(&mut self, offset: u16) -> Result<(), PageError> {
         let layout = self.aligned_layout()?;
@@ -137,7 +137,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         self.close_gap(gone, layout, ItemId::has_storage)
     }
 
-    /// Moves the items below `gone` up over it; of their line pointers those that `moves` selects.
+    /// Moves the items below `gone` up over it, and adjusts those of their line pointers that `moves` selects.
     fn close_gap(&mut self, gone: Placed, layout: Layout, moves: fn(ItemId) -> bool) -> Result<(), PageError> {
         self.copy_within(layout.upper, layout.upper + gone.size, gone.start - layout.upper)?;
         self.set_upper((layout.upper + gone.size) as u16);
@@ -157,7 +157,7 @@ impl<B: BorrowMut<PageBytes>> Page<B> {
         Ok(())
     }
 
-    /// Replaces item `offset` by `new` in place, moving the items below if its size changes
+    /// Replaces item `offset` with `new` in place, moving the items below if its size changes
     /// (`PageIndexTupleOverwrite`). The line pointer keeps its kind.
     pub fn overwrite_item(&mut self, offset: u16, new: &[u8]) -> Result<(), PageError> {
         let layout = self.aligned_layout()?;

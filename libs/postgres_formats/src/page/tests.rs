@@ -1,4 +1,4 @@
-//! Page operations against a model of what a page holds, hand-made layouts, and hostile pages.
+//! Page operations against a model of a page's content, hand-made layouts, and hostile pages.
 
 use proptest::prelude::*;
 
@@ -187,7 +187,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Every item in a slot of its own within [upper, special), none overlapping, no gap.
+/// Every item has its own slot within [upper, special), without overlaps or gaps.
 fn assert_dense(page: &Page<Box<PageBytes>>) {
     let layout = page.layout().unwrap();
     let mut spans: Vec<_> = places(page)

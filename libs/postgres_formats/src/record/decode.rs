@@ -1,5 +1,5 @@
-//! Record bytes to [`DecodedRecord`] (`DecodeXLogRecord`), with every check that the server makes and those that
-//! protect what reads the result: image bounds, known forks, known image flags.
+//! Decodes record bytes to [`DecodedRecord`] (`DecodeXLogRecord`), with every check that the server makes and those
+//! that protect users of the result: image bounds, known forks, known image flags.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -27,22 +27,22 @@ pub(super) const SAME_REL: u8 = 0x80;
 
 const MAX_FORK: u8 = 3;
 
-/// What is wrong with a record. A record whose CRC is right gives none of these unless its writer was broken or its
-/// version is not the one that was given.
+/// What is wrong with a record. A record with a valid CRC yields none of these unless its writer was broken or the
+/// given version is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// The fixed header is wrong.
+    /// The fixed header is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The bytes given are not exactly one record.
+    /// The bytes passed are not exactly one record.
     #[error("record of {total_len} bytes given as {len} bytes")]
     Length {
         /// `xl_tot_len`.
         total_len: u32,
-        /// Number of bytes given.
+        /// Number of bytes passed.
         len: usize,
     },
-    /// A fragment header or its payload goes beyond the record.
+    /// A fragment header or its payload extends beyond the record.
     #[error("record ends too early: {0}")]
     Truncated(#[from] Truncated),
     /// Payload lengths do not add up to the record's length.
@@ -50,13 +50,13 @@ pub enum RecordError {
     PayloadLength {
         /// Sum of the announced lengths.
         announced: usize,
-        /// Bytes behind the fragment headers.
+        /// Bytes after the fragment headers.
         left: usize,
     },
-    /// A fragment id that has no meaning.
+    /// An unknown fragment id.
     #[error("invalid fragment id {0}")]
     FragmentId(u8),
-    /// Block reference ids must ascend.
+    /// Block reference ids are not ascending.
     #[error("block reference {0} is out of order or duplicate")]
     BlockOrder(u8),
     /// A fork that does not exist.
@@ -100,7 +100,7 @@ pub enum RecordError {
     },
 }
 
-/// Meaning of `bimg_info` bits; they moved in 15.
+/// The `bimg_info` bits; they moved in 15.
 pub(super) struct ImageFlags {
     pub(super) has_hole: u8,
     pub(super) apply: u8,
@@ -126,16 +126,16 @@ impl ImageFlags {
     }
 }
 
-/// Lengths of a block's image and data, whose place is known only behind the last fragment header.
+/// Lengths of a block's image and data, whose position is known only after the last fragment header.
 #[derive(Clone, Copy)]
 struct PayloadLens {
     image: u16,
     data: u16,
 }
 
-/// Decodes one whole record of `version`. The CRC is not looked at: see [`check_crc`](super::check_crc).
+/// Decodes one whole record of `version`. The CRC is not checked: see [`check_crc`](super::check_crc).
 ///
-/// `bytes` must be exactly the record, without alignment padding behind it.
+/// `bytes` must be exactly the record, without trailing alignment padding.
 pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<DecodedRecord<'_>, RecordError> {
     let mut rec = DecodedRecord::nothing(version);
     decode_into(&mut rec, bytes)?;
@@ -143,7 +143,7 @@ pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<DecodedRecord<'_>, Rec
 }
 
 impl<'a> DecodedRecord<'a> {
-    /// A place for a record of `version`.
+    /// An empty record of `version`, to decode into.
     #[inline]
     pub fn nothing(version: PgVersion) -> Self {
         let header = RecordHeader { total_len: 0, xid: 0, prev: 0, info: 0, rmid: 0, crc: 0 };
@@ -151,8 +151,8 @@ impl<'a> DecodedRecord<'a> {
     }
 }
 
-/// [`decode`] to a place made by [`DecodedRecord::nothing`], so that the decoded record, which is large, need not be
-/// moved.
+/// As [`decode`], into a record made by [`DecodedRecord::nothing`], so that the decoded record, which is large, need
+/// not be moved.
 pub fn decode_into<'a>(rec: &mut DecodedRecord<'a>, bytes: &'a [u8]) -> Result<(), RecordError> {
     rec.header = RecordHeader::parse(rec.version, bytes)?;
     if rec.header.total_len as usize != bytes.len() {
@@ -172,7 +172,7 @@ pub fn decode_into<'a>(rec: &mut DecodedRecord<'a>, bytes: &'a [u8]) -> Result<(
     Ok(())
 }
 
-/// What the fragment headers say: the record without its payload, and how long the payload's parts are.
+/// The content of the fragment headers: the record without its payload, and the lengths of the payload's parts.
 struct Fragments<'r, 'a> {
     rec: &'r mut DecodedRecord<'a>,
     lens: SmallVec<[PayloadLens; 4]>,
@@ -180,7 +180,7 @@ struct Fragments<'r, 'a> {
     announced: usize,
 }
 
-/// Reads fragment headers until the rest of the record is exactly the payload that they announced.
+/// Reads fragment headers until the rest of the record is exactly the announced payload.
 fn read_fragments<'a>(cursor: &mut Cursor<'a>, fragments: &mut Fragments<'_, 'a>) -> Result<(), RecordError> {
     while cursor.remaining() > fragments.announced {
         match cursor.u8()? {
@@ -237,7 +237,7 @@ fn read_block_header<'a>(
     Ok(())
 }
 
-/// Reads an image header; the image's bytes are filled in later. Also gives their length.
+/// Reads an image header; the image's bytes are filled in later. Also returns their length.
 fn read_image_header<'a>(
     version: PgVersion,
     id: u8,

@@ -1,4 +1,4 @@
-//! What a record is made of.
+//! The parts of a record.
 
 use smallvec::SmallVec;
 
@@ -7,19 +7,19 @@ use crate::{rmgr::RmgrId, version::PgVersion};
 /// Size of the fixed record header (`SizeOfXLogRecord`) in bytes.
 pub const HEADER_SIZE: usize = 24;
 
-/// Longest record that a server writes since 16 (`XLogRecordMaxSize`, 1020 MiB) in bytes.
+/// Maximum size in bytes of records that servers since 16 write (`XLogRecordMaxSize`, 1020 MiB).
 pub const MAX_RECORD_SIZE: u32 = 1020 * 1024 * 1024;
 
 /// Highest block reference id (`XLR_MAX_BLOCK_ID`).
 pub const MAX_BLOCK_ID: u8 = 32;
 
-/// `XLR_SPECIAL_REL_UPDATE`: the record changes files in other ways than through its block references.
+/// `XLR_SPECIAL_REL_UPDATE`: the record changes files other than through its block references.
 pub const XLR_SPECIAL_REL_UPDATE: u8 = 0x01;
 
 /// `XLR_CHECK_CONSISTENCY`: every block reference has an image of the page as it must be after replay.
 pub const XLR_CHECK_CONSISTENCY: u8 = 0x02;
 
-/// The three numbers that name a relation's files (`RelFileLocator`; before 16, `RelFileNode`).
+/// The three numbers that identify a relation's files (`RelFileLocator`; before 16, `RelFileNode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelFile {
     /// Tablespace OID (1663 default, 1664 global).
@@ -35,7 +35,7 @@ pub struct RelFile {
 pub struct RecordHeader {
     /// Length of the whole record, header included, in bytes.
     pub total_len: u32,
-    /// Transaction id of the writer, 0 if none.
+    /// Transaction id of the writer; 0 if none.
     pub xid: u32,
     /// LSN of the start of the previous record.
     pub prev: u64,
@@ -63,13 +63,13 @@ pub enum ImageCompression {
 pub struct BlockImage<'a> {
     /// Stored bytes: the page without its hole, compressed if `compression` is set.
     pub bytes: &'a [u8],
-    /// Start of the zero-filled hole, 0 if none.
+    /// Start of the zero-filled hole; 0 if none.
     pub hole_offset: u16,
-    /// Length of the hole, 0 if none.
+    /// Length of the hole; 0 if none.
     pub hole_length: u16,
     /// How `bytes` is compressed.
     pub compression: Option<ImageCompression>,
-    /// Whether replay must replace the page by this image (else it serves consistency checks only).
+    /// Whether replay must replace the page with this image (otherwise it only serves consistency checks).
     pub apply: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct BlockRef<'a> {
 /// A decoded WAL record, borrowing from the record's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedRecord<'a> {
-    /// The version whose layout the record has.
+    /// The version that determines the record's layout.
     pub version: PgVersion,
     /// The fixed header.
     pub header: RecordHeader,
@@ -116,7 +116,7 @@ impl RecordHeader {
         RmgrId(self.rmid)
     }
 
-    /// The resource manager's opcode and flags: the high nibble of `info`, the low one zero.
+    /// The resource manager's opcode and flags: `info` with its low nibble cleared.
     #[inline]
     pub const fn opcode(&self) -> u8 {
         self.info & 0xF0
@@ -128,13 +128,14 @@ impl RecordHeader {
         self.rmid == RmgrId::XLOG.0 && self.opcode() == 0x40
     }
 
-    /// Whether this is `XLOG_FPI_FOR_HINT`: an image of a page that only got hints, or without an image the news of it.
+    /// Whether this is `XLOG_FPI_FOR_HINT`: an image of a page whose hints changed, or without an image just that
+    /// notice.
     #[inline]
     pub const fn is_hint(&self) -> bool {
         self.rmid == RmgrId::XLOG.0 && self.opcode() == crate::xlog::op::FPI_FOR_HINT
     }
 
-    /// Whether this is `XLOG_FPI`: images of pages, which is all that is said of them.
+    /// Whether this is `XLOG_FPI`: images of pages and nothing else.
     #[inline]
     pub const fn is_images(&self) -> bool {
         self.rmid == RmgrId::XLOG.0 && self.opcode() == crate::xlog::op::FPI

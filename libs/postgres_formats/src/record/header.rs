@@ -15,19 +15,19 @@ const CRC_OFFSET: usize = 20;
 /// What is wrong with a fixed record header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// Fewer bytes than a header.
+    /// There are fewer bytes than a header.
     #[error("record header: {0}")]
     Truncated(#[from] Truncated),
     /// `xl_tot_len` is less than a header.
     #[error("record length {0} is less than that of a record header")]
     TooShort(u32),
-    /// `xl_rmid` names no resource manager of this version.
+    /// `xl_rmid` is not a resource manager of this version.
     #[error("invalid resource manager id {0}")]
     InvalidRmgr(u8),
 }
 
 impl RecordHeader {
-    /// Parses the first [`HEADER_SIZE`] bytes and checks what can be checked in them alone.
+    /// Parses the first [`HEADER_SIZE`] bytes and makes all checks that need only these.
     #[inline]
     pub fn parse(version: PgVersion, bytes: &[u8]) -> Result<Self, HeaderError> {
         let header = Self::parse_unchecked(bytes)?;
@@ -49,7 +49,7 @@ impl RecordHeader {
         Ok(Self { total_len, xid, prev, info, rmid, crc: cursor.u32()? })
     }
 
-    /// The header's bytes, padding zero.
+    /// The header's bytes, with padding zeroed.
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         let (head, tail) = bytes.split_at_mut(16);
@@ -60,7 +60,7 @@ impl RecordHeader {
         bytes
     }
 
-    /// The record of this header and `body`, with its CRC.
+    /// Builds the record from this header and `body`, with its CRC.
     pub fn with_body(self, body: &[u8]) -> Vec<u8> {
         let header = self.encode();
         let (covered, _) = header.split_at(CRC_OFFSET);
@@ -69,7 +69,7 @@ impl RecordHeader {
     }
 }
 
-/// CRC-32C of a record: everything behind the header first, then the header up to the CRC field.
+/// CRC-32C of a record: everything after the header first, then the header up to the CRC field.
 ///
 /// `None` if `bytes` is shorter than a header.
 pub fn record_crc(bytes: &[u8]) -> Option<u32> {
@@ -78,12 +78,12 @@ pub fn record_crc(bytes: &[u8]) -> Option<u32> {
     Some(crc32c::crc32c_append(crc32c::crc32c(body), covered))
 }
 
-/// The header that `bytes` begin with, unchecked; `None` if there are too few.
+/// The header at the start of `bytes`, unchecked; `None` if there are too few.
 pub fn peek(bytes: &[u8]) -> Option<RecordHeader> {
     RecordHeader::parse_unchecked(bytes).ok()
 }
 
-/// Whether the CRC of a whole record is right.
+/// Whether the CRC of a whole record is valid.
 pub fn check_crc(bytes: &[u8]) -> bool {
     u32_at(bytes, CRC_OFFSET).is_ok_and(|stored| record_crc(bytes) == Some(stored))
 }

@@ -1,16 +1,16 @@
-//! A record cut down to what the replay of one of its blocks needs, in the same format.
+//! Reduces a record to what replay of one of its blocks needs, in the same format.
 //!
-//! A record that changes several pages is stored once per page. Only the page's own image and data are needed to
-//! replay it, and of the other block references only their headers (relation, fork, block number).
+//! A record that changes several pages is stored once per page. Replay needs only the page's own image and data, and
+//! of the other block references only their headers (relation, fork, block number).
 
 use super::decode as d;
 use super::decoded::{BlockRef, DecodedRecord, HEADER_SIZE, RelFile};
 use super::header::record_crc;
 
-/// Appends to `out` the record with only `block_id`'s image and data.
+/// Appends to `out` the record with only the image and data of `block_id`.
 ///
 /// The other block references keep their relation, fork, block number, and `will_init`; main data, origin, and top
-/// transaction id stay. Length and CRC are those of the new record. Never longer than the original.
+/// transaction id are kept. Length and CRC are those of the new record. Never longer than the original.
 pub fn reduce_to_block(rec: &DecodedRecord<'_>, block_id: u8, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_SIZE]);

@@ -1,4 +1,4 @@
-//! Records built by hand decode to what was put in; reduced ones to what was asked for; mutated ones never panic.
+//! Records built by hand decode to their parts, reduced ones to the requested parts; mutated ones never panic.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::rmgr::RmgrId;
 use crate::version::PgVersion;
 
-/// An owned description of a record, from which bytes are made independently of `reduce`.
+/// An owned description of a record, which is encoded independently of `reduce`.
 #[derive(Clone, Debug)]
 struct Spec {
     version: PgVersion,
@@ -224,7 +224,7 @@ fn error_after(spec: &Spec, offset: usize, byte: u8) -> RecordError {
 #[test]
 fn each_broken_rule_has_its_error() {
     let two = plain(PgVersion::V15, vec![block(0), block(1)]);
-    // The first block header takes 20 bytes from 24 on, the second (same relation) 8 bytes from 44 on.
+    // The first block header takes 20 bytes at offset 24, the second (same relation) 8 bytes at offset 44.
     assert_eq!(error_after(&two, 44, 0), RecordError::BlockOrder(0));
     assert_eq!(error_after(&two, 24, 1), RecordError::BlockOrder(1));
     assert_eq!(error_after(&two, 44, 33), RecordError::FragmentId(33));
@@ -252,7 +252,7 @@ fn impossible_images_are_refused() {
     let mut bytes = spec.bytes();
     bytes[28..30].copy_from_slice(&8192u16.to_le_bytes());
     assert!(shape(decode(PgVersion::V15, &bytes).unwrap_err()));
-    // 14 has other bits: 0x03 is a compressed image with a hole there, and 15's 0x08 has no meaning.
+    // 14 has other bits: 0x03 is a compressed image with a hole there, and 15's 0x08 is unknown.
     let old = Spec { version: PgVersion::V14, ..spec };
     assert_eq!(error_after(&old, 32, 0x08), RecordError::ImageFlags { id: 0, info: 0x08 });
 }

@@ -5,13 +5,13 @@ use crate::version::PgVersion;
 
 /// `Rmgr/OPERATION` for a record's resource manager and info byte, e.g. `Heap/INSERT+INIT`.
 ///
-/// An unknown operation gives `Rmgr/UNKNOWN`, an extension's resource manager `custom/UNKNOWN`.
+/// An unknown operation yields `Rmgr/UNKNOWN`, an extension's resource manager `custom/UNKNOWN`.
 pub fn record_name(version: PgVersion, rmid: RmgrId, info: u8) -> &'static str {
     let opcode = if rmid == RmgrId::XACT { info & 0x70 } else { info & 0xF0 };
     versioned_name(version, rmid, opcode).unwrap_or_else(|| common_name(rmid, opcode))
 }
 
-/// Names that not all versions share.
+/// Names that differ between versions.
 fn versioned_name(version: PgVersion, rmid: RmgrId, opcode: u8) -> Option<&'static str> {
     let wal_logged_create = version >= PgVersion::V15;
     let merged_prune = version >= PgVersion::V17;

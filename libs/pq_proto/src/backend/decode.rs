@@ -1,4 +1,4 @@
-//! Decoding of what a server sends.
+//! Decodes messages of a server.
 
 use bytes::Bytes;
 
@@ -7,22 +7,22 @@ use crate::error::ProtocolError;
 use crate::fields::Fields;
 use crate::framing::RawMessage;
 
-/// How the server wants to know the client.
+/// How the server wants the client to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
-    /// No more is wanted.
+    /// Authentication is complete.
     Ok,
-    /// The password as it is.
+    /// The password in clear text.
     Cleartext,
     /// The password's hash with this salt.
     Md5([u8; 4]),
     /// One of these SASL mechanisms.
     Sasl(Vec<String>),
-    /// Next step of the mechanism.
+    /// Next step of the SASL mechanism.
     SaslContinue(Bytes),
-    /// Last step of the mechanism.
+    /// Last step of the SASL mechanism.
     SaslFinal(Bytes),
-    /// A kind that is not supported here (Kerberos, SSPI...).
+    /// An unsupported method (Kerberos, SSPI...).
     Other(i32),
 }
 

@@ -1,4 +1,4 @@
-//! What an ErrorResponse or NoticeResponse says.
+//! The content of an ErrorResponse or NoticeResponse.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::sqlstate::SqlState;
 pub struct ErrorFields {
     /// ERROR, FATAL, PANIC, or for a notice WARNING, NOTICE and others.
     pub severity: String,
-    /// What kind of error.
+    /// The kind of error.
     pub code: SqlState,
     /// What happened.
     pub message: String,
@@ -42,7 +42,7 @@ impl ErrorFields {
         Self { severity: "ERROR".to_owned(), code, message: message.into(), detail: None, hint: None }
     }
 
-    /// With detail.
+    /// Adds a detail.
     pub fn with_detail(self, detail: impl Into<String>) -> Self {
         Self { detail: Some(detail.into()), ..self }
     }
@@ -60,7 +60,7 @@ impl ErrorFields {
         buf.put_u8(0);
     }
 
-    /// Reads the fields. Text need not be UTF-8: a server reports its first errors in an encoding of its own.
+    /// Decodes the fields. Text need not be UTF-8: a server sends its first errors in its own encoding.
     pub(super) fn decode(body: Bytes) -> Result<Self, ProtocolError> {
         let mut fields = Fields::new(body, "ErrorResponse");
         let mut error = Self::new(SqlState::INTERNAL_ERROR, "");
@@ -72,7 +72,7 @@ impl ErrorFields {
             let bytes = fields.cstr()?;
             let text = || String::from_utf8_lossy(&bytes).into_owned();
             match name {
-                // 'V' comes after 'S' and is the same, not translated.
+                // 'V' comes after 'S' and is the same, untranslated.
                 b'S' | b'V' => error.severity = text(),
                 b'C' => error.code = SqlState::from_bytes(&bytes),
                 b'M' => error.message = text(),

@@ -1,4 +1,4 @@
-//! Encoding against decoding, and bytes that are no messages.
+//! Encoding against decoding, and bytes that are not valid messages.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Authentication of the client: none, password, md5, SCRAM-SHA-256.
+//! Client authentication: none, password, md5, SCRAM-SHA-256.
 
 use bytes::Bytes;
 use postgres_protocol::authentication::md5_hash;
@@ -9,10 +9,10 @@ use super::session::{Client, unexpected};
 use crate::backend::{Authentication, BackendMessage};
 use crate::frontend::put;
 
-/// Work that a server may demand: Postgres's default is 4096, and each round costs about a microsecond.
+/// Work that a server may demand: Postgres's default is 4096, and each iteration costs about a microsecond.
 const MAX_SCRAM_ITERATIONS: u32 = 1_000_000;
 
-/// Answers the server's questions until it is content.
+/// Answers the server's requests until authentication is complete.
 pub(super) async fn authenticate(client: &mut Client, user: &str, password: Option<&[u8]>) -> Result<(), ClientError> {
     loop {
         match receive(client).await? {
@@ -53,7 +53,7 @@ async fn receive(client: &mut Client) -> Result<Authentication, ClientError> {
     }
 }
 
-/// RFC 5802 and 7677. The server proves that it knows the password as well: that is checked by `finish`.
+/// RFC 5802 and 7677. The server proves that it knows the password too: `finish` verifies this.
 async fn scram(client: &mut Client, password: &[u8]) -> Result<(), ClientError> {
     let refused = |error: std::io::Error| ClientError::Authentication(format!("SCRAM: {error}"));
     let mut scram = ScramSha256::new(password, ChannelBinding::unsupported());
@@ -72,7 +72,7 @@ async fn scram(client: &mut Client, password: &[u8]) -> Result<(), ClientError> 
     scram.finish(&proof).map_err(refused)
 }
 
-/// The rounds come from whoever answered at that address: they must not keep this process busy for hours.
+/// The iterations come from whoever answered at that address: they must not keep this process busy for hours.
 fn check_iterations(challenge: &Bytes) -> Result<(), ClientError> {
     let text = String::from_utf8_lossy(challenge);
     let rounds = text.split(',').find_map(|field| field.strip_prefix("i=")).and_then(|n| n.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! From a connection string to a session: hosts in order, TLS, authentication.
+//! Establishes a session from a connection string: hosts in order, TLS, authentication.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::sqlstate::SqlState;
 use crate::stream::BoxStream;
 
 const DEFAULT_PORT: u16 = 5432;
-/// For one host, from the first packet until the server is ready, unless the connection string says otherwise.
+/// Time limit for one host, from the first packet until the server is ready, unless the connection string sets one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where to connect: one host of a connection string.
 enum Address {
-    /// What to connect to and the host's name, which TLS tells the server.
+    /// The address to connect to, and the host name, which TLS sends to the server.
     Tcp {
         address: String,
         name: String,
@@ -35,10 +35,10 @@ enum Address {
 }
 
 impl Client {
-    /// Connects and authenticates. `session` are more startup parameters, such as `replication`.
+    /// Connects and authenticates. `session` are additional startup parameters, such as `replication`.
     ///
-    /// Hosts are tried in order. TLS follows `sslmode` as libpq has it: `prefer` and `require` do not check the
-    /// server's certificate.
+    /// Hosts are tried in order. TLS follows `sslmode` as in libpq: `prefer` and `require` do not verify the server's
+    /// certificate.
     pub async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
         connect(config, session).await
     }
@@ -61,7 +61,7 @@ async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Client, Cl
     Err(last)
 }
 
-/// As in libpq: there is one port for all hosts, or one for each; `hostaddr` goes before `host`.
+/// As in libpq: there is one port for all hosts, or one for each; `hostaddr` takes precedence over `host`.
 fn addresses(config: &Config) -> Result<Vec<Address>, ClientError> {
     let (hosts, literal, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let count = hosts.len().max(literal.len());
@@ -101,7 +101,7 @@ async fn connect_host(config: &Config, address: &Address, session: &[(&str, &str
         Address::Unix { socket } => connect_unix(socket).await?,
     };
     match start(stream, config, session).await {
-        // A server may let this client in only without TLS. libpq's `prefer` tries that as well.
+        // A server may accept this client only without TLS. libpq's `prefer` tries that as well.
         Err(error) if mode == SslMode::Prefer && error.sqlstate() == Some(SqlState::INVALID_AUTHORIZATION) => {
             let Address::Tcp { address, name, port } = address else { return Err(error) };
             let stream = connect_tcp(config, SslMode::Disable, address, name, *port).await?;
@@ -136,7 +136,7 @@ async fn connect_tcp(
     let mut request = BytesMut::new();
     StartupPacket::Ssl.encode(&mut request);
     stream.write_all(&request).await?;
-    // One byte and no more: what follows belongs to TLS.
+    // Exactly one byte: whatever follows belongs to TLS.
     match stream.read_u8().await? {
         b'S' => tls::start(stream, name, false).await,
         b'N' if mode == SslMode::Prefer => Ok(Box::new(stream)),
@@ -145,7 +145,7 @@ async fn connect_tcp(
     }
 }
 
-/// Who we say we are: as libpq, the operating system's user if nobody is named.
+/// The user name: as in libpq, the operating system's user by default.
 fn user(config: &Config) -> String {
     let system = || std::env::var("USER").unwrap_or_else(|_| "postgres".to_owned());
     config.get_user().map_or_else(system, str::to_owned)
@@ -163,7 +163,7 @@ fn parameters(config: &Config, session: &[(&str, &str)]) -> StartupParameters {
     StartupParameters { minor: 0, parameters }
 }
 
-/// Startup packet, authentication, and what the server tells of itself.
+/// Sends the startup packet, authenticates, and collects the server's parameters.
 async fn start(stream: BoxStream, config: &Config, session: &[(&str, &str)]) -> Result<Client, ClientError> {
     let mut client = Client::over(stream);
     StartupPacket::Startup(parameters(config, session)).encode(client.writer.buffer());

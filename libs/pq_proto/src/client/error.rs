@@ -1,4 +1,4 @@
-//! Why a client did not get what it asked for. No password is ever part of it.
+//! Errors of the client. They never contain a password.
 
 use std::io;
 
@@ -6,18 +6,18 @@ use crate::backend::ErrorFields;
 use crate::error::{ProtocolError, ReadError};
 use crate::sqlstate::SqlState;
 
-/// Why a client did not get what it asked for.
+/// Why a client operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection string asks for something impossible.
+    /// The connection string is invalid.
     #[error("invalid connection settings: {0}")]
     Config(String),
-    /// No connection to this host.
+    /// The host could not be reached.
     #[error("cannot connect to {host}: {source}")]
     Connect {
         /// Host and port, or the socket's path.
         host: String,
-        /// What the system says.
+        /// The operating system's error.
         source: io::Error,
     },
     /// TLS could not be set up.
@@ -26,7 +26,7 @@ pub enum ClientError {
     /// It took too long.
     #[error("timed out while {0}")]
     Timeout(&'static str),
-    /// The server wants to be convinced in a way that is not possible.
+    /// The server demands an authentication method that is not possible, or authentication failed.
     #[error("cannot authenticate: {0}")]
     Authentication(String),
     /// The connection failed.
@@ -35,10 +35,10 @@ pub enum ClientError {
     /// The server closed the connection.
     #[error("the server closed the connection")]
     Closed,
-    /// The server said something that is no message, or not now.
+    /// The server sent an invalid message, or one that is not allowed now.
     #[error("protocol violation: {0}")]
     Protocol(#[from] ProtocolError),
-    /// The server is of a version that cannot do it.
+    /// The server's version does not support the operation.
     #[error("not supported by this server: {0}")]
     Unsupported(String),
     /// The server reports an error.
@@ -47,7 +47,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The server's code, if it is the server that reports the error.
+    /// The server's error code, if the server reported the error.
     pub fn sqlstate(&self) -> Option<SqlState> {
         match self {
             ClientError::Server(error) => Some(error.code),

@@ -1,4 +1,4 @@
-//! A session: commands and their answers.
+//! A session: commands and their results.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ pub type ClientReader = MessageReader<ReadHalf<BoxStream>>;
 /// Writes to the server.
 pub type ClientWriter = MessageWriter<WriteHalf<BoxStream>>;
 
-/// Longest message that a server may send. Base backups and WAL come in pieces of at most 128 KiB; this leaves room for
+/// Maximum length of a server's message. Base backups and WAL come in pieces of at most 128 KiB; this leaves room for
 /// the largest rows and timeline histories.
 const MAX_BACKEND_MESSAGE: usize = 16 << 20;
 
-/// What one command gave.
+/// The result of one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultSet {
     /// Names of the columns; empty for a command without rows.
@@ -30,8 +30,8 @@ pub struct ResultSet {
     pub rows: Vec<Row>,
 }
 
-/// A connection to a server. Its commands are not cancellation safe: one that is dropped half way leaves its answer
-/// unread, and the connection is of no more use.
+/// A connection to a server. Its commands are not cancellation safe: dropping one halfway leaves its answer unread,
+/// and the connection becomes unusable.
 pub struct Client {
     pub(super) reader: ClientReader,
     pub(super) writer: ClientWriter,
@@ -39,19 +39,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client on a stream that has no handshake before it, or has it still to come.
+    /// A client on a stream whose handshake is not needed or still to come.
     pub(crate) fn over(stream: BoxStream) -> Self {
         let (read, write) = tokio::io::split(stream);
         let (reader, writer) = (MessageReader::new(read, MAX_BACKEND_MESSAGE), MessageWriter::new(write));
         Self { reader, writer, parameters: HashMap::new() }
     }
 
-    /// A setting that the server has told, such as `server_version`.
+    /// A setting that the server has reported, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
     }
 
-    /// Runs the commands of `sql` and collects what each gives.
+    /// Runs the commands of `sql` and collects their results.
     pub async fn simple_query(&mut self, sql: &str) -> Result<Vec<ResultSet>, ClientError> {
         self.send_query(sql).await?;
         let (mut sets, mut open) = (vec![], None::<ResultSet>);
@@ -68,13 +68,13 @@ impl Client {
         }
     }
 
-    /// Sends `sql` without reading anything.
+    /// Sends `sql` without reading any answer.
     pub async fn send_query(&mut self, sql: &str) -> Result<(), ClientError> {
         frontend::put::query(self.writer.buffer(), sql);
         Ok(self.writer.flush().await?)
     }
 
-    /// The next message that is about a command; notices and changes of settings are taken in here. Cancellation safe.
+    /// The next message about a command; notices and parameter changes are handled here. Cancellation safe.
     pub async fn receive(&mut self) -> Result<BackendMessage, ClientError> {
         loop {
             let raw = self.reader.read().await?.ok_or(ClientError::Closed)?;
@@ -89,8 +89,8 @@ impl Client {
         }
     }
 
-    /// After an error inside a simple query: reads up to the point where the connection is usable again. What is wrong
-    /// with that is not interesting: the error comes first.
+    /// After an error inside a simple query: reads until the connection is usable again. Errors while doing so are
+    /// ignored: the original error matters.
     pub async fn finish_failed(&mut self, error: ErrorFields) -> ClientError {
         if matches!(error.severity.as_str(), "FATAL" | "PANIC") {
             return ClientError::Server(error);
@@ -103,25 +103,25 @@ impl Client {
         }
     }
 
-    /// Where encoders put messages, and how they are sent.
+    /// Encoders append messages to it, and it sends them.
     pub fn writer(&mut self) -> &mut ClientWriter {
         &mut self.writer
     }
 
-    /// The two directions, for those who use both at once.
+    /// Splits the client into its two directions, to use both at once.
     pub fn into_parts(self) -> (ClientReader, ClientWriter) {
         (self.reader, self.writer)
     }
 
-    /// Says good bye.
+    /// Terminates the session.
     pub async fn close(mut self) {
         frontend::put::terminate(self.writer.buffer());
-        // The server may be gone already: nothing is lost.
+        // The server may be gone already; nothing is lost.
         let _ = self.writer.shutdown().await;
     }
 }
 
-/// The error for a message that may not come while `during`; a server's error stays one.
+/// The error for a message that is not allowed while `during`; an error from the server is passed through.
 pub(crate) fn unexpected(message: &BackendMessage, during: &'static str) -> ClientError {
     match message {
         BackendMessage::ErrorResponse(error) => ClientError::Server(error.clone()),

@@ -1,4 +1,4 @@
-//! TLS without a check of who the server is: libpq's `prefer` and `require` protect from listeners, not from impostors.
+//! TLS without server authentication: libpq's `prefer` and `require` protect from eavesdroppers, not from impostors.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tokio_rustls::TlsConnector;
 use super::error::ClientError;
 use crate::stream::BoxStream;
 
-/// Protocol name that servers want with TLS from the first byte on.
+/// Protocol name that servers require if TLS starts with the first byte.
 const ALPN: &[u8] = b"postgresql";
 
-/// Takes any certificate, but the server must have its key.
+/// Accepts any certificate, but the server must have its private key.
 #[derive(Debug)]
 struct AnyServer(CryptoProvider);
 
@@ -54,7 +54,7 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Starts TLS on `stream`; `direct` without a request before.
+/// Starts TLS on `stream`; `direct` means without a preceding request.
 pub(super) async fn start(stream: TcpStream, name: &str, direct: bool) -> Result<BoxStream, ClientError> {
     let failed = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
     let versions = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));

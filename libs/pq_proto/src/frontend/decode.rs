@@ -1,4 +1,4 @@
-//! Decoding of what a client sends after its startup packet.
+//! Decodes messages that a client sends after its startup packet.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use crate::error::ProtocolError;
 use crate::fields::Fields;
 use crate::framing::RawMessage;
 
-/// What a Describe or Close is about.
+/// The target of a Describe or Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A prepared statement.
@@ -33,11 +33,11 @@ pub enum FrontendMessage {
     Parse(String),
     /// The unnamed portal for the unnamed statement.
     Bind,
-    /// What does the unnamed statement or portal give?
+    /// Ask for the columns of the unnamed statement or portal.
     Describe(Target),
     /// Run the unnamed portal.
     Execute,
-    /// Forget a statement or portal.
+    /// Close a statement or portal.
     Close(Target),
     /// Send what is buffered.
     Flush,
@@ -45,13 +45,13 @@ pub enum FrontendMessage {
     Sync,
     /// Data of a COPY.
     CopyData(Bytes),
-    /// No more data of a COPY.
+    /// End of a COPY's data.
     CopyDone,
-    /// The client gives up a COPY, with its reason.
+    /// The client aborts a COPY, with its reason.
     CopyFail(String),
     /// Password with its NUL, or SASL data.
     Password(Bytes),
-    /// The client leaves.
+    /// The client ends the session.
     Terminate,
 }
 
@@ -110,7 +110,7 @@ fn whole_text(body: Bytes, name: &'static str) -> Result<String, ProtocolError> 
     Ok(text)
 }
 
-/// Names are not supported: the only statement and the only portal have none.
+/// Names are not supported: the only statement and the only portal are unnamed.
 fn unnamed(fields: &mut Fields) -> Result<(), ProtocolError> {
     if fields.cstr()?.is_empty() { Ok(()) } else { Err(fields.malformed()) }
 }
@@ -139,7 +139,7 @@ fn decode_bind(body: Bytes) -> Result<FrontendMessage, ProtocolError> {
     Ok(FrontendMessage::Bind)
 }
 
-/// Results are text; that is what a client gets, whatever it would like.
+/// Skips result formats: results are always text, whatever the client requests.
 fn skip_formats(fields: &mut Fields) -> Result<(), ProtocolError> {
     let count = usize::try_from(fields.i16()?).map_err(|_| fields.malformed())?;
     fields.bytes(2 * count).map(drop)

@@ -1,4 +1,4 @@
-//! The first packet of a connection: it has no type byte.
+//! The first packet of a connection, which has no type byte.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -18,12 +18,12 @@ const MIN_LEN: usize = 8;
 /// `MAX_STARTUP_PACKET_LENGTH` of Postgres.
 const MAX_LEN: usize = 10_000;
 
-/// What a client says of itself.
+/// Content of a client's startup packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartupParameters {
-    /// Protocol version: the number after the dot of 3.x.
+    /// Minor protocol version: the number after the dot of 3.x.
     pub minor: u16,
-    /// Names and values in the order they came.
+    /// Names and values in order of arrival.
     pub parameters: Vec<(String, String)>,
 }
 
@@ -37,13 +37,13 @@ impl StartupParameters {
 /// The first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartupPacket {
-    /// May TLS follow?
+    /// Requests TLS.
     Ssl,
-    /// May GSSAPI encryption follow?
+    /// Requests GSSAPI encryption.
     GssEnc,
-    /// Cancel the command of another connection.
+    /// Cancels the command of another connection.
     Cancel,
-    /// A session shall begin.
+    /// Starts a session.
     Startup(StartupParameters),
 }
 
@@ -55,7 +55,7 @@ pub fn startup_len(field: [u8; 4]) -> Result<usize, ProtocolError> {
 }
 
 impl StartupPacket {
-    /// Decodes what follows the length.
+    /// Decodes everything after the length.
     pub fn decode(body: Bytes) -> Result<Self, ProtocolError> {
         let mut fields = Fields::new(body, "startup packet");
         match fields.i32()? {
@@ -88,7 +88,7 @@ impl StartupPacket {
     }
 }
 
-/// Names and values up to an empty name. Old clients leave that out, which Postgres takes as well.
+/// Names and values up to an empty name. Old clients omit the empty name, which Postgres accepts too.
 fn decode_parameters(mut fields: Fields, minor: u16) -> Result<StartupParameters, ProtocolError> {
     let mut parameters = vec![];
     while !fields.is_empty() {

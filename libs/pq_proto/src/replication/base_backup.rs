@@ -1,7 +1,7 @@
 //! BASE_BACKUP: a stream of tar archives, one for each tablespace.
 //!
-//! Up to version 14 every archive is a COPY of its own, and lacks the two blocks of zeros at its end. From 15 on there
-//! is one COPY whose messages have a type.
+//! Up to version 14 every archive is a separate COPY and lacks the two blocks of zeros at its end. Since 15 there is
+//! one COPY whose messages have a type.
 
 use std::collections::VecDeque;
 
@@ -16,20 +16,20 @@ use crate::client::unexpected;
 use crate::error::ProtocolError;
 use crate::fields::Fields;
 
-/// How the backup is made.
+/// Options of a base backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseBackupOptions {
     /// Written into `backup_label`.
     pub label: String,
-    /// Begin with a checkpoint as fast as possible, instead of spreading its writes over minutes.
+    /// Start with an immediate checkpoint, instead of spreading its writes over minutes.
     pub fast_checkpoint: bool,
-    /// Have the sizes of tablespaces estimated before, and reports of progress (from 15 on).
+    /// Estimate the sizes of tablespaces first, and report progress (since 15).
     pub progress: bool,
-    /// Put the WAL that the copy needs to be consistent into `pg_wal`.
+    /// Include in `pg_wal` the WAL that makes the copy consistent.
     pub wal: bool,
-    /// At the end, wait until the WAL is archived. Without archiving it makes no difference.
+    /// At the end, wait until the WAL is archived. Has no effect without archiving.
     pub wait_for_archive: bool,
-    /// Upper limit of the transfer in KiB/s.
+    /// Maximum transfer rate in KiB/s.
     pub max_rate: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Default for BaseBackupOptions {
     }
 }
 
-/// Where a backup begins or ends.
+/// The LSN and timeline at which a backup begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupPosition {
     /// LSN. At the beginning the checkpoint's redo pointer; at the end, where the copy has become consistent.
@@ -55,41 +55,41 @@ pub struct BackupPosition {
     pub timeline: u32,
 }
 
-/// A part of the backup.
+/// A tablespace of the backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tablespace {
     /// OID; `None` for the data directory itself, which holds `pg_default` and `pg_global`.
     pub oid: Option<u32>,
-    /// Where it is on the server.
+    /// Its path on the server.
     pub location: Option<String>,
-    /// Estimate in KiB, if asked for.
+    /// Estimated size in KiB, if requested.
     pub size_kb: Option<u64>,
 }
 
-/// A piece of the backup.
+/// An event of the backup stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupEvent {
-    /// Data from here on belong to another archive.
+    /// Subsequent data belong to another archive.
     NewArchive {
         /// Such as `base.tar` or `16384.tar`.
         name: String,
         /// The tablespace's OID; `None` for the data directory.
         spcoid: Option<u32>,
-        /// Where the tablespace is on the server.
+        /// The tablespace's path on the server.
         path: Option<String>,
     },
     /// The next bytes of the archive.
     Data(Bytes),
-    /// Bytes of the current tablespace that the server has sent, by its own count.
+    /// Number of bytes of the current tablespace that the server has sent, by its own count.
     Progress(u64),
 }
 
-/// A base backup on its way.
+/// A base backup in progress.
 pub struct BaseBackup {
     client: ReplicationClient,
     start: BackupPosition,
     tablespaces: Vec<Tablespace>,
-    /// Versions up to 14: archives to come.
+    /// Versions up to 14: remaining archives.
     to_come: VecDeque<Tablespace>,
     state: State,
     end: Option<BackupPosition>,
@@ -101,13 +101,13 @@ enum State {
     Between,
     /// In a COPY.
     Copying,
-    /// In a COPY, inside the manifest, which is not wanted.
+    /// In a COPY, inside the manifest, which is skipped.
     Manifest,
     Finished,
 }
 
 impl ReplicationClient {
-    /// Starts a base backup. Dropping what it gives ends the backup on the server.
+    /// Starts a base backup. Dropping the result ends the backup on the server.
     pub async fn base_backup(mut self, options: &BaseBackupOptions) -> Result<BaseBackup, ClientError> {
         let command = backup_command(self.server_major, options);
         self.client.send_query(&command).await?;
@@ -117,7 +117,7 @@ impl ReplicationClient {
         Ok(BaseBackup { client: self, start, tablespaces, to_come, state: State::Between, end: None })
     }
 
-    /// Rows up to the end of the next result set, of several that one command gives.
+    /// Rows up to the end of the next result set, for a command with several.
     async fn one_set(&mut self) -> Result<Vec<Row>, ClientError> {
         let mut rows = vec![];
         loop {
@@ -171,12 +171,12 @@ impl BaseBackup {
         self.start
     }
 
-    /// Its parts.
+    /// Its tablespaces.
     pub fn tablespaces(&self) -> &[Tablespace] {
         &self.tablespaces
     }
 
-    /// Where the copy has become consistent. Known once [`BaseBackup::next`] has given `None`.
+    /// Where the copy has become consistent. Known once [`BaseBackup::next`] has returned `None`.
     pub fn end(&self) -> Option<BackupPosition> {
         self.end
     }
@@ -186,7 +186,7 @@ impl BaseBackup {
         (self.state == State::Finished).then_some(self.client)
     }
 
-    /// The next piece; `None` at the end. Cancellation safe.
+    /// The next event; `None` at the end. Cancellation safe.
     pub async fn next(&mut self) -> Result<Option<BackupEvent>, ClientError> {
         while self.state != State::Finished {
             let message = self.client.client.receive().await?;

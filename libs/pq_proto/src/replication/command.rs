@@ -1,4 +1,4 @@
-//! Text of replication commands.
+//! Text of replication commands, and their results.
 
 use crate::backend::Row;
 use crate::client::ClientError;
@@ -14,7 +14,7 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// Column `index` of a row as text; `None` when NULL or absent.
+/// Column `index` of a row as text; `None` if NULL or absent.
 pub(super) fn text(row: &Row, index: usize) -> Option<String> {
     let bytes = row.get(index)?.as_ref()?;
     Some(String::from_utf8_lossy(bytes).into_owned())

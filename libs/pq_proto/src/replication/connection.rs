@@ -1,4 +1,4 @@
-//! The connection, and what all commands on it share.
+//! The replication connection, and what all commands on it share.
 
 use crate::client::{Client, ClientError, ResultSet};
 
@@ -26,12 +26,12 @@ impl ReplicationClient {
         self.server_major
     }
 
-    /// A setting that the server told at the start, such as `server_version`.
+    /// A setting that the server reported at the start, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.client.parameter(name)
     }
 
-    /// Says good bye.
+    /// Terminates the session.
     pub async fn close(self) {
         self.client.close().await;
     }
@@ -42,7 +42,7 @@ impl ReplicationClient {
     }
 }
 
-/// 15 of "15.13 (Debian 15.13-1)", 18 of "18beta1".
+/// Parses 15 from "15.13 (Debian 15.13-1)", 18 from "18beta1".
 pub(super) fn major_version(text: &str) -> Option<u32> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     text.get(..digits)?.parse().ok()

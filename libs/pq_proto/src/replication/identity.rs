@@ -1,4 +1,4 @@
-//! What a server tells of itself, and its slots.
+//! The server's identity, and its slots.
 
 use bytes::Bytes;
 use utils::lsn::Lsn;
@@ -9,12 +9,12 @@ use crate::client::ClientError;
 use crate::error::ProtocolError;
 use crate::sqlstate::SqlState;
 
-/// Which cluster this is and how far it has come.
+/// Identity and position of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// The cluster's number, the same in all its copies.
+    /// The cluster's identifier, the same in all its copies.
     pub system_id: u64,
-    /// Timeline that it writes (or replays).
+    /// The timeline that it writes (or replays).
     pub timeline: u32,
     /// End of the WAL that it has flushed; on a standby, replayed.
     pub flush_lsn: Lsn,
@@ -23,7 +23,7 @@ pub struct SystemIdentity {
 /// A physical replication slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
-    /// The oldest WAL that the slot keeps; `None` if it has kept none yet.
+    /// Start of the oldest WAL that the slot keeps; `None` if it does not keep any yet.
     pub restart_lsn: Option<Lsn>,
     /// The timeline of that WAL.
     pub restart_timeline: Option<u32>,
@@ -32,14 +32,14 @@ pub struct SlotInfo {
 /// The history file of a timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineHistory {
-    /// Such as 00000002.history.
+    /// For example 00000002.history.
     pub filename: String,
     /// Lines of parent, switch LSN, reason.
     pub content: Bytes,
 }
 
 impl ReplicationClient {
-    /// Which cluster this is.
+    /// Identifies the cluster.
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, ClientError> {
         let set = self.query_one("IDENTIFY_SYSTEM").await?;
         let row = set.rows.first().ok_or(ProtocolError::Malformed("answer to IDENTIFY_SYSTEM"))?;
@@ -50,7 +50,7 @@ impl ReplicationClient {
         })
     }
 
-    /// The value of setting `name`, in the server's own words ("16MB", "on").
+    /// The value of setting `name`, as the server formats it ("16MB", "on").
     pub async fn show(&mut self, name: &str) -> Result<String, ClientError> {
         let set = self.query_one(&format!("SHOW {}", identifier(name))).await?;
         let row = set.rows.first().ok_or(ProtocolError::Malformed("answer to SHOW"))?;
@@ -60,7 +60,7 @@ impl ReplicationClient {
     /// Creates a physical slot. With `reserve_wal` it keeps WAL from now on, otherwise from its first use.
     ///
     /// # Errors
-    /// [`SqlState::DUPLICATE_OBJECT`] if there is one of that name.
+    /// [`SqlState::DUPLICATE_OBJECT`] if a slot of that name exists.
     pub async fn create_physical_slot(&mut self, name: &str, reserve_wal: bool) -> Result<(), ClientError> {
         let options = if reserve_wal { " RESERVE_WAL" } else { "" };
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL{options}", identifier(name));
@@ -75,7 +75,7 @@ impl ReplicationClient {
         self.query_one(&format!("DROP_REPLICATION_SLOT {}", identifier(name))).await.map(drop)
     }
 
-    /// Removes a slot; if somebody streams from it, as soon as he is gone. There may be no end to that.
+    /// Removes a slot; if somebody streams from it, waits for that to end, which may take forever.
     ///
     /// # Errors
     /// [`SqlState::UNDEFINED_OBJECT`] if there is none.
@@ -103,7 +103,7 @@ impl ReplicationClient {
         }))
     }
 
-    /// Creates the slot unless it is there already.
+    /// Creates the slot unless it already exists.
     pub async fn ensure_physical_slot(&mut self, name: &str, reserve_wal: bool) -> Result<(), ClientError> {
         match self.create_physical_slot(name, reserve_wal).await {
             Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT) => Ok(()),

@@ -1,4 +1,4 @@
-//! START_REPLICATION: WAL as the server writes it.
+//! START_REPLICATION: streams WAL as the server writes it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,13 +14,13 @@ use crate::error::ProtocolError;
 use crate::fields::Fields;
 use crate::frontend::put;
 
-/// From the epoch of Unix to that of Postgres, 2000-01-01.
+/// From the Unix epoch to the Postgres epoch, 2000-01-01.
 const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
 
-/// What the server sends.
+/// An event of the WAL stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PhysicalEvent {
-    /// WAL from `start` on. Its end need not be that of a record, nor of a page.
+    /// WAL starting at `start`. It need not end at the end of a record or page.
     XLogData {
         /// LSN of the first byte. Adding the number of bytes does not overflow.
         start: Lsn,
@@ -29,28 +29,28 @@ pub enum PhysicalEvent {
         /// The bytes, at most 128 KiB.
         bytes: Bytes,
     },
-    /// Nothing new.
+    /// No new WAL.
     KeepAlive {
         /// End of the server's WAL.
         server_end: Lsn,
-        /// The server wants a status now, or it takes the client for dead.
+        /// The server wants a status now, otherwise it considers the client dead.
         reply_requested: bool,
     },
-    /// The timeline asked for ends here, all of it has been sent. The connection can be used for other commands.
+    /// The requested timeline ends here and was sent completely. The connection can be used for other commands.
     EndOfTimeline {
-        /// The timeline that the server went on with.
+        /// The timeline with which the server continued.
         next_timeline: u32,
-        /// Where the two part: the first LSN to ask of the next one.
+        /// Where the two diverge: the first LSN to request of the next one.
         switch_lsn: Lsn,
     },
 }
 
-/// How far the client is. All LSNs are those of the last byte plus one.
+/// The client's progress. All LSNs are those of the last byte plus one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandbyStatus {
     /// Received.
     pub write: Lsn,
-    /// Durable: the server may forget WAL below it, and commits wait for it.
+    /// Durable: the server may discard WAL below it, and commits wait for it.
     pub flush: Lsn,
     /// Visible to readers.
     pub apply: Lsn,
@@ -65,12 +65,12 @@ pub struct PhysicalStream {
 }
 
 enum State {
-    /// Waiting for the answer to the command: a COPY, or only where the timeline ends.
+    /// Waiting for the answer to the command: a COPY, or only the end of the timeline.
     Starting,
     Streaming,
     /// No more data: result set and end of the command follow.
     Ending {
-        /// Our own CopyDone has not been sent completely yet.
+        /// Our own CopyDone has been sent completely.
         done_sent: bool,
         next: Option<(u32, Lsn)>,
     },
@@ -78,13 +78,12 @@ enum State {
 }
 
 impl ReplicationClient {
-    /// Starts streaming WAL of `timeline` from `lsn`, with `slot` if given. Receivers should ask for the start of a
+    /// Starts streaming WAL of `timeline` from `lsn`, with `slot` if given. Receivers should request the start of a
     /// segment or page, as Postgres itself does.
     ///
     /// # Errors
-    /// Those of the server: no such slot, a timeline that is not of its history. That `lsn` is ahead of its WAL, or
-    /// that the WAL was removed ([`crate::sqlstate::SqlState::UNDEFINED_FILE`]), comes out only at
-    /// [`PhysicalStream::next`].
+    /// Those of the server: no such slot, or a timeline that is not in its history. If `lsn` is ahead of its WAL, or
+    /// the WAL was removed ([`crate::sqlstate::SqlState::UNDEFINED_FILE`]), only [`PhysicalStream::next`] reports it.
     pub async fn start_physical(
         mut self,
         slot: Option<&str>,
@@ -101,9 +100,9 @@ impl ReplicationClient {
 }
 
 impl PhysicalStream {
-    /// The next event. Cancellation safe. After [`PhysicalEvent::EndOfTimeline`] it gives [`ClientError::Closed`].
+    /// The next event. Cancellation safe. After [`PhysicalEvent::EndOfTimeline`] it returns [`ClientError::Closed`].
     ///
-    /// A server that shuts down in order sends all its WAL, and then ends the connection: [`ClientError::Closed`].
+    /// A server that shuts down cleanly sends all its WAL, and then ends the connection: [`ClientError::Closed`].
     pub async fn next(&mut self) -> Result<PhysicalEvent, ClientError> {
         loop {
             if let State::Ending { done_sent: done_sent @ false, .. } = &mut self.state {
@@ -120,7 +119,7 @@ impl PhysicalStream {
         }
     }
 
-    /// Tells the server how far the client is. Cancellation safe: what has not been sent goes out with the next status.
+    /// Reports the client's progress. Cancellation safe: unsent bytes go out with the next status.
     pub async fn send_status(&mut self, status: StandbyStatus) -> Result<(), ClientError> {
         if !matches!(self.state, State::Streaming) {
             return Ok(());
@@ -152,7 +151,7 @@ impl PhysicalStream {
                 put::copy_done(self.client.client.writer().buffer());
                 self.state = State::Ending { done_sent: false, next: None };
             }
-            // The end of a server that shuts down: it closes the connection next.
+            // The server is shutting down: it closes the connection next.
             (State::Streaming, BackendMessage::CommandComplete(_)) => return Err(ClientError::Closed),
             (State::Ending { .. }, BackendMessage::RowDescription(_) | BackendMessage::CommandComplete(_)) => {}
             (State::Ending { next, .. }, BackendMessage::DataRow(row)) => *next = Some(next_timeline(&row)?),

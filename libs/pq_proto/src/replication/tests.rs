@@ -1,4 +1,4 @@
-//! Base backups as a server of version 14 sends them, and hostile messages of the WAL stream.
+//! Base backups as a server of version 14 sends them, and hostile messages in the WAL stream.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use super::{BackupEvent, BaseBackupOptions, PhysicalEvent, ReplicationClient};
 use crate::backend::put;
 use crate::client::{Client, ClientError};
 
-/// A client whose server has said all of `answer` already.
+/// A client whose server has already sent all of `answer`.
 async fn scripted(server_major: u32, answer: &BytesMut) -> (ReplicationClient, tokio::io::DuplexStream) {
     let (ours, mut theirs) = tokio::io::duplex(1 << 20);
     theirs.write_all(answer).await.unwrap();

@@ -1,11 +1,11 @@
-//! A command, and what a client of the extended protocol has said before it.
+//! A command, and the state of the extended protocol before it.
 
 /// A command to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Its text.
     pub text: String,
-    /// It came by the extended protocol: the client has been told the columns, and syncs by itself.
+    /// It came by the extended protocol: the client already knows the columns, and sends Sync itself.
     pub extended: bool,
 }
 
@@ -14,6 +14,6 @@ pub struct Query {
 pub(super) struct Extended {
     /// Text of the unnamed statement.
     pub(super) statement: Option<String>,
-    /// After an error all is ignored until the client syncs.
+    /// After an error everything is ignored until the client syncs.
     pub(super) skipping: bool,
 }

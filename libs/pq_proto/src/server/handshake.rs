@@ -1,4 +1,4 @@
-//! From the first byte of a connection until the client is let in.
+//! The handshake: from the first byte of a connection until the client is admitted.
 
 use bytes::Bytes;
 
@@ -11,16 +11,16 @@ use crate::frontend::{FrontendMessage, StartupPacket, StartupParameters, is_tls,
 use crate::sqlstate::SqlState;
 use crate::stream::{BoxStream, Rewind};
 
-/// Told to every client: drivers refuse to work with servers of unknown or very old versions.
+/// Reported to every client: drivers refuse to work with servers of unknown or very old versions.
 const SERVER_VERSION: &str = "14.1";
 /// A client may ask for TLS and for GSSAPI encryption, each once, before it starts.
 const MAX_NEGOTIATIONS: usize = 2;
 
 impl Connection {
-    /// Does the handshake on a new connection. A client that is not let in has been told why.
+    /// Does the handshake on a new connection. A client that is refused is told why.
     ///
     /// # Errors
-    /// The connection is of no more use then, and closed.
+    /// The connection is unusable then, and closed.
     pub async fn accept<A: Authenticator>(
         stream: BoxStream,
         options: ServerOptions,
@@ -31,10 +31,10 @@ impl Connection {
         env::clock::timeout(limit, handshake).await.unwrap_or(Err(ConnectionError::Timeout("shaking hands")))
     }
 
-    /// Tells the client why it is not let in.
+    /// Tells the client why it is refused.
     async fn refuse<T>(&mut self, error: ErrorFields) -> Result<T, ConnectionError> {
         put::error(self.writer.buffer(), &error);
-        // If the client does not read it, the reason still stands.
+        // If the client does not read it, the reason still holds.
         let _ = self.writer.shutdown().await;
         Err(ConnectionError::Refused(error))
     }
@@ -69,7 +69,7 @@ async fn handshake<A: Authenticator>(
     Ok((connection, identity))
 }
 
-/// Up to the startup packet; true if encrypted by now.
+/// Negotiates up to the startup packet; true if the connection is encrypted by then.
 async fn negotiate(mut stream: BoxStream, options: ServerOptions) -> Result<(Connection, bool), ConnectionError> {
     let mut encrypted = false;
     let mut negotiations = 0;
@@ -91,7 +91,7 @@ async fn negotiate(mut stream: BoxStream, options: ServerOptions) -> Result<(Con
                 other => break Some(other),
             }
             if offer {
-                // What came before the handshake is not protected by it, so it must not be taken as part of it.
+                // Data received before the handshake is not protected by it, so it must not be treated as part of it.
                 if !reader.buffered().is_empty() {
                     return Err(ProtocolError::Malformed("startup: data before the TLS handshake").into());
                 }
@@ -117,7 +117,7 @@ async fn negotiate(mut stream: BoxStream, options: ServerOptions) -> Result<(Con
 
 type HandshakeReader = MessageReader<tokio::io::ReadHalf<BoxStream>>;
 
-/// The next startup packet; `None` if TLS begins right away, which is looked for when `tls`.
+/// The next startup packet; `None` if TLS begins right away, which is only accepted with `tls`.
 async fn read_packet(reader: &mut HandshakeReader, tls: bool) -> Result<Option<StartupPacket>, ConnectionError> {
     let closed = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     if !reader.has(1).await? {
@@ -132,7 +132,7 @@ async fn read_packet(reader: &mut HandshakeReader, tls: bool) -> Result<Option<S
     Ok(Some(StartupPacket::decode(body)?))
 }
 
-/// Only 3.0 is spoken; a client that wants more is told, and decides whether that is enough.
+/// Only 3.0 is supported; a client that requests more is told so, and decides whether that is enough.
 fn answer_version(connection: &mut Connection) {
     let StartupParameters { minor, parameters } = &connection.startup;
     let unknown: Vec<&str> = parameters.iter().map(|(n, _)| n.as_str()).filter(|n| n.starts_with("_pq_.")).collect();

@@ -1,4 +1,4 @@
-//! Commands, by the simple or by the extended protocol.
+//! Commands, by the simple or the extended protocol.
 
 use super::command::Query;
 use super::{Connection, ConnectionError};
@@ -8,7 +8,7 @@ use crate::frontend::{FrontendMessage, Target};
 use crate::sqlstate::SqlState;
 
 impl Connection {
-    /// The next command; `None` when the client leaves.
+    /// The next command; `None` if the client ends the session.
     pub async fn next_query(&mut self) -> Result<Option<Query>, ConnectionError> {
         loop {
             let Some(message) = self.next_message().await? else { return Ok(None) };
@@ -67,7 +67,7 @@ impl Connection {
             },
             Close(_) => put::close_complete(buf),
             Flush => self.writer.flush().await?,
-            // What is left of a COPY that failed here while the client was still sending.
+            // The rest of a COPY that failed here while the client was still sending.
             CopyData(_) | CopyDone | CopyFail(_) => {}
             Password(_) | Terminate => {
                 let error = ProtocolError::Unexpected { tag: message.tag(), during: "waiting for a command" };
@@ -89,13 +89,13 @@ impl Connection {
         }
     }
 
-    /// The command is done: `tag` says what was.
+    /// Ends a successful command; `tag` says what was done.
     pub async fn complete(&mut self, query: &Query, tag: &str) -> Result<(), ConnectionError> {
         put::command_complete(self.writer.buffer(), tag);
         self.end(query).await
     }
 
-    /// The command failed; the connection goes on.
+    /// Ends a failed command; the connection remains usable.
     pub async fn fail(&mut self, query: &Query, error: &ErrorFields) -> Result<(), ConnectionError> {
         put::error(self.writer.buffer(), error);
         self.extended.skipping = query.extended;

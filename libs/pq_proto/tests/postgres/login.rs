@@ -1,4 +1,4 @@
-//! Every way to log in that is supported, and that errors tell enough but never the password.
+//! Every supported way to log in; errors are informative but never contain the password.
 
 use std::fs;
 use std::process::Command;
@@ -94,7 +94,7 @@ async fn every_way_to_log_in() {
     let config = with_password(by_tcp(&server, "user=scram sslmode=disable"), SECRET);
     let refused = one(&config, encrypted).await.unwrap_err();
     assert_eq!(refused.sqlstate(), Some(SqlState::INVALID_AUTHORIZATION), "{refused}");
-    // Let in only without TLS: `prefer` falls back, `require` does not.
+    // Accepted only without TLS: `prefer` falls back, `require` does not.
     let config = with_password(by_tcp(&server, "user=plainonly sslmode=prefer"), SECRET);
     assert_eq!(one(&config, encrypted).await.unwrap(), "f");
     let config = with_password(by_tcp(&server, "user=plainonly sslmode=require"), SECRET);

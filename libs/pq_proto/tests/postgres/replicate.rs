@@ -12,7 +12,7 @@ use test_needs::need;
 use test_postgres::{Postgres, Server, tar};
 use utils::lsn::Lsn;
 
-/// All segments are kept, for they are compared.
+/// All segments are kept, because they are compared.
 const SETTINGS: &str = "autovacuum = off\nwal_keep_size = 1GB";
 const SEGMENT: u64 = 16 << 20;
 
@@ -45,7 +45,7 @@ async fn identity_settings_and_slots() {
     client.close().await;
 }
 
-/// Archives by name; cancels `next` all the time, which must lose nothing.
+/// Archives by name; keeps canceling `next`, which must lose nothing.
 async fn receive_backup(client: ReplicationClient) -> (BTreeMap<String, BytesMut>, ReplicationClient) {
     let mut backup = client.base_backup(&BaseBackupOptions { wal: true, ..Default::default() }).await.unwrap();
     assert_eq!(backup.tablespaces().len(), 2);
@@ -87,7 +87,7 @@ async fn a_base_backup_arrives_whole() {
     assert_eq!(client.identify_system().await.unwrap().timeline, 1);
 }
 
-/// Collects WAL up to `until` from a stream, cancelling `next` all the time.
+/// Collects WAL up to `until` from a stream while it keeps canceling `next`.
 async fn stream(client: ReplicationClient, slot: &str, from: Lsn, until: Lsn) -> Vec<u8> {
     let mut stream = client.start_physical(Some(slot), from, 1).await.unwrap();
     let mut wal = vec![];
@@ -157,13 +157,13 @@ async fn wal_arrives_and_a_timeline_ends() {
     assert!(switch_lsn > until && text.contains(&switch_lsn.to_string()), "{switch_lsn} {text}");
     assert!(matches!(stream.next().await, Err(ClientError::Closed)));
     let client = stream.into_client().unwrap();
-    // Nothing of timeline 1 is left from here on: only its end is told.
+    // Nothing of timeline 1 is left from here on: only its end is reported.
     let mut none = client.start_physical(None, switch_lsn, 1).await.unwrap();
     assert_eq!(none.next().await.unwrap(), PhysicalEvent::EndOfTimeline { next_timeline: 2, switch_lsn });
     let mut second = none.into_client().unwrap().start_physical(None, switch_lsn, 2).await.unwrap();
     server.sql("CREATE TABLE u()");
     assert!(matches!(second.next().await.unwrap(), PhysicalEvent::XLogData { start, .. } if start == switch_lsn));
-    // A server that stops waits for the client to have all, then says good bye.
+    // A server that stops waits until the client has everything, then ends the stream.
     let stop = std::thread::spawn(move || server.stop());
     let mut at = switch_lsn;
     loop {

@@ -104,10 +104,10 @@ unsafe impl<F: AsFdOwned> Operation for Ftruncate<F> {
     }
 }
 
-/// `ftruncate(2)` in the blocking pool, or on the spot if there is none any more.
+/// `ftruncate(2)` in the blocking pool, or on the spot if there is no pool anymore.
 #[allow(clippy::disallowed_methods, reason = "below the seams: nothing of ours may be used here")]
 pub(crate) async fn ftruncate_blocking<F: AsFdOwned>(file: F, len: u64) -> (F, io::Result<()>) {
-    // Shared with the closure, so that the file comes back even if the pool drops the closure.
+    // Shared with the closure, so that the file is returned even if the pool drops the closure.
     let file = Arc::new(Mutex::new(Some(file)));
     let shared = file.clone();
     let pooled = tokio::task::spawn_blocking(move || shared.lock().as_ref().map(|file| truncate(file, len))).await;
@@ -125,10 +125,10 @@ fn truncate(file: &impl AsFdOwned, len: u64) -> io::Result<()> {
     }
 }
 
-/// What `statx` asks for: the basic fields, birth time, and the alignment that direct I/O needs.
+/// The fields requested from `statx`: the basic ones, birth time, and the alignment that direct I/O needs.
 const STATX_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
 
-/// Memory for the kernel's answer: none or one. A Vec, as a Box would claim that nobody else writes to it.
+/// Memory for the kernel's answer: none or one. A Vec, because a Box would claim that nobody else writes to it.
 pub(crate) struct StatxBuf(Vec<libc::statx>);
 
 impl StatxBuf {

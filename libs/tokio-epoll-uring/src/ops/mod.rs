@@ -1,4 +1,4 @@
-//! The operations: what each owns, how it looks to the kernel, what its future yields.
+//! The operations: what each owns, its form for the kernel, and what its future yields.
 
 pub(crate) mod file;
 pub(crate) mod path;
@@ -6,7 +6,7 @@ pub(crate) mod rw;
 
 use std::io;
 
-/// The kernel takes an offset of -1 for "where the file's cursor is", and no other beyond `i64::MAX`.
+/// The kernel interprets offset -1 as the file's cursor, and accepts no other beyond `i64::MAX`.
 fn check_offset(offset: u64) -> io::Result<u64> {
     if i64::try_from(offset).is_ok() { Ok(offset) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
 }

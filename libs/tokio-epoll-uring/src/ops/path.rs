@@ -11,7 +11,7 @@ use io_uring::{opcode, squeue, types};
 use super::file::StatxBuf;
 use crate::op::Operation;
 
-/// How to open a file; as `std::fs::OpenOptions`, whose choices cannot be read.
+/// Options for opening a file; like `std::fs::OpenOptions`, whose fields cannot be read.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -31,7 +31,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing chosen; files are created with mode 0666 less the umask.
+    /// No options set; files are created with mode 0666 minus the umask.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -87,7 +87,7 @@ impl OpenOptions {
         self
     }
 
-    /// Permissions of a created file, less the umask.
+    /// Permissions of a created file, minus the umask.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
@@ -111,12 +111,12 @@ impl OpenOptions {
     }
 }
 
-/// A path as the kernel takes it; an error if it contains a zero byte.
+/// A path in the kernel's form; an error if it contains a zero byte.
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// The path, or the error to answer with. The error is handed out once, as there is no retry after it.
+/// The path, or the error to return. The error is returned once, as there is no retry after it.
 type CheckedPath = Result<CString, Option<io::Error>>;
 
 fn checked(path: &mut CheckedPath) -> io::Result<&CString> {
@@ -150,7 +150,7 @@ unsafe impl Operation for Open {
     }
 
     fn complete(self, result: io::Result<u32>) -> Self::Output {
-        // SAFETY: the kernel has just opened it, and gave it to nobody else.
+        // SAFETY: the kernel has just opened it, and returned it to nobody else.
         result.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) })
     }
 }

@@ -10,7 +10,7 @@ use super::file::AsFdOwned;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::op::Operation;
 
-/// What the kernel moves at most in one operation (`MAX_RW_COUNT`).
+/// Maximum number of bytes that the kernel transfers in one operation (`MAX_RW_COUNT`).
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 /// See [`SystemHandle::read`](crate::SystemHandle::read).
@@ -32,7 +32,7 @@ unsafe impl<F: AsFdOwned, B: IoBufMut> Operation for Read<F, B> {
 
     fn complete(mut self, result: io::Result<u32>) -> Self::Output {
         let result = result.map(|read| {
-            // SAFETY: the kernel wrote so many bytes, and was told not to exceed `bytes_total`.
+            // SAFETY: the kernel wrote this many bytes, and was told not to exceed `bytes_total`.
             unsafe { self.buf.set_init(read as usize) };
             read as usize
         });
@@ -62,7 +62,7 @@ unsafe impl<F: AsFdOwned, B: IoBuf> Operation for Write<F, B> {
     }
 }
 
-/// The array that tells the kernel where the buffers are; it has to live as long as the operation.
+/// The array that tells the kernel where the buffers are; it must live as long as the operation.
 #[derive(Default)]
 struct IoVecs(Vec<libc::iovec>);
 
@@ -75,7 +75,7 @@ impl IoVecs {
         self.0.extend(bufs.map(|(base, len)| libc::iovec { iov_base: base.cast(), iov_len: len }));
     }
 
-    /// The kernel refuses more than 1024, so that the number always fits.
+    /// The kernel refuses more than 1024, so the number always fits.
     fn count(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }

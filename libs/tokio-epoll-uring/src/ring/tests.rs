@@ -19,7 +19,7 @@ fn start_nop(ring: &Ring) -> SlotId {
 #[test]
 fn a_ring_that_the_kernel_refuses_fails_its_operations() {
     let ring = ring(2);
-    // In place of the ring there is a file that takes no operations.
+    // Replaces the ring's descriptor with a file that accepts no operations.
     let null = std::fs::File::open("/dev/null").expect("open");
     // SAFETY: plain descriptors.
     let saved = unsafe { libc::dup(ring.raw_fd()) };
@@ -30,7 +30,7 @@ fn a_ring_that_the_kernel_refuses_fails_its_operations() {
         assert_eq!(ring.poll(slot, Waker::noop()), Poll::Ready(-libc::EOPNOTSUPP));
     }
     assert_eq!(ring.load(), (0, 0, 2));
-    // SAFETY: `dup` made it for us.
+    // SAFETY: `dup` created it for us.
     drop(unsafe { OwnedFd::from_raw_fd(saved) });
 }
 

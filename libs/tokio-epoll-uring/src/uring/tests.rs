@@ -1,4 +1,4 @@
-//! What the layers above prevent or cannot provoke.
+//! Cases that the layers above prevent or cannot provoke.
 
 use io_uring::{IoUring, opcode};
 
@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn results_beyond_the_completion_queue_are_not_lost() {
     let mut uring = Uring::new(IoUring::new(2).expect("a ring"));
-    // More than the completion queue holds, against the rule that `has_room` sets.
+    // More than the completion queue holds, violating the bound of `has_room`.
     for slot in 0..64 {
         // SAFETY: a no-op refers to nothing.
         unsafe { uring.push(SlotId(slot), opcode::Nop::new().build()) };

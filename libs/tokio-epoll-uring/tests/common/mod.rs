@@ -1,4 +1,4 @@
-//! What the tests share: a directory that goes away, runtimes, and buffers that tell when they are freed.
+//! Shared by the tests: a temporary directory, runtimes, and buffers that track when they are freed.
 #![allow(dead_code, reason = "not every test binary uses everything")]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio_epoll_uring::{IoBuf, IoBufMut};
 
-/// A directory of its own for each test.
+/// A separate directory for each test.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -35,7 +35,7 @@ impl TempDir {
         Arc::new(create(&self.path(name), 0))
     }
 
-    /// A file that bypasses the page cache, so that I/O takes its time.
+    /// A file that bypasses the page cache, so that I/O takes time.
     pub fn direct_file(&self, name: &str) -> Arc<File> {
         Arc::new(create(&self.path(name), libc::O_DIRECT))
     }
@@ -59,7 +59,7 @@ pub fn current_thread() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// How many files this process has open.
+/// Number of open files of this process.
 pub fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -105,19 +105,19 @@ impl Tracked {
     }
 }
 
-/// What a freed buffer holds.
+/// Content of a freed buffer.
 pub const POISON: u8 = 0xEE;
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        // A write that is still under way would put this into the file.
+        // A write that is still in progress would put this into the file.
         self.memory.fill(POISON);
         std::hint::black_box(&self.memory);
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-// SAFETY: the heap block of a Vec does not move with the Vec, and is initialised entirely.
+// SAFETY: the heap block of a Vec does not move with the Vec, and is initialized entirely.
 unsafe impl IoBuf for Tracked {
     fn stable_ptr(&self) -> *const u8 {
         self.bytes().as_ptr()
@@ -152,7 +152,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a future as an executor that knows nothing of tokio.
+/// Waits for a future like an executor that knows nothing about tokio.
 pub fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {

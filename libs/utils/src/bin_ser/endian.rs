@@ -1,8 +1,8 @@
-//! The order of a number's bytes.
+//! Byte order.
 
-/// An order of bytes.
+/// A byte order.
 pub(crate) trait Endian {
-    /// Whether the most significant comes first.
+    /// Whether the most significant byte comes first.
     const BIG: bool;
 }
 pub(crate) struct Big;

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of encoding and decoding.
 
 /// Why a value could not be encoded.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum DeserializeError {
     /// The bytes do not form a value of this type.
     #[error("bad value: {0}")]
     BadInput(String),
-    /// Bytes are left after the value.
+    /// Bytes remain after the value.
     #[error("{0} bytes left after the value")]
     Trailing(usize),
 }

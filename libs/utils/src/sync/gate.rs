@@ -1,4 +1,4 @@
-//! A gate: entered by work that must end before its owner may go away.
+//! A gate: work enters it that must end before the gate's owner may go away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 const UNITS: u32 = u32::MAX >> 3;
 
-/// Counts work in progress; [`Gate::close`] refuses new entries and waits for the entered ones.
+/// Counts work in progress; [`Gate::close`] refuses new entries and waits for the existing ones.
 #[derive(Debug)]
 pub struct Gate {
     units: Arc<Semaphore>,

@@ -1,4 +1,4 @@
-//! A lock for each of many keys, that is there as long as somebody uses it.
+//! One lock per key, which exists as long as somebody uses it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// Locks by key: whoever holds one keeps nobody from another.
+/// Locks by key: holding one does not block others.
 #[derive(Debug)]
 pub struct KeyedLock<K> {
     locks: Mutex<HashMap<K, Arc<AsyncMutex<()>>>>,
@@ -19,11 +19,11 @@ impl<K> Default for KeyedLock<K> {
 }
 
 impl<K: Eq + Hash> KeyedLock<K> {
-    /// Waits for the lock of `key`. Whoever waited longest gets it next.
+    /// Waits for the lock of `key`. Waiters are served in order of arrival.
     pub async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody has or waits for.
+            // Drops locks that nobody holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(key).or_default())
         };

@@ -1,4 +1,4 @@
-//! Ranks between crates, from the manifests.
+//! Ranks between crates, from their manifests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::table::{Table, Verdict, check_siblings, judge};
 /// One crate of the workspace.
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// Its directory, relative to the workspace's root.
+    /// Its directory, relative to the workspace root.
     pub(crate) dir: PathBuf,
-    /// Names of all crates it depends on in ordinary and build dependencies, ours or not.
+    /// Names of all its normal and build dependencies, whether ours or not.
     pub(crate) dependencies: Vec<String>,
-    /// Its manifest, to find the line of a dependency.
+    /// Text of its manifest, to find the line of a dependency.
     manifest: String,
 }
 
@@ -38,12 +38,12 @@ struct Manifest {
     package: Package,
     #[serde(flatten)]
     always: Tables,
-    /// Those of some platforms only, by `cfg(..)` or triple.
+    /// Dependencies of some platforms only, by `cfg(..)` or triple.
     #[serde(default)]
     target: BTreeMap<String, Tables>,
 }
 
-/// Those for tests only are left out: whom they use, nobody depends on.
+/// Dev-dependencies are omitted: nobody depends on a crate through its tests.
 #[derive(Default, Deserialize)]
 struct Tables {
     #[serde(default)]
@@ -74,7 +74,7 @@ fn member(root: &Path, dir: &str, shared: &Dependencies) -> Result<Member> {
     Ok(Member { name: manifest.package.name, dir: PathBuf::from(dir), dependencies, manifest: text })
 }
 
-/// A dependency may be renamed, here or for the whole workspace: `alias = { package = "real" }`.
+/// The package of a dependency, which may be renamed here or in the workspace: `alias = { package = "real" }`.
 fn package_name(key: String, value: &toml::Value, shared: &Dependencies) -> String {
     let inherited = value.get("workspace").and_then(toml::Value::as_bool) == Some(true);
     let written = if inherited { shared.get(&key) } else { Some(value) };
@@ -86,7 +86,7 @@ fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
-/// Checks the dependencies of all members; gives how many there are between crates of the workspace.
+/// Checks the dependencies of all members; returns how many there are between crates of the workspace.
 pub(crate) fn check(table: &Table, members: &[Member], findings: &mut Vec<String>) -> usize {
     for name in table.crates.keys() {
         if !members.iter().any(|member| &member.name == name) {

@@ -1,5 +1,5 @@
-//! Cycles among the modules of each library and program. Every module counts, also a parent and its child; a name is
-//! followed through those who only hand it on, to the module that defines it.
+//! Cycles among the modules of each library and program. Every module counts, including a parent and its child;
+//! re-exported names are followed to the module that defines them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,8 +11,8 @@ use super::definitions::Definitions;
 use super::targets::Target;
 use crate::source::Module;
 
-/// Checks all libraries and programs; `allowed` are the largest cycles that crates still have. Gives the number of
-/// modules in the largest cycle of all, 0 if there is none.
+/// Checks all libraries and programs; `allowed` are the largest cycles that crates may still have. Returns the number
+/// of modules in the largest cycle of all, 0 if there is none.
 pub(crate) fn check(
     members: &[Member],
     targets: &[Target<'_>],
@@ -45,14 +45,14 @@ fn judge(name: &str, cycles: &[Vec<String>], allowed: usize, findings: &mut Vec<
     }
 }
 
-/// Groups of modules each of which uses all others of its group, directly or not.
+/// Groups of modules in which each uses all others, directly or indirectly.
 fn cycles(modules: &[Module]) -> Vec<Vec<String>> {
     let definitions = Definitions::new(modules);
     let mut graph = DiGraph::<&[String], ()>::new();
     let nodes: HashMap<&[String], NodeIndex> =
         modules.iter().map(|module| (module.path.as_slice(), graph.add_node(module.path.as_slice()))).collect();
     for module in modules {
-        // What is only handed on is not used; whoever names it uses the module that defines it.
+        // A re-export is not a use; whoever names it uses the defining module.
         for path in module.paths.iter().filter(|path| path.handed_on.is_none()) {
             let Some(target) = definitions.find(&module.path, path) else { continue };
             if target != module.path {

@@ -1,11 +1,11 @@
-//! From a path as written to the module that it leads into, and on to the one that defines what it names.
+//! Resolves a path as written to the module that it leads into, and further to the one that defines the name.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::source::Module;
 use crate::source::paths::PathRef;
 
-/// Which modules there are, and what they hand on of others.
+/// All modules, and their re-exports of others.
 pub(crate) struct Definitions<'a> {
     modules: BTreeSet<&'a [String]>,
     handed_on: HashMap<(&'a [String], &'a str), &'a PathRef>,
@@ -20,7 +20,7 @@ impl<'a> Definitions<'a> {
         Self { modules: modules.iter().map(|module| module.path.as_slice()).collect(), handed_on: handed_on.collect() }
     }
 
-    /// The module that a path in module `from` leads into as it is written, and how many of its segments lead there.
+    /// The module that a path in module `from` leads into as written, and how many of its segments lead there.
     pub(crate) fn written(&self, from: &[String], path: &PathRef) -> Option<(Vec<String>, usize)> {
         resolve(from, path, |path| self.modules.contains(path))
     }
@@ -29,10 +29,10 @@ impl<'a> Definitions<'a> {
         self.modules.contains(module)
     }
 
-    /// The module that defines what a path in module `from` names, or none if it is of another crate.
+    /// The module that defines the name of a path in module `from`; none if it is in another crate.
     pub(crate) fn find(&self, from: &[String], path: &PathRef) -> Option<Vec<String>> {
         let (mut from, mut path) = (from.to_vec(), path.clone());
-        // A circle of names that are handed on does not compile, yet this must end.
+        // A cycle of re-exports does not compile, but this loop must terminate.
         for _ in 0..self.modules.len() {
             let (target, used) = self.written(&from, &path)?;
             let next = path.segments.get(used).and_then(|name| self.handed_on.get(&(target.as_slice(), name.as_str())));
@@ -46,8 +46,8 @@ impl<'a> Definitions<'a> {
     }
 }
 
-/// The module that a path named in module `from` leads into, and how many of its segments lead there; none if it leads
-/// out of the crate.
+/// The module that a path in module `from` leads into, and how many of its segments lead there; none if it leaves the
+/// crate.
 fn resolve(from: &[String], path: &PathRef, exists: impl Fn(&[String]) -> bool) -> Option<(Vec<String>, usize)> {
     if path.leading_colon {
         return None;
@@ -68,7 +68,7 @@ fn resolve(from: &[String], path: &PathRef, exists: impl Fn(&[String]) -> bool) 
             }
         }
         first => {
-            // Only a child module can be meant by a bare name; anything else is a crate or an import.
+            // A bare name can only refer to a child module here; anything else is a crate or an import.
             at.push(first.to_owned());
             if !exists(&at) {
                 return None;

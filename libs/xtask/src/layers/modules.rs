@@ -9,23 +9,23 @@ use super::targets::Target;
 use crate::source::Module;
 use crate::source::paths::PathRef;
 
-/// How the table calls a crate's root, where its modules use what it defines. A root that is not listed is above all.
+/// The table's name for a crate's root, if modules use its definitions. A root that is not listed is above all.
 const ROOT: &str = "crate";
 
 /// The ranks of a library's or a program's modules.
 pub(crate) struct Ranks<'a> {
     /// Rank of each listed module, ordered as text.
     pub(crate) of: BTreeMap<String, String>,
-    /// Modules whose children are listed each.
+    /// Modules whose children are listed individually.
     pub(crate) split: &'a [String],
     pub(crate) siblings: &'a [Sibling],
 }
 
-/// What was looked at.
+/// Counts of checked items.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) modules: usize,
-    /// Those without a rank: of their own, of a parent, or as root above all others.
+    /// Modules without a rank of their own, of a parent, or as root above all others.
     pub(crate) unranked: usize,
     /// Imports from one ranked module to another.
     pub(crate) imports: usize,
@@ -64,7 +64,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// The table must name every module that needs a rank, and no other.
+    /// Checks that the table names every module that needs a rank, and no others.
     fn check_table(&self, findings: &mut Vec<String>) {
         let title = self.target.title();
         for module in &self.target.modules {
@@ -92,14 +92,14 @@ impl Checker<'_> {
         };
         // A root that is not listed may name everything.
         let Some((from, from_rank)) = self.unit(&module.path) else { return false };
-        // What its own children define, a module may hand on: that uses nothing.
+        // A module may re-export its children's definitions: that is not a use.
         if path.handed_on.is_some() && target.len() > module.path.len() && target.starts_with(&module.path) {
             return false;
         }
         let place = self.place(module, path.line);
         let written = path.segments.join("::");
         if target.is_empty() {
-            // The root hands on what others define: they are used, or another crate is.
+            // The root re-exports the definitions of others: the path uses those, or another crate.
             let Some(definition) = self.definitions.find(&module.path, path) else { return false };
             target = definition;
         }
@@ -110,7 +110,7 @@ impl Checker<'_> {
             ));
             return true;
         }
-        // A module without a rank was reported when the table was checked.
+        // Modules without a rank were reported when the table was checked.
         let Some((to, to_rank)) = self.unit(&target) else { return false };
         if from == to {
             return false;
@@ -126,7 +126,7 @@ impl Checker<'_> {
         true
     }
 
-    /// A path into another crate of ours must go down as well, even where the manifest would allow it.
+    /// A path into another crate of ours must lead down too, even if the manifest would allow it.
     fn check_crate(&self, module: &Module, path: &PathRef, findings: &mut Vec<String>) {
         let Some(first) = path.segments.first() else { return };
         if path.segments.len() < 2 && !path.is_use && !path.leading_colon {

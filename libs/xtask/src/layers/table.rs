@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub(crate) struct Table {
     /// Rank of each crate of the workspace; a higher one may use a lower one.
     pub(crate) crates: BTreeMap<String, u32>,
-    /// Pairs of crates of one rank of which the first may use the second.
+    /// Pairs of crates of equal rank of which the first may use the second.
     #[serde(default)]
     pub(crate) sibling: Vec<Sibling>,
     /// Ranks of the modules of each library.
@@ -20,7 +20,7 @@ pub(crate) struct Table {
     /// Ranks of the modules of each program.
     #[serde(default)]
     pub(crate) programs: BTreeMap<String, Inner>,
-    /// Modules in the largest cycle of a crate, where there still is one. Entries only shrink.
+    /// Number of modules in the largest cycle of a crate that still has one. Entries only shrink.
     #[serde(default)]
     pub(crate) cycles: BTreeMap<String, usize>,
 }
@@ -29,22 +29,23 @@ pub(crate) struct Table {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Inner {
-    /// Modules that may not be ranked as a whole: each of their children needs a rank of its own.
+    /// Modules that must not be ranked as a whole: each of their children needs its own rank.
     #[serde(default)]
     pub(crate) split: Vec<String>,
-    /// Rank of each module, ordered as text: `a` is lowest. What lies deeper has the rank of its nearest listed parent.
+    /// Rank of each module, ordered as text: `a` is lowest. Deeper modules have the rank of their nearest listed
+    /// parent.
     #[serde(default)]
     ranks: BTreeMap<String, String>,
-    /// Short for `ranks`: rows of names from the lowest rank, `a`, to the highest.
+    /// Shorthand for `ranks`: rows of names from the lowest rank, `a`, to the highest.
     #[serde(default)]
     order: Vec<String>,
-    /// Pairs of modules of one rank of which the first may use the second.
+    /// Pairs of modules of equal rank of which the first may use the second.
     #[serde(default)]
     pub(crate) sibling: Vec<Sibling>,
 }
 
 impl Inner {
-    /// The rank of each listed module, whichever way it is written.
+    /// The rank of each listed module, in whichever form it is written.
     pub(crate) fn ranks(&self) -> Result<BTreeMap<String, String>> {
         ensure!(self.ranks.is_empty() || self.order.is_empty(), "give either ranks or an order, not both");
         ensure!(self.order.len() <= 26, "an order has at most 26 rows: one for each letter");
@@ -58,7 +59,7 @@ impl Inner {
     }
 }
 
-/// One allowed use between two of the same rank.
+/// An allowed use between two of equal rank.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sibling {
@@ -68,7 +69,7 @@ pub(crate) struct Sibling {
     pub(crate) why: String,
 }
 
-/// How a use between two ranks is judged.
+/// The verdict on a use between two ranks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Down,
@@ -89,7 +90,7 @@ pub(crate) fn judge<R: Ord>(from: (&str, &R), to: (&str, &R), siblings: &[Siblin
     }
 }
 
-/// Findings about the list of siblings itself: no reason given, or a pair that nothing uses any more.
+/// Findings about the list of siblings itself: a missing reason, or a pair that nothing uses anymore.
 pub(crate) fn check_siblings(siblings: &[Sibling], used: &[bool], findings: &mut Vec<String>) {
     for (pair, used) in siblings.iter().zip(used) {
         if pair.why.trim().is_empty() {

@@ -16,12 +16,12 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// As messages call it.
+    /// Its name in messages.
     pub(crate) fn title(&self) -> String {
         self.program.as_ref().map_or_else(|| self.member.name.clone(), |program| format!("the program {program}"))
     }
 
-    /// Where the table ranks its modules.
+    /// The table that ranks its modules.
     pub(crate) fn table(&self) -> String {
         self.program
             .as_ref()
@@ -40,7 +40,7 @@ pub(crate) fn read<'a>(root: &Path, members: &'a [Member]) -> Result<Vec<Target<
     Ok(targets)
 }
 
-/// Where the compiler begins to read a crate's library and programs.
+/// The root files of a crate's library and programs.
 fn root_files(member: &Member, src: &Path) -> Result<Vec<(Option<String>, PathBuf)>> {
     let mut files = vec![(None, src.join("lib.rs")), (Some(member.name.clone()), src.join("main.rs"))];
     let bin = src.join("bin");

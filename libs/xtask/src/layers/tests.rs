@@ -1,4 +1,4 @@
-//! The rank check on small trees: what must pass does, what must fail does, with place and ranks in the message.
+//! The rank check on small trees: valid trees pass, invalid ones fail with place and ranks in the message.
 
 use camino_tempfile::Utf8TempDir;
 
@@ -57,14 +57,14 @@ impl Sample {
         check(self.dir.path().as_std_path()).expect("check runs").0
     }
 
-    /// The one finding of a tree with one fault.
+    /// The only finding of a tree with one fault.
     fn finding(&self) -> String {
         let findings = self.findings();
         assert_eq!(findings.len(), 1, "{findings:?}");
         findings.into_iter().next().expect("one finding")
     }
 
-    /// The one finding about circles of a tree that has one, which is against the ranks, too.
+    /// The only finding about cycles of a tree that has one, which also violates the ranks.
     fn circle(&self) -> String {
         let mut findings = self.findings();
         findings.retain(|finding| finding.contains(" in a circle: "));
@@ -72,7 +72,7 @@ impl Sample {
         findings.remove(0)
     }
 
-    /// The one finding about ranks of a tree with one import against them: it may close a circle, too.
+    /// The only finding about ranks of a tree with one import that violates them: it may also close a cycle.
     fn against_ranks(&self) -> String {
         let mut findings = self.findings();
         findings.retain(|finding| !finding.contains(" in a circle: "));
@@ -133,7 +133,7 @@ fn a_sideways_import_needs_a_listed_pair_with_a_reason() {
     sample.write("docs/layers.toml", &pair(" "));
     assert!(sample.finding().contains("gives no reason"));
 
-    // The pair is one-way, and goes when nothing needs it.
+    // The pair is one-way, and must go when nothing needs it.
     sample.write("docs/layers.toml", &pair("the cache fills itself"));
     sample.write("engine/src/cache.rs", "");
     assert!(sample.finding().contains("is not needed: remove it"));
@@ -150,7 +150,7 @@ fn a_type_taken_through_a_parent_counts_as_use_of_it_and_one_through_the_root_as
     assert!(
         sample.against_ranks().contains("tenant::map (rank d) may not use tenant (rank h): crate::Tenant points up")
     );
-    // What it hands on of below may be used, and so may another crate's.
+    // Its re-exports from below may be used, and so may those from another crate.
     let root = "mod config;\nmod disk;\nmod cache;\nmod tenant;\npub use config::Config;\npub use ids::Id;\n";
     sample.write("engine/src/lib.rs", root);
     sample.write("engine/src/tenant/map.rs", "use crate::{Config, Id};\n");
@@ -166,7 +166,7 @@ fn what_the_root_defines_may_be_used_where_the_root_has_a_rank() {
     assert!(sample.finding().contains("config (rank a) uses crate::BLOCK of the crate's root, which is above all"));
     sample.write("docs/layers.toml", &TABLE.replace("config = \"a\"", "crate = \"0\"\nconfig = \"a\""));
     assert_eq!(sample.findings(), Vec::<String>::new());
-    // It is bound by its rank then, but for what it only hands on.
+    // Then it is bound by its rank, except for its re-exports.
     sample.write("engine/src/lib.rs", &format!("{root}fn f(_: disk::Disk) {{}}\n"));
     assert!(sample.against_ranks().contains("crate (rank 0) may not use disk (rank b): disk::Disk points up"));
 }
@@ -250,7 +250,7 @@ fn a_crate_dependency_against_the_ranks_is_found() {
     let pair = "[[sibling]]\nfrom = \"ids\"\nto = \"clock\"\nwhy = \"ids are drawn at random\"\n";
     sample.write("docs/layers.toml", &format!("{TABLE}{pair}"));
     assert_eq!(sample.findings(), Vec::<String>::new());
-    // What only tests depend on is free.
+    // Dev-dependencies are unrestricted.
     let sample = Sample::new();
     sample.write("ids/Cargo.toml", "[package]\nname = \"ids\"\n[dev-dependencies]\nengine.workspace = true\n");
     assert_eq!(sample.findings(), Vec::<String>::new());
@@ -294,7 +294,7 @@ fn modules_that_use_each_other_are_found_in_any_crate_and_program() {
     sample.write("clock/src/hand.rs", "use crate::face::Face;\npub struct Hand(Face);\n");
     sample.write("clock/src/face.rs", "pub struct Face;\n");
     assert_eq!(sample.findings(), Vec::<String>::new());
-    // The name is handed on by the root; the module that defines it is used nevertheless.
+    // The root re-exports the name; the module that defines it is used nevertheless.
     sample.write("clock/src/face.rs", "pub struct Face(Option<Box<crate::Hand>>);\n");
     assert_eq!(sample.circle(), "clock: 2 modules use each other in a circle: face, hand");
     sample.write("clock/src/face.rs", "pub struct Face;\n");

@@ -1,4 +1,4 @@
-//! Which items exist only in test builds.
+//! Determines which items exist only in test builds.
 
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Meta, Token};

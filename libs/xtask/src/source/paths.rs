@@ -16,11 +16,11 @@ pub(crate) struct PathRef {
     pub(crate) line: usize,
     /// Comes from a `use` item, where a single segment counts too.
     pub(crate) is_use: bool,
-    /// Under which name it is only handed on, by a `use` with a visibility.
+    /// The name under which it is only re-exported, by a `use` with a visibility.
     pub(crate) handed_on: Option<String>,
 }
 
-/// Paths named by these items, not by the modules declared among them (those are modules of their own).
+/// Paths named by these items, excluding the modules declared among them (which are collected separately).
 pub(crate) fn collect(items: &[syn::Item]) -> Vec<PathRef> {
     let mut collector = Collector { found: Vec::new(), is_reexport: false };
     for item in items {
@@ -123,7 +123,7 @@ fn path_in_tokens(tokens: &[TokenTree], at: usize) -> (Vec<String>, usize) {
     (segments, next)
 }
 
-/// The path that a string literal is, and nothing else.
+/// The path in a string literal that consists of nothing else.
 fn path_in_string(literal: &str) -> Option<Vec<String>> {
     let text = literal.strip_prefix('"')?.strip_suffix('"')?;
     let path = syn::parse_str::<syn::Path>(text).ok().filter(|path| path.segments.len() > 1)?;

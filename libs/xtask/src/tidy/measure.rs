@@ -10,20 +10,20 @@ use super::rust;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
-/// Calls of `expect` in all of the product: each is a promise that something cannot fail, and says why.
+/// Calls of `expect` in the whole product: each promises that something cannot fail, and says why.
 const EXPECTS_MAX: usize = 20;
 const EXPECT_WORDS_MIN: usize = 3;
 
-/// Endings of the files that count as sources.
+/// Extensions of the files that count as sources.
 const SOURCES: [&str; 4] = ["rs", "py", "sh", "toml"];
 
-/// Directories that hold nothing of ours. Names that start with a dot are left out too, except `.ci`.
+/// Directories without sources of ours. Names that start with a dot are skipped too, except `.ci`.
 const SKIPPED: [&str; 4] = ["target", "__pycache__", "test_output", "node_modules"];
 
-/// Rule, then offender, then size.
+/// Sizes by rule, then by offender.
 pub(crate) type Offenders = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// What was found in a tree.
+/// Results of measuring a tree.
 #[derive(Default)]
 pub(crate) struct Measured {
     pub(crate) offenders: Offenders,
@@ -44,7 +44,7 @@ impl Measured {
         self.places.insert((rule.to_owned(), name.to_owned()), lines);
     }
 
-    /// What holds for every kind of source.
+    /// Measures that apply to every kind of source.
     fn text(&mut self, file: &Path, text: &str) {
         let name = file.display().to_string();
         self.add_lines("long_lines", &name, lines_where(text, |line| line.chars().count() > COLUMNS_MAX));
@@ -52,7 +52,7 @@ impl Measured {
         self.add_lines("marks", &name, lines_where(text, has_mark));
     }
 
-    /// What holds for Rust; tests may be long and may unwrap.
+    /// Measures that apply to Rust; tests may be long and may unwrap.
     fn rust(&mut self, name: &str, found: &rust::Found, is_test: bool) {
         self.add_lines("bare_unsafe", name, found.bare_unsafe.clone());
         if is_test {
@@ -77,12 +77,12 @@ impl Measured {
         }
     }
 
-    /// How often the product calls `expect`.
+    /// Number of calls of `expect` in the product.
     pub(crate) fn expects(&self) -> usize {
         self.expects.len()
     }
 
-    /// What is wrong with the calls of `expect`: too many in all, or one that does not say why it cannot fail.
+    /// Findings about calls of `expect`: too many in total, or one that does not say why it cannot fail.
     pub(crate) fn expect_findings(&self) -> Vec<String> {
         let mute = self.expects.iter().filter(|(_, says_why)| !says_why);
         let mut findings: Vec<String> =
@@ -95,7 +95,7 @@ impl Measured {
         findings
     }
 
-    /// ` at line(s) ..`, or nothing where the whole file is meant.
+    /// ` at line(s) ..`, or nothing if the whole file is meant.
     pub(crate) fn place(&self, rule: &str, name: &str) -> String {
         match self.places.get(&(rule.to_owned(), name.to_owned())) {
             Some(lines) if !lines.is_empty() => {
@@ -134,7 +134,7 @@ pub(crate) fn tree(root: &Path) -> Result<Measured> {
     Ok(measured)
 }
 
-/// The paths, without ending, of the modules that a file declares for tests only.
+/// The paths, without extension, of the modules that a file declares only for tests.
 fn test_modules(file: &Path, found: &rust::Found) -> Vec<PathBuf> {
     let is_root = file.file_stem().is_some_and(|stem| stem == "lib" || stem == "main" || stem == "mod");
     let dir = if is_root { file.parent().unwrap_or(Path::new("")).to_owned() } else { file.with_extension("") };
@@ -166,12 +166,12 @@ fn is_source(file: &Path) -> bool {
     }
 }
 
-/// Numbers, from 1, of the lines that `is_offender` holds for.
+/// Numbers, from 1, of the lines for which `is_offender` holds.
 fn lines_where(text: &str, is_offender: impl Fn(&str) -> bool) -> Vec<usize> {
     text.lines().enumerate().filter(|(_, line)| is_offender(line)).map(|(at, _)| at + 1).collect()
 }
 
-/// The usual marks, put together here so that this file holds none.
+/// The usual marks, assembled here so that this file contains none.
 fn has_mark(line: &str) -> bool {
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")].iter().any(|mark| {
         line.match_indices(mark).any(|(at, _)| {
@@ -182,7 +182,7 @@ fn has_mark(line: &str) -> bool {
     })
 }
 
-/// Files that hold tests, benches or fuzz targets only, and those of crates that only tests use.
+/// Files that contain only tests, benches or fuzz targets, and those of crates that only tests use.
 fn is_test_file(file: &Path) -> bool {
     let in_test_dir = file.parent().is_some_and(|dir| {
         dir.components()

@@ -1,4 +1,4 @@
-//! `docs/ratchet.toml`: offenders by rule, each with the size it may have.
+//! `docs/ratchet.toml`: offenders by rule, each with its allowed size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub(crate) struct Ratchet {
 }
 
 impl Ratchet {
-    /// Reads the file's text; an unknown rule is refused.
+    /// Parses the file's text; an unknown rule is refused.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let allowed: Offenders = toml::from_str(text)?;
         for rule in allowed.keys() {
@@ -33,12 +33,12 @@ impl Ratchet {
         Ok(Self { allowed })
     }
 
-    /// How many offenders are known.
+    /// Number of known offenders.
     pub(crate) fn len(&self) -> usize {
         self.allowed.values().map(BTreeMap::len).sum()
     }
 
-    /// One line for each difference between what is allowed and what was measured.
+    /// One line for each difference between allowed and measured sizes.
     pub(crate) fn compare(&self, measured: &Measured) -> Vec<String> {
         let mut findings = Vec::new();
         for (rule, meaning) in RULES {
@@ -66,7 +66,7 @@ impl Ratchet {
         findings
     }
 
-    /// The ratchet after lowering: no entry larger than before, none added, those gone removed.
+    /// The lowered ratchet: no entry larger than before, none added, and those that are gone removed.
     pub(crate) fn lower_to(&self, measured: &Offenders) -> Self {
         let mut allowed = Offenders::new();
         for (rule, entries) in &self.allowed {

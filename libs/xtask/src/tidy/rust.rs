@@ -1,4 +1,4 @@
-//! What is measured inside one Rust file.
+//! Measures of one Rust file.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -19,24 +19,24 @@ pub(crate) struct Found {
     pub(crate) expects: Vec<Expect>,
     /// Lines with an `unsafe` block or impl, tests included, without a comment that says why it is sound.
     pub(crate) bare_unsafe: Vec<usize>,
-    /// Names of the modules, in files of their own, that it declares for tests only.
+    /// Names of the modules in separate files that it declares only for tests.
     pub(crate) test_modules: Vec<String>,
 }
 
 /// One call of `expect`.
 pub(crate) struct Expect {
     pub(crate) line: usize,
-    /// Words of its message; none where that is no plain text.
+    /// Number of words in its message; none if that is not plain text.
     pub(crate) words: usize,
 }
 
 /// One function with a body.
 pub(crate) struct Function {
-    /// With the types and modules around it.
+    /// Name, including the enclosing types and modules.
     pub(crate) name: String,
     /// Line of its signature.
     pub(crate) at: usize,
-    /// From its signature to its last brace.
+    /// Number of lines from its signature to its closing brace.
     pub(crate) lines: usize,
 }
 
@@ -53,9 +53,9 @@ pub(crate) fn measure(text: &str) -> syn::Result<Found> {
 
 struct Visitor<'a> {
     lines: &'a [&'a str],
-    /// Names of the types, traits and modules around the present item.
+    /// Names of the types, traits and modules around the current item.
     scope: Vec<String>,
-    /// How many test-only items are around it.
+    /// Number of test-only items around it.
     in_test: usize,
     test_lines: usize,
     found: Found,
@@ -76,7 +76,7 @@ impl Visitor<'_> {
         }
     }
 
-    /// Runs `inside` with the scope, and as a test where the attributes say so.
+    /// Runs `inside` with the scope extended by `name`, and as a test if the attributes say so.
     fn within(&mut self, attrs: &[syn::Attribute], span: Span, name: Option<String>, inside: impl FnOnce(&mut Self)) {
         let is_test = only_in_tests(attrs);
         if is_test && self.in_test == 0 {
@@ -132,8 +132,8 @@ fn line_count(span: Span) -> usize {
     span.end().line + 1 - span.start().line
 }
 
-/// Whether the comment next above the statement at `line` (from 1), or the line itself, gives the reason. Up to three
-/// lines of code may stand between them, for a statement that is broken over lines.
+/// Whether the nearest comment above the statement at `line` (from 1), or the line itself, gives the reason. Up to
+/// three lines of code may stand between them, for a statement that spans lines.
 fn has_reason(lines: &[&str], line: usize) -> bool {
     let mark = "SAFETY:";
     let upwards = lines[..line.min(lines.len())].iter().rev();

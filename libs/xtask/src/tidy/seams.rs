@@ -1,5 +1,4 @@
-//! A crate may have a `clippy.toml` of its own, which replaces the workspace's: it may leave out calls for files, and
-//! nothing else.
+//! A crate's own `clippy.toml` replaces the workspace's: it may omit calls for files, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ struct Method {
     path: String,
 }
 
-/// One finding for each call that the workspace at `root` denies and a crate of it does not, or the other way round.
+/// One finding for each call that the workspace at `root` denies and one of its crates does not, or vice versa.
 pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
     let Some(everywhere) = denied(root)? else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
@@ -32,7 +31,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Directories that may hold a crate: those at the root, and those in `libs`.
+/// Directories that may contain a crate: those at the root, and those in `libs`.
 fn crates(root: &Path) -> Result<Vec<PathBuf>> {
     let mut dirs = Vec::new();
     for parent in [root.to_owned(), root.join("libs")].iter().filter(|dir| dir.is_dir()) {
@@ -44,7 +43,7 @@ fn crates(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-/// The calls that the list in `dir` denies, without those for files; none if there is no list.
+/// The calls that the list in `dir` denies, except those for files; none if there is no list.
 fn denied(dir: &Path) -> Result<Option<BTreeSet<String>>> {
     let file = dir.join("clippy.toml");
     if !file.is_file() {

@@ -1,4 +1,4 @@
-//! The ratchet on small trees: each rule finds its offender, known ones may only shrink.
+//! The ratchet on small trees: each rule finds its offender, and known offenders may only shrink.
 
 use camino_tempfile::Utf8TempDir;
 
@@ -60,13 +60,13 @@ fn a_file_is_measured_without_its_tests() {
     sample.write("lib.rs", &format!("{}{tests}", "const A: u8 = 1;\n".repeat(601)));
     sample.assert_one("lib.rs: new offender of file_lines: 601");
     sample.write("lib.rs", "");
-    // So is what a module keeps for its tests, whatever its name.
+    // A module declared for tests does not count either, whatever its name.
     sample.write("a.rs", "");
     sample.write("z/helper.rs", &"const A: u8 = 1;\n".repeat(700));
     sample.assert_one("z/helper.rs: new offender of file_lines: 700");
     sample.write("z.rs", "#[cfg(test)]\nmod helper;\n");
     assert_eq!(sample.findings(false), Vec::<String>::new());
-    // Files of tests only may be as long as they like.
+    // Files that contain only tests have no length limit.
     sample.write("lib.rs", "");
     sample.write("foo/tests.rs", &"const A: u8 = 1;\n".repeat(700));
     sample.write("tests/behaviour.rs", &function("f", 90));

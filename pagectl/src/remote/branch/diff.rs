@@ -9,7 +9,7 @@ use crate::remote::connection::Remote;
 use crate::remote::moment::lsn_at;
 use crate::table::{table, text};
 
-/// Compares two branches, or two moments of one.
+/// Compares two branches, or one branch at two LSNs.
 pub(super) fn run(
     remote: &Remote<'_>,
     branch: &str,
@@ -44,7 +44,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Where a branch comes from; or the branch itself at another moment.
+/// What to compare with by default: the ancestor at the branch point, or with `other_at` the branch itself at that
+/// time.
 fn before(remote: &Remote<'_>, branch: &Value, other_at: Option<&str>) -> anyhow::Result<(String, Lsn)> {
     if other_at.is_some() {
         return Ok((text(branch, "timeline_id"), lsn_at(remote, branch, other_at)?));

@@ -1,4 +1,4 @@
-//! The management interface, as computes need it.
+//! The part of the management interface that computes need.
 
 use compute::lifecycle::{ComputeConfig, Control};
 use serde_json::json;
@@ -33,7 +33,8 @@ impl Control for Registry {
         let path = format!("{}/writer?id={}", path(compute), compute.id);
         match self.0.call("DELETE", &path, None) {
             Ok(_) => Ok(()),
-            // There is nothing to release: it never was registered, its branch is gone, or another took its place.
+            // There is nothing to release: it was never registered, its branch is gone, or another compute replaced
+            // it.
             Err(error) if ["(404)", "(409)"].iter().any(|status| error.to_string().ends_with(status)) => Ok(()),
             Err(error) => Err(format!("{error:#}")),
         }

@@ -1,5 +1,5 @@
-//! `pagectl compute serve`: the same by HTTP, as JSON. Whoever has the token may start programs here: without one
-//! nothing is served.
+//! `pagectl compute serve`: the compute commands over HTTP, as JSON. Whoever has the token may start programs here,
+//! so nothing is served without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +27,27 @@ use crate::output;
 use crate::remote::client::Client;
 use crate::remote::connection::Remote;
 
-/// For a compute to stop.
+/// Time limit for a compute to stop.
 const STOP: Duration = Duration::from_secs(120);
-/// Lines of a log, if it is not said how many.
+/// Default number of log lines.
 const LINES: usize = 50;
 /// Shorter tokens can be guessed.
 const TOKEN_MIN: usize = 16;
 
-/// Where it listens.
+/// Where to listen.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Host and port.
+    /// Host and port to listen on.
     #[arg(long = "listen-http", default_value = "127.0.0.1:9899", value_name = "ADDRESS")]
     address: String,
-    /// The bearer token that callers must have.
+    /// The bearer token that callers must present.
     #[arg(long, env = "PAGECTL_SERVE_TOKEN", hide_env_values = true)]
     serve_token: String,
     #[command(flatten)]
     host: HostArgs,
 }
 
-/// What handlers need.
+/// Shared state of the handlers.
 struct Served {
     computes: Computes,
     host: HostArgs,
@@ -66,7 +66,7 @@ impl Served {
 type Refused = (StatusCode, Json<Value>);
 type Answer = Result<Json<Value>, Refused>;
 
-/// Serves until the process is ended.
+/// Serves until the process is terminated.
 pub(super) fn run(remote: &Remote<'_>, computes: Computes, args: ServeArgs) -> anyhow::Result<()> {
     let ServeArgs { address, serve_token: token, host } = args;
     if token.len() < TOKEN_MIN {
@@ -103,7 +103,7 @@ async fn check(State(served): State<Arc<Served>>, request: Request, next: Next) 
     refused(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong").into_response()
 }
 
-/// Takes as long wherever the difference is.
+/// Compares in constant time.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other)) == 0
 }
@@ -112,7 +112,7 @@ fn refused(status: StatusCode, msg: impl std::fmt::Display) -> Refused {
     (status, Json(json!({ "msg": msg.to_string() })))
 }
 
-/// Runs what waits for Postgres and the page server.
+/// Runs work that blocks on Postgres and the page server.
 async fn work(served: Arc<Served>, work: impl FnOnce(&Served) -> anyhow::Result<Value> + Send + 'static) -> Answer {
     match env::spawn::blocking(move || work(&served)).await {
         Ok(Ok(value)) => Ok(Json(value)),
@@ -141,7 +141,7 @@ async fn make(State(served): State<Arc<Served>>, wanted: Result<Json<Wanted>, Js
     work(served, move |served| start(&served.remote(), &served.computes, &wanted, &served.host)).await
 }
 
-/// Tells one something else.
+/// Changes the options of a compute.
 async fn change(
     State(served): State<Arc<Served>>,
     Path(name): Path<String>,
@@ -151,7 +151,7 @@ async fn change(
     work(served, move |served| set::set(&served.remote(), &served.computes, &name, &args)).await
 }
 
-/// Starts one that was stopped.
+/// Starts a stopped compute.
 async fn again(
     State(served): State<Arc<Served>>,
     Path(name): Path<String>,

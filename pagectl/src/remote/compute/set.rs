@@ -1,4 +1,4 @@
-//! `pagectl compute set`, and what a compute can be told at any time.
+//! `pagectl compute set`, and the options that can be changed at any time.
 
 use clap::Args;
 use compute::lifecycle::{self, Changes, Computes, PageServerAt};
@@ -10,45 +10,45 @@ use super::show;
 use crate::output;
 use crate::remote::connection::Remote;
 
-/// What holds for a compute until it is told otherwise.
+/// Options that apply to a compute until they are changed.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default)]
 pub(super) struct Told {
-    /// Addresses to listen on besides the socket; whoever comes by them needs a password. Empty for none.
+    /// Addresses to listen on besides the socket; connections over them need a password. Empty for none.
     #[arg(long, value_name = "ADDRESSES")]
     listen: Option<String>,
-    /// Users of this machine who are let in by the socket, besides the one who runs Postgres and root: as the role of
-    /// their name, or another one. Empty for none.
+    /// Users of this machine who may connect by the socket, besides root and the user who runs Postgres: as the role
+    /// of the same name, or as ROLE. Empty for none.
     #[arg(long, value_name = "USER[=ROLE]", value_delimiter = ',')]
     listen_users: Option<Vec<String>>,
-    /// A setting of Postgres; any number of them.
+    /// A setting of Postgres; may be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
-    /// A setting that is as the branch has it again; any number of them.
+    /// Reset a setting to the branch's value; may be repeated.
     #[arg(long, value_name = "NAME")]
     unset: Vec<String>,
-    /// Commits wait until the page server has what they wrote.
+    /// Make commits wait until the page server has received what they wrote.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     wait_for_pageserver: Option<bool>,
-    /// How the page server reaches the compute; by its socket if empty.
+    /// How the page server connects to the compute; by its socket if empty.
     #[arg(long, value_name = "CONNSTR")]
     connstr: Option<String>,
 }
 
-/// The same, of a compute that is there.
+/// Options of an existing compute.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     #[serde(flatten)]
     told: Told,
-    /// Page service of the page server, where that is another one now; with --token, the token for it, too.
+    /// New page service of the page server; --token, if given, is the new token for it.
     #[arg(long, value_name = "CONNSTR")]
     page_service: Option<String>,
 }
 
 impl Told {
-    /// As changes of a compute. A token counts where a page service is given.
+    /// As changes to a compute. The token applies only together with a page service.
     pub(super) fn changes(&self, page_service: Option<String>, token: Option<String>) -> Changes {
         Changes {
             listen: self.listen.clone(),
@@ -62,7 +62,7 @@ impl Told {
     }
 }
 
-/// Tells a compute something else, whether it runs or not.
+/// Changes a compute's options, whether it runs or not.
 pub(super) fn run(remote: &Remote<'_>, computes: &Computes, name: &str, args: &SetArgs) -> anyhow::Result<()> {
     let value = set(remote, computes, name, args)?;
     let summary = match value["needs_restart"].as_bool() {
@@ -73,7 +73,7 @@ pub(super) fn run(remote: &Remote<'_>, computes: &Computes, name: &str, args: &S
     Ok(())
 }
 
-/// The same; what it is told from now on.
+/// Changes a compute's options and returns all of them.
 pub(super) fn set(remote: &Remote<'_>, computes: &Computes, name: &str, args: &SetArgs) -> anyhow::Result<Value> {
     let layout = computes.layout(name)?;
     let changes = args.told.changes(args.page_service.clone(), remote.token.clone());

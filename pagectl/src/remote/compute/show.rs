@@ -1,4 +1,4 @@
-//! `pagectl compute list`, `logs`.
+//! `pagectl compute list` and `logs`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::output;
 use crate::remote::connection::Remote;
 use crate::table::{table, text};
 
-/// For the page server to say why it does not follow.
+/// Time limit for the page server to say why it is not following.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Lists the computes of this machine, whatever the page server is doing.
+/// Lists the computes of this machine, even if the page server does not respond.
 pub(super) fn list(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<()> {
     let all = all(remote, computes)?;
     let members = ["name", "state", "branch", "boot_lsn", "pg_version", "mode", "port", "told"];
@@ -26,7 +26,7 @@ pub(super) fn list(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<(
     Ok(())
 }
 
-/// What is known of each. They are asked at the same time, for one that hangs takes seconds.
+/// Describes each compute. They are queried concurrently, because one that hangs takes seconds.
 pub(super) fn all(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<Vec<Value>> {
     let listed = computes.list()?;
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ pub(super) fn all(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<Ve
     })
 }
 
-/// That no page server takes a compute's WAL, with what that says.
+/// Message that the page server does not take a compute's WAL, with the reason it gives.
 pub(super) fn not_followed(remote: &Remote<'_>, config: &ComputeConfig) -> String {
     let status = remote.client.within(ANSWER).get(&path(config)).map(|info| info["walreceiver_status"].clone());
     let reason = match status {
@@ -56,7 +56,7 @@ pub(super) fn not_followed(remote: &Remote<'_>, config: &ComputeConfig) -> Strin
     format!("the page server does not take its WAL: {reason}")
 }
 
-/// What it was told, as it would be said anew.
+/// The options as command-line arguments.
 fn told(options: &Options) -> String {
     let quoted = |text: &str| match text.contains([' ', '\'', '*', '=']) {
         true => format!("'{}'", text.replace('\'', "'\\''")),
@@ -73,12 +73,12 @@ fn told(options: &Options) -> String {
         told.push(format!("--listen-users {}", quoted(&options.listen_users.join(","))));
     }
     told.extend(options.settings.iter().map(|setting| format!("--set {}", quoted(setting))));
-    // It may have a password in it.
+    // It may contain a password.
     told.extend(options.connstr.iter().map(|_| "--connstr ...".to_owned()));
     told.join(" ")
 }
 
-/// The same for programs; how the page server reaches it may have a password in it.
+/// The options as JSON, without `connstr`, which may contain a password.
 pub(super) fn options(options: &Options) -> Value {
     let Options { listen, listen_users, wait_for_pageserver, settings, connstr } = options;
     json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,

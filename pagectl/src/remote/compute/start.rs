@@ -19,7 +19,7 @@ use crate::remote::connection::Remote;
 use crate::remote::{branch, moment};
 use crate::table::text;
 
-/// Where a page server listens if nobody says otherwise.
+/// Default address of the page service.
 const PAGE_SERVICE: &str = "host=127.0.0.1 port=64000 user=compute";
 
 /// Which compute, and how it is started here.
@@ -35,36 +35,36 @@ pub(crate) struct StartArgs {
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// Its name; that of the branch if not given.
+    /// Its name; defaults to the name of the branch.
     #[arg(required_unless_present = "branch")]
     pub(super) name: Option<String>,
-    /// The branch, by name or id. It is made if there is none; a compute that only reads needs none.
+    /// The branch, by name or id. Created if it does not exist; a read-only compute needs none of its own.
     #[arg(long)]
     branch: Option<String>,
-    /// Where a new branch begins, or what a compute that only reads sees: an LSN (0/16B3748), a time
+    /// Where a new branch begins, or what a read-only compute sees: an LSN (0/16B3748), a time
     /// (2026-01-31T12:30:00Z), or '10 minutes ago'.
     #[arg(long, value_name = "MOMENT")]
     at: Option<String>,
-    /// The branch that a new one continues; the one that was attached or imported if not given.
+    /// The branch that a new one continues; defaults to the only root, the one that was followed or imported.
     #[arg(long, value_name = "BRANCH")]
     from: Option<String>,
-    /// Only read: nothing is written anywhere, and there may be any number of such computes.
+    /// Only read: nothing is written to any branch, and there may be any number of such computes.
     #[arg(long)]
     read_only: bool,
-    /// Copy all relations to this machine before it starts, instead of reading them when they are needed.
+    /// Copy all relations to this machine before starting, instead of reading them on demand.
     #[arg(long)]
     copy: bool,
-    /// Port of Postgres; a free one if not given. One that was stopped keeps its own.
+    /// Port of Postgres; a free one by default. A stopped compute keeps its own.
     #[arg(long)]
     port: Option<u16>,
     #[command(flatten)]
     #[serde(flatten)]
     told: Told,
-    /// Take the place of the compute that writes the branch: its host is lost, and with it what it has not sent.
+    /// Replace the branch's writer, whose host is lost; whatever it has not sent is lost with it.
     #[arg(long, conflicts_with = "read_only")]
     replace: bool,
-    /// Let subscriptions of logical replication go on that a new branch has: they then take rows at the publisher that
-    /// are meant for where the branch comes from.
+    /// Keep subscriptions of logical replication enabled on a new branch; they then consume rows at the publisher
+    /// that are meant for the branch's ancestor.
     #[arg(long, conflicts_with = "read_only")]
     keep_subscriptions: bool,
 }
@@ -72,25 +72,25 @@ pub(super) struct Wanted {
 /// How computes are started on this machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArgs {
-    /// Programs of Postgres; looked for by the branch's version if not given.
+    /// Directory of the Postgres programs; by default it is searched for by the branch's version.
     #[arg(long, env = "PAGECTL_PG_BIN", value_name = "DIR")]
     pg_bin: Option<Utf8PathBuf>,
-    /// Who runs Postgres, if root starts it.
+    /// The user to run Postgres as when started by root.
     #[arg(long, default_value = "postgres", value_name = "USER")]
     user: String,
-    /// The user of Postgres by whose name WAL is fetched: it needs REPLICATION.
+    /// The Postgres role as which WAL is fetched; it needs REPLICATION.
     #[arg(long, default_value = "postgres", value_name = "ROLE")]
     superuser: String,
-    /// Page service of the page server; host=127.0.0.1 port=64000 user=compute for a new compute, if not given. One
-    /// that was stopped keeps its own.
+    /// Page service of the page server; a new compute defaults to host=127.0.0.1 port=64000 user=compute. A stopped
+    /// compute keeps its own.
     #[arg(long, env = "PAGECTL_PAGE_SERVICE", value_name = "CONNSTR")]
     page_service: Option<String>,
-    /// For Postgres to answer.
+    /// Time limit for Postgres to answer.
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
 
-/// Starts a compute, which is made if it is not there, and tells how to reach it.
+/// Starts a compute, creating it if it does not exist, and prints how to reach it.
 pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &StartArgs) -> anyhow::Result<()> {
     let value = start(remote, computes, &args.wanted, &args.host)?;
     let summary = format!(
@@ -104,7 +104,7 @@ pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &StartArgs) ->
     Ok(())
 }
 
-/// What somebody has to know who did not ask for it.
+/// Remarks that the user needs to see although nobody asked for them.
 fn remarks(value: &Value) -> String {
     let mut remarks = String::new();
     let disabled = value["disabled_subscriptions"].as_array().cloned().unwrap_or_default();
@@ -123,12 +123,12 @@ fn remarks(value: &Value) -> String {
     remarks
 }
 
-/// What commits that wait for the page server are worth.
+/// What waiting for the page server guarantees.
 const WAITS: &str = "Commits here wait until the page server has received what they wrote, not until it is durable \
                      there: one that was acknowledged survives the loss of this compute, or of the page server, and \
                      is lost with both together (docs/operations.md)";
 
-/// What may turn out badly.
+/// Warns about possible problems.
 fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
     let config = ComputeConfig::load(layout)?;
     let mut warnings = Vec::new();
@@ -141,7 +141,7 @@ fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::
     Ok(warnings)
 }
 
-/// Starts a compute, which is made if it is not there.
+/// Starts a compute, creating it if it does not exist.
 pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, host: &HostArgs) -> anyhow::Result<Value> {
     let begun = env::clock::now();
     let name = args.name.as_deref().or(args.branch.as_deref()).unwrap_or_default();
@@ -176,7 +176,7 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
         "disabled_subscriptions": started.disabled_subscriptions, "warnings": warnings }))
 }
 
-/// Who attached the cluster could replicate: so a compute's WAL can be fetched by that name.
+/// The role by which the root is followed can replicate, so a compute's WAL can be fetched as that role.
 fn with_hint(remote: &Remote<'_>, error: anyhow::Error) -> anyhow::Error {
     if !error.to_string().contains("--superuser") {
         return error;
@@ -188,7 +188,7 @@ fn with_hint(remote: &Remote<'_>, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// A branch that was made for a compute that does not start would be in the way of the next attempt.
+/// If the compute does not start, a branch created for it would be in the way of the next attempt.
 fn delete_branch(remote: &Remote<'_>, branch: Option<&Value>) {
     let Some(branch) = branch else { return };
     let path = format!("/v1/tenant/{}/timeline/{}", text(branch, "tenant_id"), text(branch, "timeline_id"));
@@ -197,7 +197,7 @@ fn delete_branch(remote: &Remote<'_>, branch: Option<&Value>) {
     }
 }
 
-/// A compute that never answered has nothing that anybody misses.
+/// A compute that never answered has no data to lose.
 fn undo(remote: &Remote<'_>, layout: &Layout) {
     if let Err(left) = lifecycle::destroy(layout, true, &Registry::of(remote)) {
         tracing::warn!("{} is left: {left}", layout.root().display());
@@ -237,13 +237,13 @@ fn create(
     Ok(())
 }
 
-/// The branch that a compute is for.
+/// The branch of a compute.
 struct Branch {
     value: Value,
     is_new: bool,
 }
 
-/// The branch that the compute is for: one that is there and nobody writes, or a new one.
+/// The branch for the compute: an existing one that nobody writes, or a new one.
 fn branch_for(remote: &Remote<'_>, name: &str, args: &Wanted) -> anyhow::Result<Branch> {
     let wanted = args.branch.as_deref();
     if args.read_only && args.from.is_none() {

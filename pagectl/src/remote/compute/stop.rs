@@ -11,7 +11,7 @@ use super::control::Registry;
 use crate::output;
 use crate::remote::connection::Remote;
 
-/// Stops a compute, and says where its branch ends.
+/// Stops a compute and prints where its branch ends.
 pub(super) fn run(remote: &Remote<'_>, computes: &Computes, name: &str, timeout: Duration) -> anyhow::Result<()> {
     let end = stopped(remote, computes, name, timeout)?;
     let summary = match end {
@@ -22,14 +22,14 @@ pub(super) fn run(remote: &Remote<'_>, computes: &Computes, name: &str, timeout:
     Ok(())
 }
 
-/// Stops a compute. Where its branch ends, if it wrote one.
+/// Stops a compute. Returns where its branch ends, if it was the branch's writer.
 pub(super) fn stopped(
     remote: &Remote<'_>,
     computes: &Computes,
     name: &str,
     timeout: Duration,
 ) -> anyhow::Result<Option<Lsn>> {
-    // Whoever does not answer must not keep it from ending in time.
+    // An unresponsive page server must not keep the compute from stopping in time.
     let registry = Registry(remote.client.within((timeout / 8).max(Duration::from_secs(1))));
     match lifecycle::stop(&computes.layout(name)?, timeout, &registry)? {
         Stopped::Released(end) => Ok(Some(end)),

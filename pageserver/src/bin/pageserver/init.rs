@@ -1,4 +1,4 @@
-//! `pageserver init`: a working directory with its settings.
+//! `pageserver init`: creates a working directory with its settings.
 
 use anyhow::{Context, bail};
 use pageserver::settings::{FILE_NAME, Overrides, Settings, commented_file};
@@ -6,12 +6,12 @@ use virtual_file::fs;
 
 use crate::args::Place;
 
-/// Makes the directory and the file. What is there is not touched.
+/// Creates the directory and the file. Leaves an existing file unchanged.
 pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
     let workdir = place.absolute_workdir()?;
     let path = workdir.join(FILE_NAME);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The environment is that of this moment; only flags are meant to last.
+    // The environment is temporary; only flags are meant to be saved.
     let settings = Settings::of_flags(&Overrides { env: Vec::new(), flags: place.overrides.clone() })?;
     runtime.block_on(async {
         fs::create_dir_all(&workdir).await?;

@@ -1,4 +1,5 @@
-//! One process for each working directory: a lock on `pageserver.pid`, which the system releases however it ends.
+//! Ensures one process per working directory: a lock on `pageserver.pid`, which the system releases however the
+//! process ends.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +17,7 @@ pub(crate) struct WorkdirLock {
 }
 
 impl WorkdirLock {
-    /// Locks `workdir`, and writes this process' number to the file.
+    /// Locks `workdir`, and writes this process's id to the file.
     pub(crate) fn take(workdir: &Utf8Path) -> anyhow::Result<Self> {
         let path = workdir.join(PID_FILE);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! Log lines on stderr, for people or as JSON, with the tenant and timeline they are about.
+//! Log lines on stderr, as text or JSON, with the tenant and timeline that they are about.
 
 use std::io::{self, IsTerminal};
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use pageserver::settings::{LogFormat, Settings};
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging. Panics are logged too.
+/// Starts logging. Panics are logged as well.
 pub(crate) fn init(settings: &Settings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.log_filter)
         .with_context(|| format!("log_filter: {:?} is not a filter", settings.log_filter))?;

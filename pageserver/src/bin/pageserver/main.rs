@@ -1,4 +1,4 @@
-//! `pageserver`: stores the history of Postgres clusters, and serves pages as of any LSN.
+//! `pageserver`: stores the history of Postgres clusters and serves pages as of any LSN.
 #![deny(unsafe_code)]
 
 mod args;
@@ -21,17 +21,17 @@ use args::{Args, Command, Place};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What the allocator reads at its start: freed memory goes back to the system within about a second, also while nobody
-/// asks for any. Otherwise what was needed for a moment stays, once for each core.
-// SAFETY: the allocator declares this name as a pointer to a string that ends in NUL, which is what a reference to an
-// array of bytes is, and only reads it.
+/// Options that the allocator reads at startup: freed memory returns to the system within about a second, even if the
+/// process is idle. Otherwise short-lived peaks would be retained, once per core.
+// SAFETY: the allocator declares this symbol as a pointer to a NUL-terminated string, which has the representation of
+// a reference to a byte array, and only reads it.
 #[allow(unsafe_code)]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static ALLOCATOR_OPTIONS: &[u8; 43] = b"background_thread:true,dirty_decay_ms:1000\0";
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // All that is written is for this user alone, also what libraries write.
+    // Everything written is private to this user, including what libraries write.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     match run(args) {
         Ok(code) => code,
@@ -62,7 +62,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(serve::run(settings, workdir));
-    // What still runs was told to end, and has had its time.
+    // Whatever is still running was told to stop and had enough time.
     runtime.shutdown_background();
     drop(lock);
     outcome

@@ -1,11 +1,11 @@
-//! Telling the service manager how far the process is (`sd_notify`), where one asks for it.
+//! Notifies the service manager of the process's state (`sd_notify`), if it asks for that.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says `state`, such as `READY=1`. Nobody may be listening: that is no error.
+/// Sends `state`, such as `READY=1`. That no service manager is listening is not an error.
 pub(crate) fn tell(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&socket, state) {

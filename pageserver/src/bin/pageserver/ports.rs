@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use virtual_file::fs;
 
-/// Tells which addresses are in use, as JSON. There only while the process serves.
+/// File with the addresses in use, as JSON. It exists only while the process serves.
 const ADDR_FILE: &str = "pageserver.addr";
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Addresses {
     listen_http_addr: SocketAddr,
 }
 
-/// Listens on the address that the setting for `port` names, if it is safe to.
+/// Listens on the address in the setting for `port`, if that is safe.
 pub(crate) async fn listen(settings: &Settings, port: Port) -> anyhow::Result<TcpListener> {
     let (key, addr) = match port {
         Port::Pg => ("listen_pg_addr", &settings.listen_pg_addr),

@@ -1,4 +1,4 @@
-//! The process' life: open what is stored, serve, end in order.
+//! Life of the process: open what is stored, serve, shut down cleanly.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use virtual_file::{self, SyncMode};
 use crate::signals::{Request, Signals};
 use crate::{notify, ports};
 
-/// What SIGHUP reads again.
+/// What SIGHUP reloads.
 struct Secrets {
     keys: Option<Arc<KeyRing>>,
     certificate: Option<Arc<Certificate>>,
@@ -38,7 +38,7 @@ struct Running {
     cancel: CancellationToken,
 }
 
-/// Serves until a signal, and gives the exit code.
+/// Serves until a signal arrives, and returns the exit code.
 pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let secrets = Secrets::load(&settings, &workdir)?;
@@ -46,7 +46,7 @@ pub(crate) async fn run(settings: Settings, workdir: Utf8PathBuf) -> anyhow::Res
     let (pg, http) = (ports::listen(&settings, Port::Pg).await?, ports::listen(&settings, Port::Http).await?);
     let running = tokio::select! {
         running = start(&settings, &workdir, &secrets, pg, http) => running?,
-        // Nothing was taken in yet, so nothing is lost.
+        // Nothing has been taken in yet, so nothing is lost.
         name = signals.next_stop() => {
             tracing::info!("{name} while starting: stopping");
             return Ok(ExitCode::SUCCESS);
@@ -83,14 +83,14 @@ async fn start(
     let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
     let mut conf = settings.engine_conf(workdir.to_owned());
-    // The working directory itself may be anything. By default objects are in it, too.
+    // Permissions of the working directory itself are up to the user. By default the objects are in it, too.
     for ours in [conf.tenants_path(), workdir.join("objects")] {
         virtual_file::fs::close_dir(&ours).await?;
     }
     conf.virtual_file_io_engine = Some(engine);
     conf.remote_storage = open_store(settings, workdir).await?;
     conf.server = settings.identity(workdir).await.context("cannot tell who this server is")?;
-    // One for the whole process, which lives as long as it does.
+    // Leaked once per process; it lives as long as the process.
     let conf = Box::leak(Box::new(conf));
     let started = env::clock::now();
     let manager = TenantManager::load(conf).await.with_context(|| format!("cannot open what {workdir} holds"))?;
@@ -105,7 +105,8 @@ async fn start(
     Ok(running)
 }
 
-/// Opens object storage, and waits for it: without it nobody knows whether this server is the newest of its tenants.
+/// Opens the bucket and waits until it responds: without it, it is unknown whether this server has the newest
+/// generation of its tenants.
 async fn open_store(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<Option<RemoteStorage>> {
     let store = settings.store(workdir).map_err(anyhow::Error::msg)?;
     let Some(store) = RemoteStorage::open(&store).await.context("cannot open object storage (remote_storage)")? else {
@@ -155,7 +156,7 @@ impl Running {
         Ok(())
     }
 
-    /// Ends in the order in which nothing is begun that could not be finished.
+    /// Shuts down in an order that starts nothing which could not be finished.
     async fn stop(self) {
         self.cancel.cancel();
         self.tasks.close();

@@ -1,21 +1,21 @@
-//! Signals: to end, to end at once, to read keys and certificates again.
+//! Signals: to shut down, to terminate at once, to reload keys and certificate.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that are listened to, from its making on.
+/// The handled signals, from the creation of this struct on.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-/// What is asked for.
+/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To end, by the signal of this name.
+    /// Shut down, requested by the signal of this name.
     Stop(&'static str),
-    /// To read keys and certificates again.
+    /// Reload keys and certificate.
     Reload,
 }
 
@@ -29,7 +29,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Request {
         tokio::select! {
             _ = self.terminate.recv() => Request::Stop("SIGTERM"),
@@ -38,7 +38,7 @@ impl Signals {
         }
     }
 
-    /// Waits for one that asks to end.
+    /// Waits for a signal that requests to shut down.
     pub(crate) async fn next_stop(&mut self) -> &'static str {
         loop {
             if let Request::Stop(name) = self.next().await {

@@ -1,4 +1,4 @@
-//! Where two timelines differ.
+//! Comparison of two timelines.
 
 use axum::Json;
 use axum::extract::State;
@@ -16,52 +16,52 @@ use engine::tenant::timeline::Timeline;
 use pgdata::TimelineStore;
 use pgdata::difference::{RelationDifference, difference};
 
-/// With what it is compared.
+/// What to compare with.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DiffArgs {
-    /// As of when; the last record if not given.
+    /// LSN to compare at; defaults to the last record.
     #[param(value_type = Option<LsnText>)]
     lsn: Option<Lsn>,
     /// The other timeline, of the same tenant.
     #[param(value_type = TimelineText)]
     other: TimelineId,
-    /// The other one as of when; its last record if not given.
+    /// LSN of the other timeline; defaults to its last record.
     #[param(value_type = Option<LsnText>)]
     other_lsn: Option<Lsn>,
 }
 
-/// A fork of a relation that differs.
+/// A relation fork that differs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DiffRelation {
     /// TABLESPACE/DATABASE/RELATION, with _fsm, _vm or _init for another fork.
     rel: String,
-    /// Blocks here; null if it does not exist.
+    /// Its size here in blocks; null if it does not exist.
     blocks_here: Option<u32>,
-    /// Blocks there.
+    /// Its size there.
     blocks_there: Option<u32>,
-    /// Blocks that differ, or that only one of them has.
+    /// Number of blocks that differ, or that only one side has.
     blocks_differing: u64,
 }
 
-/// Where two timelines differ.
+/// Differences between two timelines.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DiffAnswer {
-    /// As of when.
+    /// LSN compared at.
     #[schema(value_type = LsnText)]
     lsn: Lsn,
-    /// The other one as of when.
+    /// LSN of the other timeline.
     #[schema(value_type = LsnText)]
     other_lsn: Lsn,
-    /// Up to here they are the same.
+    /// Up to here both histories are the same.
     #[schema(value_type = LsnText)]
     common_lsn: Lsn,
-    /// What differs.
+    /// The relation forks that differ.
     relations: Vec<DiffRelation>,
 }
 
-/// Which relations differ between two timelines of a tenant, or two LSNs of one, and in how many blocks. What it costs
-/// depends on how much was written since they were the same.
+/// Lists the relations that differ between two timelines of a tenant, or two LSNs of one, and the number of blocks.
+/// The cost depends on how much was written since the histories were the same.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/diff", tag = "timelines",
     params(TimelinePath, DiffArgs),
     responses((status = 200, body = DiffAnswer), (status = 404, body = ErrorBody), (status = 412, body = ErrorBody)))]

@@ -21,7 +21,7 @@ fn kind(layer: &LayerInfo) -> &'static str {
     }
 }
 
-/// All layers.
+/// Lists all layers.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/layer", tag = "layers",
     params(TimelinePath), responses((status = 200, body = LayersAnswer), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<LayersAnswer>, ApiError> {
@@ -52,7 +52,7 @@ pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> 
     Ok(Json(answer))
 }
 
-/// All layers as a picture: keys across, LSNs up, a box for each layer.
+/// Draws all layers as SVG: keys horizontally, LSNs vertically, one box per layer.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/layers.svg", tag = "layers",
     params(TimelinePath),
     responses((status = 200, body = String, content_type = "image/svg+xml"), (status = 404, body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! LSNs and moments of a timeline.
+//! LSNs and times of a timeline.
 
 use std::time::SystemTime;
 
@@ -19,14 +19,14 @@ use errors::{ErrorKind, StorageError};
 use pgdata::TimelineStore;
 use pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
 
-/// Where `wanted` lies in the history that is kept of `timeline`.
+/// Finds `wanted` in the readable history of `timeline`.
 pub(super) async fn find_moment(timeline: &Timeline, wanted: SystemTime) -> Result<LsnByTimestamp, StorageError> {
     let store = TimelineStore::new(timeline.clone(), new_ctx());
     let (first, last) = (timeline.min_readable_lsn(), timeline.last_record_lsn());
     lsn_by_timestamp(&store, moment::to_pg(wanted), first, last).await
 }
 
-/// The LSN to read at: the one asked for, or the last record's. It must be readable now.
+/// The requested LSN, or that of the last record. It must be readable now.
 pub(super) fn lsn_to_read(timeline: &Timeline, asked: Option<Lsn>) -> Result<Lsn, ApiError> {
     let last = timeline.last_record_lsn();
     let lsn = asked.unwrap_or(last);
@@ -44,18 +44,18 @@ fn not_readable(error: StorageError) -> ApiError {
     }
 }
 
-/// A moment.
+/// A time.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MomentArgs {
-    /// RFC 3339, or how long ago by the server's clock, such as `10 minutes ago`; a `+` must be written as `%2B`.
+    /// RFC 3339, or relative to the server's clock, such as `10 minutes ago`; a `+` must be encoded as `%2B`.
     timestamp: String,
-    /// Whether to lease the LSN that is found.
+    /// Whether to lease the LSN.
     #[serde(default)]
     with_lease: bool,
 }
 
-/// The last LSN whose commits are not after a moment.
+/// Finds the last LSN up to which no commit is after a time.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/get_lsn_by_timestamp", tag = "LSNs",
     params(TimelinePath, MomentArgs),
     responses((status = 200, body = LsnByTimestampAnswer), (status = 400, body = ErrorBody)))]
@@ -88,7 +88,7 @@ pub(crate) struct LsnArgs {
     lsn: Lsn,
 }
 
-/// The moment of the newest commit up to an LSN.
+/// Finds the time of the newest commit up to an LSN.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/get_timestamp_of_lsn", tag = "LSNs",
     params(TimelinePath, LsnArgs),
     responses((status = 200, body = String), (status = 412, body = ErrorBody, description = "No commit is known")))]

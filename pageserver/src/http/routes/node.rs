@@ -14,7 +14,7 @@ use crate::http::scrape;
 use engine::disk_budget::{DiskBudget, Measured};
 use metrics::Exposition;
 
-/// Whether the server is alive.
+/// Reports whether the server is alive.
 #[utoipa::path(get, path = "/v1/status", tag = "server", responses((status = 200, body = StatusAnswer)))]
 pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
     let is_fenced = |id: &TenantShardId| app.manager.remote_of(*id).is_some_and(|remote| remote.fenced().is_some());
@@ -29,7 +29,7 @@ fn disk_status(budget: &DiskBudget) -> Option<DiskStatus> {
     Some(DiskStatus { intake, room, resident, not_uploaded, in_memory, free: disk_free })
 }
 
-/// Figures for Prometheus: in its own text format, or in OpenMetrics if the header Accept asks for that.
+/// Metrics for Prometheus: in its text format, or in OpenMetrics if the Accept header asks for it.
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))))]
 pub(crate) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
@@ -40,7 +40,7 @@ pub(crate) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Resul
     Ok(([(header::CONTENT_TYPE, wanted.content_type()), (header::VARY, "Accept")], text).into_response())
 }
 
-/// Reads the public keys that tokens may be signed with again. On error those in use stay.
+/// Reloads the public keys for token signatures. On error the present keys stay in use.
 #[utoipa::path(post, path = "/v1/reload_auth_validation_keys", tag = "server",
     responses((status = 200, body = Object), (status = 412, body = ErrorBody)))]
 pub(crate) async fn reload_auth_validation_keys(State(app): State<App>) -> Result<Json<serde_json::Value>, ApiError> {
@@ -52,21 +52,21 @@ pub(crate) async fn reload_auth_validation_keys(State(app): State<App>) -> Resul
     Ok(Json(serde_json::json!({ "keys": count })))
 }
 
-/// This interface, for machines.
+/// The OpenAPI document of this interface.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "server",
     responses((status = 200, body = Object)))]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
 }
 
-/// This interface, for machines that look for it here. (JSON is YAML.)
+/// The OpenAPI document, for clients that expect it here. (JSON is YAML.)
 #[utoipa::path(get, path = "/swagger.yml", tag = "server",
     responses((status = 200, body = Object, content_type = "application/yaml")))]
 pub(crate) async fn swagger(State(app): State<App>) -> Response {
     ([(header::CONTENT_TYPE, "application/yaml")], app.document.clone()).into_response()
 }
 
-/// This interface, for people.
+/// The documentation of this interface, as a page for people.
 #[utoipa::path(get, path = "/v1/doc", tag = "server",
     responses((status = 200, body = String, content_type = "text/html")))]
 pub(crate) async fn doc(State(app): State<App>) -> Html<Bytes> {

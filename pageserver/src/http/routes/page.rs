@@ -21,16 +21,16 @@ use pgdata::TimelineStore;
 use pgdata::keys::ExistingKeys;
 use pgdata::listing::Listing;
 
-/// As of when.
+/// The LSN to read at.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AtLsnArgs {
-    /// Such as 0/16B3748; the last record's if not given.
+    /// Such as 0/16B3748; defaults to the last record.
     #[param(value_type = Option<LsnText>)]
     at_lsn: Option<Lsn>,
 }
 
-/// Which keys exist at an LSN.
+/// Lists the keys that exist at an LSN.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/keyspace", tag = "pages",
     params(TimelinePath, AtLsnArgs),
     responses((status = 200, body = KeySpaceAnswer), (status = 412, body = ErrorBody)))]
@@ -58,7 +58,7 @@ pub(crate) struct KeyArgs {
     /// 36 hexadecimal digits.
     #[param(value_type = KeyText)]
     key: String,
-    /// Such as 0/16B3748; the last record's if not given.
+    /// Such as 0/16B3748; defaults to the last record.
     #[param(value_type = Option<LsnText>)]
     lsn: Option<Lsn>,
 }
@@ -70,7 +70,7 @@ async fn read(app: &App, path: TimelinePath, args: KeyArgs) -> Result<Bytes, Api
     Ok(timeline.get(key, lsn, &app.ctx).await?)
 }
 
-/// The value of a key at an LSN, as it is.
+/// Returns the raw value of a key at an LSN.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/getpage", tag = "pages",
     params(TimelinePath, KeyArgs),
     responses((status = 200, content_type = "application/octet-stream"), (status = 404, body = ErrorBody),
@@ -84,7 +84,7 @@ pub(crate) async fn getpage(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], value).into_response())
 }
 
-/// Reads a key at an LSN without answering its value, so that caches have it.
+/// Reads a key at an LSN without returning its value, to warm the caches.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/touchpage", tag = "pages",
     params(TimelinePath, KeyArgs),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody), (status = 412, body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! What is stored where: layers fetched and evicted by hand, and the scrub of a tenant.
+//! Storage locations: manual download and eviction of layers, and the scrub of a tenant.
 
 use std::sync::Arc;
 
@@ -29,18 +29,18 @@ pub(crate) struct LayerPath {
     /// The timeline, 32 hexadecimal digits.
     #[param(value_type = TimelineText)]
     timeline_id: TimelineId,
-    /// The layer's file name, as the list of layers has it.
+    /// The layer's file name, as in the list of layers.
     layer_file_name: String,
 }
 
-/// Where a layer is now.
+/// The residency of a layer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ResidencyAnswer {
     /// The layer's file name.
     layer_file_name: String,
     /// Whether the whole file is on the local disk.
     resident: bool,
-    /// Bytes that were freed there.
+    /// Bytes freed on the local disk.
     freed_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ async fn fetch(app: &App, path: LayerPath) -> Result<Json<ResidencyAnswer>, ApiE
     .await
 }
 
-/// Fetches a layer from the bucket. One that is here stays as it is.
+/// Downloads a layer from the bucket. Does nothing if it is resident.
 #[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/layer/{layer_file_name}",
     tag = "layers", params(LayerPath), responses((status = 200, body = ResidencyAnswer),
         (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -72,7 +72,7 @@ pub(crate) async fn download(
     fetch(&app, path).await
 }
 
-/// As POST, for clients that know it so.
+/// Same as POST, for clients that use GET.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/layer/{layer_file_name}",
     tag = "layers", params(LayerPath), responses((status = 200, body = ResidencyAnswer),
         (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -83,7 +83,7 @@ pub(crate) async fn download_by_get(
     fetch(&app, path).await
 }
 
-/// Removes a layer from the local disk. It is read from the bucket then.
+/// Evicts a layer from the local disk. From then on it is read from the bucket.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/layer/{layer_file_name}",
     tag = "layers", params(LayerPath), responses((status = 200, body = ResidencyAnswer),
         (status = 404, body = ErrorBody),
@@ -111,12 +111,12 @@ pub(crate) struct ScrubArgs {
     /// Repair objects from good local files.
     #[serde(default)]
     repair_bucket: bool,
-    /// Remove what nothing names and is older than an hour.
+    /// Remove whatever is not referenced and is older than an hour.
     #[serde(default)]
     delete_orphans: bool,
 }
 
-/// Begins to verify all that is stored of a tenant, here and in the bucket. GET tells how far it is.
+/// Starts to verify everything stored for a tenant, here and in the bucket. GET returns the progress.
 #[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/scrub", tag = "tenants", params(TenantPath, ScrubArgs),
     responses((status = 202, body = ScrubAnswer), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "One is under way")))]
@@ -131,7 +131,7 @@ pub(crate) async fn scrub(
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }
 
-/// How far the last scrub of a tenant is, or what it has found.
+/// Returns the progress of a tenant's last scrub, or its findings.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/scrub", tag = "tenants", params(TenantPath),
     responses((status = 200, body = ScrubAnswer), (status = 404, body = ErrorBody)))]
 pub(crate) async fn scrub_status(

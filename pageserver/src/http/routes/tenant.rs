@@ -45,21 +45,21 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     })
 }
 
-/// All tenants.
+/// Lists all tenants.
 #[utoipa::path(get, path = "/v1/tenant", tag = "tenants", responses((status = 200, body = Vec<TenantInfo>)))]
 pub(crate) async fn list(State(app): State<App>) -> Json<Vec<TenantInfo>> {
-    // One that is deleted meanwhile is left out.
+    // A tenant that is deleted concurrently is left out.
     Json(app.manager.tenants().into_iter().filter_map(|id| info(&app, id).ok()).collect())
 }
 
-/// One tenant.
+/// Shows a tenant.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
     responses((status = 200, body = TenantInfo), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<TenantInfo>, ApiError> {
     info(&app, path.tenant_shard_id).map(Json)
 }
 
-/// Removes a tenant with all that is stored of it. One that is not there is no error.
+/// Deletes a tenant and everything stored for it. Deleting a tenant that does not exist is not an error.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
     responses((status = 200, body = DeleteAnswer), (status = 503, body = ErrorBody)))]
 pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<DeleteAnswer>, ApiError> {
@@ -70,7 +70,7 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
             left_slots.extend(app.sources.stop(id, timeline.timeline_id()).await);
         }
         if let Err(error) = app.manager.delete_tenant(id).await {
-            // It is still there, and goes on.
+            // It still exists and stays in service.
             app.sources.follow(id).await;
             return Err(error.into());
         }
@@ -80,9 +80,9 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
     answer.await.map(Json)
 }
 
-/// Says how a tenant is to be here. AttachedSingle takes it over from whoever has it, also where its generations were
-/// damaged, and makes it, without timelines, if it is nowhere yet; Detached lets go of it once all is in object
-/// storage, so that another server may attach it.
+/// Sets the location of a tenant. AttachedSingle takes it over from its current owner, even if its generations were
+/// damaged, and creates it, without timelines, if it does not exist anywhere; Detached lets go of it once everything
+/// is in the bucket, so that another server may attach it.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/location_config", tag = "tenants", params(TenantPath),
     request_body = LocationConfig,
     responses((status = 200, body = LocationAnswer), (status = 400, body = ErrorBody)))]
@@ -130,7 +130,7 @@ fn generation(manager: &TenantManager, id: TenantShardId) -> Option<u32> {
     manager.remote_of(id).map(|remote| remote.generation())
 }
 
-/// The servers that sent its WAL keep it until the tenant is attached again.
+/// The servers that it follows retain their WAL until the tenant is attached again.
 async fn detach(app: &App, id: TenantShardId) -> Result<(), ApiError> {
     for timeline in app.manager.timelines(id)? {
         app.sources.stop(id, timeline.timeline_id()).await;

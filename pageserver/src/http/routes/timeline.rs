@@ -1,4 +1,4 @@
-//! Timelines: listing, branching, deletion, making durable; and attaching a cluster, which makes the first one.
+//! Timelines: listing, branching, deletion, checkpoints; and following a server, which creates the first one.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -22,7 +22,7 @@ use pgdata::timestamps::LsnByTimestamp;
 
 use super::lsn::find_moment;
 
-/// Longest name of a branch.
+/// Maximum length of a branch name.
 const NAME_MAX: usize = 63;
 
 async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> {
@@ -67,7 +67,7 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
     })
 }
 
-/// All timelines of a tenant.
+/// Lists all timelines of a tenant.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline", tag = "timelines", params(TenantPath),
     responses((status = 200, body = Vec<ListedTimeline>), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list(
@@ -86,7 +86,7 @@ pub(crate) async fn list(
     Ok(Json(all))
 }
 
-/// One timeline.
+/// Shows a timeline.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
     params(TimelinePath), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<TimelineInfo>, ApiError> {
@@ -94,7 +94,8 @@ pub(crate) async fn get(State(app): State<App>, At(path): At<TimelinePath>) -> R
     Ok(Json(info(&app, &timeline).await?))
 }
 
-/// Makes a branch, at an LSN, a moment, or the ancestor's last record. The same again answers the same.
+/// Creates a branch at an LSN, a time, or the ancestor's last record. Repeating the request returns the same
+/// timeline.
 #[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/timeline", tag = "timelines", params(TenantPath),
     request_body = TimelineCreate,
     responses((status = 201, body = TimelineInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -143,7 +144,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(info(&app, &timeline).await?)))
 }
 
-/// What the directory of a new branch says of its name, which must be free.
+/// The metadata of a new branch: its name, which must be valid and free.
 fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -> Result<Told, ApiError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -162,7 +163,7 @@ fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -
     Ok(of_new_branch(name)?)
 }
 
-/// The last LSN whose commits are not after the moment.
+/// The last LSN up to which no commit is after the time.
 async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiError> {
     let wanted = moment::parse(text).map_err(ApiError::bad_request)?;
     match find_moment(ancestor, wanted).await? {
@@ -178,8 +179,8 @@ async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiErr
     }
 }
 
-/// Removes a timeline with all that is stored of it. One that is being attached is given up. With one that is no branch
-/// the cluster is gone: that takes a token that may delete the tenant.
+/// Deletes a timeline and everything stored for it. If its base backup is still in progress, that is aborted.
+/// Deleting a timeline that is not a branch destroys the cluster, so it needs a token that may delete the tenant.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
     params(TimelinePath),
     responses((status = 200, body = DeleteAnswer), (status = 404, body = ErrorBody),
@@ -204,7 +205,7 @@ pub(crate) async fn delete(
         match app.manager.delete_timeline(tenant, timeline_id).await {
             Err(ManageError::NotFound(_)) if attaching => {}
             Err(error) => {
-                // It is still there, and goes on.
+                // It still exists and stays in service.
                 app.sources.follow(tenant).await;
                 return Err(error.into());
             }
@@ -231,7 +232,8 @@ pub(crate) async fn checkpoint(
     .await
 }
 
-/// Begins to copy a running cluster and then to follow its WAL. Goes on in the background: see `attach_status`.
+/// Starts to follow a running server: takes a base backup, then streams its WAL. Continues in the background: see
+/// `attach_status`.
 #[utoipa::path(post, path = "/v1/attach", tag = "timelines", request_body = AttachBody,
     responses((status = 202, body = AttachAnswer), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn attach(
@@ -243,7 +245,7 @@ pub(crate) async fn attach(
     Ok((StatusCode::ACCEPTED, Json(AttachAnswer { tenant_id, timeline_id })))
 }
 
-/// How far an attachment has come.
+/// Returns the progress of starting to follow a server.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/attach_status", tag = "timelines",
     params(TimelinePath), responses((status = 200, body = Object), (status = 404, body = ErrorBody)))]
 pub(crate) async fn attach_status(

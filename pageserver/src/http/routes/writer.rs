@@ -1,4 +1,4 @@
-//! The compute that writes a timeline: its WAL is received as long as it is registered.
+//! The writer of a timeline: its WAL is received as long as it is registered.
 
 use axum::Json;
 use axum::extract::State;
@@ -16,47 +16,47 @@ use crate::walreceiver::{NewWriter, Writer};
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WriterBody {
-    /// What tells the compute from all others.
+    /// The compute's unique id.
     id: String,
     /// Its name, for people.
     name: String,
-    /// How to reach it, as libpq takes it. The user needs REPLICATION.
+    /// How to reach it, as a libpq connection string. The user needs REPLICATION.
     connstr: String,
-    /// The replication slot to use there; made if it is missing.
+    /// The replication slot to use there; created if it is missing.
     slot: String,
-    /// What it writes begins here: where the timeline ends now.
+    /// Where its WAL starts: the timeline's present end.
     #[schema(value_type = LsnText)]
     start_lsn: Lsn,
-    /// Take the place of another compute, whose host is lost. What that has not sent is lost, too.
+    /// Replace another compute whose host is lost. Whatever that has not sent is lost, too.
     #[serde(default)]
     replace: bool,
 }
 
-/// Who writes a timeline.
+/// The writer of a timeline.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WriterAnswer {
-    /// What tells the compute from all others.
+    /// The compute's unique id.
     id: String,
     /// Its name.
     name: String,
-    /// Its WAL is taken from here on.
+    /// Its WAL is received from here on.
     #[schema(value_type = LsnText)]
     start_lsn: Lsn,
-    /// The timeline ends here now.
+    /// The timeline's present end.
     #[schema(value_type = LsnText)]
     last_record_lsn: Lsn,
 }
 
-/// Which compute.
+/// Selects a compute.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WriterArgs {
-    /// What tells it from all others.
+    /// The compute's unique id.
     id: String,
 }
 
-/// Registers a compute as the one that writes a timeline, and receives its WAL. The same compute again only says anew
-/// how to reach it.
+/// Registers a compute as the writer of a timeline, and receives its WAL. Registering the same compute again only
+/// updates how to reach it.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/writer", tag = "computes",
     params(TimelinePath), request_body = WriterBody,
     responses((status = 200, body = WriterAnswer), (status = 404, body = ErrorBody),
@@ -82,7 +82,7 @@ pub(crate) async fn register(
     .await
 }
 
-/// Ends the registration of a compute that has stopped. Then another one may write the timeline.
+/// Releases the writer of a timeline, which must have stopped. Another compute may then write the timeline.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/writer", tag = "computes",
     params(TimelinePath, WriterArgs),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody),

@@ -1,6 +1,6 @@
 //! An axis that is divided at given values into pieces of equal length.
 
-/// Values in order, and the length of the whole.
+/// Sorted values, and the total length.
 #[derive(Clone, Debug)]
 pub(super) struct Axis<T> {
     values: Vec<T>,
@@ -15,7 +15,7 @@ impl<T: Ord + Copy> Axis<T> {
         Self { values, length }
     }
 
-    /// The same pieces on another length.
+    /// The same pieces on an axis of another length.
     pub(super) fn stretched(&self, length: f64) -> Self {
         Self { values: self.values.clone(), length }
     }
@@ -29,12 +29,12 @@ impl<T: Ord + Copy> Axis<T> {
         self.values.len().saturating_sub(1)
     }
 
-    /// Where `value` lies, if it is one of those given; else where the next larger one does.
+    /// Position of `value`, or of the next larger value if it is not on the axis.
     pub(super) fn place(&self, value: T) -> f64 {
         self.at(self.values.partition_point(|known| *known < value))
     }
 
-    /// As [`Axis::place`], for any value between the first and the last.
+    /// Like [`Axis::place`]; `None` unless the value is between the first and the last.
     pub(super) fn place_within(&self, value: T) -> Option<f64> {
         let (first, last) = (self.values.first()?, self.values.last()?);
         (*first <= value && value <= *last).then(|| self.place(value))
@@ -44,7 +44,7 @@ impl<T: Ord + Copy> Axis<T> {
         number.min(self.pieces()) as f64 * self.length / self.pieces().max(1) as f64
     }
 
-    /// Values with their places, at least `step` apart.
+    /// Values and their positions, at least `step` apart.
     pub(super) fn ticks(&self, step: f64) -> impl Iterator<Item = (T, f64)> {
         let piece = self.length / self.pieces().max(1) as f64;
         let every = ((step / piece).ceil() as usize).max(1);

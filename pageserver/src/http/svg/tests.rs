@@ -13,7 +13,7 @@ fn layer(kind: LayerKind, keys: (i128, i128), lsns: (u64, u64)) -> LayerInfo {
     }
 }
 
-/// Left, top, width, height of every layer's box.
+/// Left, top, width and height of every layer's box.
 fn boxes(svg: &str) -> Vec<[f64; 4]> {
     let of_layers = svg.lines().filter(|line| line.starts_with("<rect") && line.contains("stroke-width"));
     let number = |line: &str, name: &str| {

@@ -1,4 +1,4 @@
-//! What a file is, by its path in the data directory.
+//! Classifies files by their path in the data directory.
 
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver_api::reltag::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, RelTag, SlruKind};
@@ -7,36 +7,36 @@ use postgres_formats::{replorigin, twophase};
 
 use datadir::parse_relation_file;
 
-/// What a file is to an import.
+/// The role of a file in an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A segment of a relation fork.
     Relation {
-        /// The fork; for the tablespace's number it has its OID.
+        /// The fork, with the tablespace's OID in place of its number.
         rel: RelTag,
-        /// Which segment.
+        /// Number of the segment.
         number: u32,
     },
     /// A segment of an SLRU.
     Slru,
     /// A small file that is needed.
     Small,
-    /// Nothing that is kept.
+    /// A file that is not kept.
     Ignored,
 }
 
-/// Where the files of tablespace `oid` are, seen from the data directory.
+/// Directory of the files of tablespace `oid`, relative to the data directory.
 pub(super) fn tablespace_dir(oid: u32) -> Utf8PathBuf {
     Utf8Path::new("pg_tblspc").join(oid.to_string())
 }
 
-/// Where the file `name` of an archive is, seen from the data directory.
+/// Path of the archive's file `name`, relative to the data directory.
 pub(super) fn in_data_dir(tablespace: Option<u32>, name: &str) -> Utf8PathBuf {
     tablespace.map_or_else(|| name.into(), |oid| tablespace_dir(oid).join(name))
 }
 
 impl Place {
-    /// The place of the file at `path` in the data directory.
+    /// Classifies the file at `path` in the data directory.
     pub(super) fn of(path: &Utf8Path) -> Self {
         let parts: Vec<&str> = path.as_str().split('/').collect();
         match *parts.as_slice() {

@@ -44,7 +44,7 @@ fn add(archive: &mut Vec<u8>, path: &str, content: &[u8]) {
     archive.resize(archive.len().next_multiple_of(512), 0);
 }
 
-/// A small cluster with one large relation whose file grew by half a page while it was copied.
+/// A small cluster with one large relation whose file grew by half a page while it was being copied.
 fn base(large: &[u8]) -> Vec<u8> {
     let mut archive = Vec::new();
     let label = format!("START WAL LOCATION: {START} (file 000000010000000100000000)\nCHECKPOINT LOCATION: {START}\n");
@@ -55,7 +55,7 @@ fn base(large: &[u8]) -> Vec<u8> {
     // Unlogged: its init fork comes last.
     add(&mut archive, "base/5/16390", &pages(LARGE_BLOCKS));
     add(&mut archive, "base/5/16390_init", &pages(1));
-    // Segment 0 was not full yet when it was copied.
+    // Segment 0 was not yet full when it was copied.
     add(&mut archive, "base/5/16395", &pages(3));
     add(&mut archive, "base/5/16395.1", &pages(LARGE_BLOCKS));
     add(&mut archive, "base/5/t3_16400", &[1; 100]);
@@ -121,7 +121,7 @@ async fn a_backup_becomes_a_timeline_as_it_arrives() {
     send(&mut import, "base.tar", None, &base(&large)).await.unwrap();
     assert_eq!((import.files(), import.layers()), (12, 4));
     let (timeline, stats) = import.finish(END, &mut |_| {}).await.unwrap();
-    // The relations' two layers, and three around them.
+    // The two layers of the relations, and three around them.
     assert_eq!((stats.layers, stats.forks, stats.slru_pages), (5, 5, 1));
     assert_eq!((timeline.origin().import_lsn, timeline.origin().consistent_lsn), (START, END));
     assert!(std::fs::read_dir(world.dir()).unwrap().count() <= 7, "leftovers");
@@ -170,7 +170,7 @@ async fn what_is_damaged_or_missing_stops_the_import() {
         let error = import.finish(END, &mut |_| {}).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert!(engine::tenant::list_timelines(world.conf).await.unwrap().is_empty());
-        // The next attempt finds nothing in its way.
+        // The next attempt is not affected by leftovers.
         let mut again = world.begin().await;
         send(&mut again, "base.tar", None, &whole[..whole.len() / 2]).await.unwrap();
         again.abort().await.unwrap();

@@ -22,7 +22,7 @@ fn archive(files: &[(String, Vec<u8>)], zeros: usize) -> Vec<u8> {
     out
 }
 
-/// All files of an archive that comes in the given pieces.
+/// All files of an archive that arrives in the given pieces.
 fn read(pieces: impl IntoIterator<Item = Bytes>) -> Result<Vec<(String, Vec<u8>)>, TarError> {
     let mut reader = TarReader::default();
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();

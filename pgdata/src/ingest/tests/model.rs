@@ -1,4 +1,4 @@
-//! Random records against a model of nothing but sizes and the last mark of every page, batched in any way.
+//! Random records against a model that has only sizes and the last mark of every page, batched in any way.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Marks of pages by database and relation; 0 is a page of zeros.
+/// Marks of pages by database and relation; 0 for a page of zeros.
 type Model = BTreeMap<(u32, u32), Vec<u8>>;
 
 fn apply_to_model(model: &mut Model, step: &Step) {
@@ -74,7 +74,7 @@ async fn apply(cluster: &mut Cluster, step: &Step) {
         Step::DropCopy => drop_database(77, &[1663]),
         Step::Commit => return cluster.ingest.commit().await.unwrap(),
         Step::Restart => {
-            // What is committed is all there is; the record after it comes again in real life.
+            // Only what was committed remains; in a real restart, later records would be received again.
             cluster.ingest.commit().await.unwrap();
             let last = cluster.store.last();
             cluster.ingest = super::WalIngest::load(cluster.store.clone(), last, last - 8).await.unwrap();

@@ -1,4 +1,4 @@
-//! The pipeline: what is fed in pieces arrives in the store, and an early end is told by its stage.
+//! The pipeline: what is fed in pieces arrives in the store, and each stage reports a premature end.
 
 use postgres_formats::record::{RecordHeader, record_crc};
 use postgres_formats::wal_page::{LongHeader, WalPageHeader};
@@ -9,7 +9,7 @@ use super::*;
 
 const SEGMENT: u32 = 16 << 20;
 
-/// A segment's first page with these records. Gives the records' ends, too.
+/// The first page of a segment with these records. Also returns the records' ends.
 fn page_of(records: &[Vec<u8>]) -> (Vec<u8>, Vec<Lsn>) {
     let long = Some(LongHeader { system_identifier: 7, segment_size: SEGMENT, page_size: 8192 });
     let magic = PgVersion::V15.wal_magic();
@@ -29,7 +29,7 @@ fn page_of(records: &[Vec<u8>]) -> (Vec<u8>, Vec<Lsn>) {
     (page, ends)
 }
 
-/// Feeds `bytes` in pieces of `piece` bytes until the intake does not want more, and finishes it.
+/// Feeds `bytes` in pieces of `piece` bytes until the intake takes no more, and finishes it.
 async fn take_in(bytes: &[u8], piece: usize) -> (MemoryStore, Progress, Result<(), IntakeError>) {
     let Cluster { store, ingest, .. } = Cluster::new().await;
     let decoder = WalStreamDecoder::new(&WalStreamConfig {

@@ -1,10 +1,10 @@
-//! Records as a server of version 15 writes them.
+//! Records as written by a server of version 15.
 
 use postgres_formats::BLCKSZ;
 use postgres_formats::record::{RecordHeader, RelFile, record_crc};
 use postgres_formats::rmgr::RmgrId;
 
-/// Seals a record of these parts behind the header.
+/// Builds a record from these parts, with its header and CRC.
 fn record(rmgr: RmgrId, info: u8, xid: u32, block: &[u8], payload: &[u8], main: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 24];
     out.extend_from_slice(block);
@@ -21,7 +21,7 @@ fn record(rmgr: RmgrId, info: u8, xid: u32, block: &[u8], payload: &[u8], main: 
     out
 }
 
-/// The record in a session that replicates from `origin`.
+/// The record as written by a session that replicates from `origin`.
 pub(super) fn from_origin(origin: u16, record: &[u8]) -> Vec<u8> {
     let [low, high] = origin.to_le_bytes();
     let mut out = [&record[..24], &[253, low, high], &record[24..]].concat();
@@ -32,7 +32,7 @@ pub(super) fn from_origin(origin: u16, record: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The end of a transaction that ended at `lsn` at its origin.
+/// The end of a transaction whose end at its origin is at `lsn`.
 pub(super) fn replicated(info: u8, xid: u32, origin: u16, lsn: u64) -> Vec<u8> {
     let main = [&[0; 8][..], &words(&[0x20]), &lsn.to_le_bytes(), &[0; 8]].concat();
     from_origin(origin, &record(RmgrId::XACT, info | 0x80, xid, &[], &[], &main))

@@ -37,7 +37,7 @@ fn explained(images: &Images, key: Key, ours: PageBytes, theirs: PageBytes) -> b
     runtime.block_on(explains(images, key, VM_FORK, &ours, &theirs)).unwrap()
 }
 
-/// A page of a BRIN index that maps ranges, with its first two entries.
+/// A range map page of a BRIN index, with its first two entries.
 fn ranges(lsn: u64, first: u8, second: u8) -> PageBytes {
     let mut page = Page::new([0; 8192]);
     page.init(8);

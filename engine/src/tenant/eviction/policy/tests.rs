@@ -1,4 +1,4 @@
-//! Properties of the choice, and a few cases by hand.
+//! Properties of the choice, and a few hand-written cases.
 
 use std::collections::BTreeSet;
 
@@ -35,11 +35,11 @@ proptest! {
         let set: BTreeSet<usize> = chosen.iter().copied().collect();
         prop_assert_eq!(set.len(), chosen.len());
         prop_assert!(chosen.iter().all(|number| all[*number].uploaded && all[*number].bytes > 0));
-        // Enough, or all that may go.
+        // Enough, or everything that may be evicted.
         let evictable = sum(all.iter().filter(|it| it.uploaded));
         let freed = sum(chosen.iter().map(|number| &all[*number]));
         prop_assert!(freed >= bytes.min(evictable));
-        // Parts of layers are within their budget, or none may go any more.
+        // Partial layers are within their budget, or none of them can be evicted any more.
         let kept = || all.iter().enumerate().filter(|(number, _)| !set.contains(number)).map(|(_, it)| it);
         let partial = sum(kept().filter(|it| it.partial));
         prop_assert!(partial <= partial_max || kept().all(|it| !it.partial || !it.uploaded || it.bytes == 0));
@@ -75,7 +75,7 @@ proptest! {
             let own = || all.iter().zip(&reserved).filter(|(it, _)| it.tenant == owner);
             let largest = own().map(|(it, _)| it.bytes).max().unwrap_or(0);
             prop_assert!(sum(own().filter(|(_, kept)| **kept).map(|(it, _)| it)) <= largest);
-            // The one that was read last is in it.
+            // It contains the layer that was read last.
             prop_assert!(own().max_by_key(|(it, _)| it.last_access).is_none() || own().any(|(_, kept)| *kept));
         }
     }

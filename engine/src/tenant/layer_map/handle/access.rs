@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-/// Coarse: whoever evicts does not care about milliseconds, nor about a read that was counted twice.
+/// Coarse: eviction does not depend on milliseconds, nor on a read that is counted twice.
 #[derive(Debug, Default)]
 pub(super) struct Access {
     last: AtomicU64,
@@ -22,7 +22,7 @@ impl Access {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When the last one was, in milliseconds since 1970; 0 if there was none.
+    /// Time of the last read, in milliseconds since 1970; 0 if there was none.
     pub(super) fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
@@ -31,7 +31,7 @@ impl Access {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// As if it had been read, by `ahead_ms` milliseconds later than now.
+    /// Pretends that it was last read `ahead_ms` milliseconds from now.
     pub(super) fn restore(&self, ahead_ms: u64) {
         self.last.fetch_max(now_ms().saturating_add(ahead_ms), Ordering::Relaxed);
     }

@@ -16,22 +16,22 @@ use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::fs;
 
-/// After a failure a layer is not tried again for so long.
+/// How long to wait after a failed download before the next attempt.
 const DOWNLOAD_PAUSE: Duration = Duration::from_secs(30);
 
 impl Layer {
-    /// Disk that it takes here, in bytes: the whole file, or the blocks that are cached.
+    /// Space that it takes on this disk, in bytes: the whole file, or the cached blocks.
     pub fn local_bytes(&self) -> u64 {
         if self.is_local() { self.desc.file_size } else { fs::allocated_bytes(&self.partial_path()) }
     }
 
-    /// The file that holds some of its blocks while it is not here as a whole.
+    /// The file that caches some of its blocks while the whole file is not here.
     pub fn partial_path(&self) -> Utf8PathBuf {
         format!("{}{PARTIAL_SUFFIX}", self.path).into()
     }
 
-    /// Removes what is on this disk of it. Reads that are under way go on with the file that they have open. Returns
-    /// how many bytes that frees.
+    /// Removes its files from this disk. Reads in progress continue with the file that they have open. Returns the
+    /// number of bytes freed.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if the bucket does not have the layer.
@@ -54,16 +54,16 @@ impl Layer {
         Ok(freed)
     }
 
-    /// The whole file does not count as being here any more.
+    /// The whole file no longer counts as being here.
     fn leave_disk(&self) {
         assert!(self.is_remote(), "{}: the only copy of a layer is let go", self.path);
         self.resident.store(false, Ordering::Release);
     }
 
-    /// Fetches the whole layer, verified and durable. Does nothing if it is here.
+    /// Downloads the whole layer, verified and durable. Does nothing if it is here.
     ///
     /// # Errors
-    /// Those of the disk and of the bucket. Reads are not disturbed.
+    /// Those of the disk and of the bucket. Reads are not affected.
     pub async fn download(&self, ctx: &RequestContext) -> Result<(), StorageError> {
         let _downloading = self.downloading.lock().await;
         let reader = self.reader(ctx).await?;
@@ -84,8 +84,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Writes nothing more to the timeline's directory, which may be about to go: a download that is under way ends,
-    /// and is waited for. Reads that are under way go on.
+    /// Stops writing to the timeline's directory, which may be about to be removed: ends a download in progress and
+    /// waits for it. Reads in progress continue.
     pub(crate) async fn close(&self) {
         self.closed.cancel();
         if let Some(remote) = self.reader.read().as_ref().and_then(|reader| reader.remote_file()) {
@@ -94,7 +94,7 @@ impl Layer {
         drop(self.downloading.lock().await);
     }
 
-    /// Checks everything in the local file: blocks, index, values. A layer that is not here as a whole has nothing to
+    /// Checks everything in the local file: blocks, index, values. If the whole file is not here, there is nothing to
     /// check.
     pub async fn verify_local(&self) -> Result<VerifiedLayer, StorageError> {
         if !self.is_local() {
@@ -103,7 +103,7 @@ impl Layer {
         LayerInspector::open_as(&self.path, &self.desc).await?.verify().await
     }
 
-    /// Checks every block of the object. Gives how many there are.
+    /// Verifies every block of the object. Returns their number.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if the bucket does not have the layer; [`StorageError::Corrupt`] naming the object.
@@ -114,7 +114,7 @@ impl Layer {
         self.open_object(object).await.verify_all().await
     }
 
-    /// The reader at this moment. Opens the layer if need be, once for all who want it.
+    /// The current reader. Opens the layer if necessary, once for all who want it.
     pub(super) async fn reader(&self, ctx: &RequestContext) -> Result<Arc<Reader>, StorageError> {
         if let Some(reader) = self.reader.read().as_ref() {
             return Ok(Arc::clone(reader));
@@ -132,7 +132,7 @@ impl Layer {
         Ok(opened)
     }
 
-    /// Bytes that opening it asks of the bucket at most.
+    /// Maximum bytes fetched from the bucket to open it.
     pub(crate) fn opening_bytes(&self) -> u64 {
         let is_open = self.is_local() || self.reader.read().is_some();
         if is_open { 0 } else { self.desc.file_size.saturating_sub(self.identity.tail_offset) }
@@ -167,8 +167,8 @@ impl Layer {
         }
     }
 
-    /// After `error` with the local file, which `reader` has open or nobody could open: if the file is to blame and
-    /// the bucket has the layer, removes the file: reads go to the bucket. Returns whether a read may be tried again.
+    /// On an `error` of the local file, open as `reader` or not at all: if the file is to blame and the bucket has
+    /// the layer, removes the file, so that reads go to the bucket. Returns whether to retry the read.
     pub(super) async fn set_aside(self: &Arc<Self>, reader: Option<&Arc<Reader>>, error: &StorageError) -> bool {
         if !self.is_remote() || !is_damage_of(&self.path, error) {
             return false;
@@ -180,25 +180,25 @@ impl Layer {
             _ => true,
         };
         if is_replaced || !self.is_local() {
-            // Somebody else was faster.
+            // Somebody else has handled it already.
             return true;
         }
         tracing::warn!("{}: reading from the bucket, the local file is of no use: {error}", self.path);
         METRICS.layers_healed.inc();
         self.leave_disk();
         *self.reader.write() = None;
-        // What stays there is replaced by the download.
+        // If it cannot be removed, the download will replace it.
         let _ = fs::unlink(&self.path).await;
         self.download_soon();
         true
     }
 
-    /// Whether the whole layer is being fetched in the background, or is soon to be.
+    /// Whether the whole layer is being downloaded in the background, or soon will be.
     pub fn is_being_fetched(&self) -> bool {
         self.download_wanted.load(Ordering::Acquire)
     }
 
-    /// Fetches the whole layer in the background.
+    /// Starts to download the whole layer in the background.
     pub(crate) fn download_soon(self: &Arc<Self>) {
         if !self.resources.blocks.disk_allowed() || self.download_wanted.swap(true, Ordering::AcqRel) {
             return;
@@ -217,14 +217,14 @@ impl Layer {
             }
             layer.download_wanted.store(false, Ordering::Release);
         };
-        // Reads go on from the bucket.
+        // Reads continue from the bucket.
         env::spawn::watched("download of a layer", work, move |_| {
             panicked.download_wanted.store(false, Ordering::Release);
         });
     }
 }
 
-/// Whether an error says that the bytes of the file at `own` are not what was written.
+/// Whether the error means that the file at `own` no longer has the bytes that were written.
 fn is_damage_of(own: &Utf8Path, error: &StorageError) -> bool {
     match error {
         StorageError::Corrupt { path, .. } => path == own,

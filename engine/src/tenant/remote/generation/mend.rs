@@ -1,9 +1,9 @@
-//! A chain of generations that somebody has damaged, set right by who takes the tenant over.
+//! Repairs a damaged chain of generations on behalf of whoever takes the tenant over.
 //!
-//! A generation that was removed could be given out a second time, and two owners of one generation overwrite what each
-//! other has written. One that was overwritten no longer says whether the tenant was deleted. What is known for certain
-//! is which numbers were in use: that of every object there is. So a chain is made whole up to the largest of these,
-//! and whoever takes the tenant over comes after all of them.
+//! If a generation was removed, it could be given out a second time, and two owners of one generation overwrite each
+//! other's objects. If one was overwritten, it no longer records whether the tenant was deleted. What is known for
+//! certain is which numbers were in use: every object carries one. So the chain is completed up to the largest of
+//! these, and whoever takes the tenant over comes after all of them.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,28 @@ use crate::tenant::storage_layer::LayerName;
 use errors::StorageError;
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};
 
-/// More than this are not made anew: such a number was never in use.
+/// More generations than this are not recreated: such a number was never in use.
 const MAX_MISSING: usize = 10_000;
-/// Requests at once.
+/// Maximum number of concurrent requests.
 const PARALLEL: usize = 16;
 
-/// A generation as it was found.
+/// The state of a generation in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Whole(Record),
     Damaged,
 }
 
-/// What is to be written, and how.
+/// A generation to write, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Missing {
     generation: u32,
     void_through: u32,
-    /// Something is there.
+    /// An object exists, but is damaged.
     damaged: bool,
 }
 
-/// Makes the chain whole, up to the newest generation of which there is any trace. Does nothing to one that is.
+/// Completes the chain up to the newest generation of which there is any trace. Does nothing if it is intact.
 pub(crate) async fn mend(storage: &RemoteStorage, tenant: TenantShardId) -> Result<(), StorageError> {
     let objects = storage.list(RequestClass::Control, &RemotePath::tenant(&tenant)).await?;
     let (chain, traces) = sort(&objects, &RemotePath::generations(&tenant));
@@ -56,7 +56,7 @@ pub(crate) async fn mend(storage: &RemoteStorage, tenant: TenantShardId) -> Resu
     Ok(())
 }
 
-/// The generations of the chain, and the last one that has written anything else.
+/// The listed generations of the chain, and the last generation that has written anything else.
 fn sort(objects: &[Listed], chain: &RemotePath) -> (Vec<u32>, u32) {
     let (mut listed, mut last) = (Vec::new(), 0);
     for object in objects {
@@ -80,7 +80,7 @@ fn no_chain(storage: &RemoteStorage, tenant: TenantShardId, reason: &str) -> Sto
     StorageError::Invalid(format!("{name}: {reason}"))
 }
 
-/// The generation that has written an object, as its name says.
+/// The generation that wrote an object, according to its name.
 pub(crate) fn trace(name: &str) -> Option<u32> {
     match name.strip_prefix(INDEX_PART_PREFIX).or_else(|| name.strip_prefix(ORIGIN_PREFIX)) {
         Some(digits) => parse(digits),
@@ -88,8 +88,8 @@ pub(crate) fn trace(name: &str) -> Option<u32> {
     }
 }
 
-/// What a chain lacks up to the generation `traces` at least. Those made anew say of deleted tenants what the nearest
-/// one before them says.
+/// The generations to write so that the chain is complete at least up to `traces`. A recreated one voids the same
+/// index parts as the nearest intact one before it.
 fn missing(found: &BTreeMap<u32, Found>, traces: u32) -> Result<Vec<Missing>, String> {
     let newest = found.keys().next_back().copied().unwrap_or(0).max(traces);
     let absent = (newest as usize).saturating_sub(found.len());

@@ -1,4 +1,4 @@
-//! Requests that are under way or fetched ahead: whoever wants the same blocks waits for the same request.
+//! Requests in flight or fetched ahead: everyone who wants the same blocks waits for the same request.
 
 use std::io;
 use std::ops::Range;
@@ -14,17 +14,17 @@ use crate::block_cache::{FetchedAhead, Lease};
 use errors::StorageError;
 use remote_storage::RequestClass;
 
-/// What was fetched ahead for a sequence that was not read on for so long gives way to others.
+/// What was fetched ahead for a sequence may give way to others when the sequence has been idle for this long.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Somebody waits for it.
+    /// A reader waits for it.
     Read,
-    /// A sequence of reads will come to it; it is kept until then.
+    /// A sequence of reads is expected to reach it; it is kept until then.
     Ahead(u64),
-    /// The whole file is fetched.
+    /// The whole file is being fetched.
     Whole,
 }
 
@@ -45,11 +45,11 @@ pub(super) struct Flight {
     /// Memory for the blocks, until they have landed.
     lease: Mutex<Option<Lease>>,
     landed: SetOnce<Result<Bytes, StorageError>>,
-    /// When the sequence that it was made for was read last.
+    /// When the sequence for which it was made was last read.
     touched: Mutex<Instant>,
 }
 
-/// Requests, each with some blocks that it brings.
+/// Requests, each with some of the blocks that it brings.
 pub(super) type Parts = Vec<(Arc<Flight>, Range<u64>)>;
 
 /// The requests of a file.
@@ -75,20 +75,20 @@ impl Flight {
         self.landed.wait().await.as_ref().map_err(again)
     }
 
-    /// The part of `bytes`, which are this request's, that is blocks `part`.
+    /// The blocks `part` of `bytes`, which must be this request's.
     pub(super) fn part(&self, bytes: &Bytes, part: &Range<u64>) -> Bytes {
         let at = |block: u64| (block - self.blocks.start) as usize * BLOCK_SIZE;
         bytes.slice(at(part.start)..at(part.end))
     }
 }
 
-/// Bytes of so many blocks.
+/// Size of the blocks in bytes.
 pub(super) fn bytes_of(blocks: &Range<u64>) -> u64 {
     (blocks.end - blocks.start) * BLOCK_SIZE as u64
 }
 
 impl Flights {
-    /// Splits `wanted` into what requests that are known will bring, and the rest.
+    /// Splits `wanted` into what known requests will bring, and the rest.
     pub(super) fn join(&self, wanted: &[Range<u64>]) -> (Parts, Vec<Range<u64>>) {
         let list = self.list.lock();
         Self::split(&list, wanted)
@@ -116,8 +116,8 @@ impl Flights {
         (joined, rest)
     }
 
-    /// As [`Flights::join`], and adds those of the requests `planned`, for which there is `memory`, that bring some of
-    /// the rest. Returns all that bring something, and those that are new, which must be made.
+    /// As [`Flights::join`], and adds those of the requests `planned`, for which `memory` must suffice, that bring
+    /// some of the rest. Returns all requests that bring something, and the new ones, which the caller must make.
     pub(super) fn join_or_add(
         &self,
         wanted: &[Range<u64>],
@@ -135,7 +135,7 @@ impl Flights {
         (joined, new)
     }
 
-    /// Drops what was fetched ahead for a sequence that is at block `at` now, or has ended.
+    /// Drops what was fetched ahead for a sequence that has advanced to block `at`, or has ended.
     pub(super) fn passed(&self, stream: u64, at: Option<u64>) {
         let now = env::clock::now();
         self.list.lock().retain(|flight| {
@@ -153,7 +153,7 @@ impl Flights {
 }
 
 impl Landing {
-    /// Gives the blocks to all who wait.
+    /// Passes the blocks on to everyone who waits.
     pub(super) fn land(self, result: Result<Bytes, StorageError>) {
         self.end(result);
     }
@@ -179,7 +179,7 @@ impl Drop for Landing {
     }
 }
 
-/// A request for what is fetched ahead, as the account of memory for that knows it.
+/// A request fetched ahead, as seen by the accounting of memory for such requests.
 pub(super) struct Window {
     flights: Weak<Flights>,
     flight: Weak<Flight>,
@@ -208,7 +208,7 @@ impl FetchedAhead for Window {
     }
 }
 
-/// The same error for one more who waited.
+/// The same error for another waiter.
 fn again(error: &StorageError) -> StorageError {
     match error {
         StorageError::Io { operation, path, offset, source } => {

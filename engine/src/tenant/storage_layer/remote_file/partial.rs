@@ -1,7 +1,7 @@
-//! What local disk has of a file in the bucket: a sparse file with every block at its place.
+//! The part of a file in the bucket that is on local disk: a sparse file with every block at its place.
 //!
-//! It is a cache. Nothing is synced, which blocks are there is asked of the file system, and a block that is not what
-//! it should be counts as absent: so it may be cut, damaged or removed at any time, and a restart finds it again.
+//! It is a cache: nothing is synced, the file system knows which blocks are there, and a block that fails
+//! verification counts as absent. It may be cut, damaged or removed at any time, and a restart finds it again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
-/// Blocks that are written at once.
+/// Blocks written at once.
 pub(super) const WRITE_BLOCKS: u64 = 64;
-/// Reads under way at most.
+/// Maximum number of reads in flight.
 const READS_IN_FLIGHT_MAX: usize = 64;
 
 const SIZE: u64 = BLOCK_SIZE as u64;
@@ -31,7 +31,7 @@ pub(super) struct Partial {
     file: OnceCell<VirtualFile>,
     present: Present,
     cache: Arc<BlockCache>,
-    /// The file is not ours any more: nothing more is written.
+    /// The file is no longer ours: nothing more may be written.
     is_left: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl Present {
 }
 
 impl Partial {
-    /// Takes over the file at `path`, if there is one, for a file of so many blocks.
+    /// Adopts the file at `path`, if there is one, for a file of `blocks` blocks.
     pub(super) async fn open(path: Utf8PathBuf, blocks: u64, cache: Arc<BlockCache>) -> Self {
         let file = VirtualFile::open(&path, OpenMode::Update).await.ok();
         let present = Present::new(blocks);
@@ -101,17 +101,17 @@ impl Partial {
         self.present.count.load(Ordering::Relaxed)
     }
 
-    /// Writes nothing more. What is there can be read as before.
+    /// Stops writing. What is there can still be read.
     pub(super) fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing more is written.
+    /// Whether writing has stopped.
     pub(super) fn is_left(&self) -> bool {
         self.is_left.load(Ordering::Relaxed)
     }
 
-    /// Those blocks of `ranges` that are there and pass `check`, in pieces.
+    /// The blocks of `ranges` that are there and pass `check`, in pieces.
     pub(super) async fn load(&self, ranges: &[Range<u64>], check: impl Fn(u64, &[u8]) -> bool) -> Vec<(u64, Bytes)> {
         let Some(file) = self.file.get() else { return Vec::new() };
         let mut found = Vec::new();
@@ -127,7 +127,7 @@ impl Partial {
                 })
                 .collect();
             for (range, start, read) in reads {
-                // What cannot be read is not there.
+                // What cannot be read counts as absent.
                 let bytes = read.await.map(Bytes::from_owner).unwrap_or_default();
                 let bytes = bytes.get((range.start * SIZE - start) as usize..).map(|own| bytes.slice_ref(own));
                 self.keep_sound(range, &bytes.unwrap_or_default(), &check, &mut found);
@@ -158,7 +158,7 @@ impl Partial {
             }
             end_piece(&mut piece);
             self.present.clear(block);
-            // A hole is no damage.
+            // A hole is not damage.
             METRICS.corrupt_blocks.inc_by(u64::from(content.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))));
         }
         end_piece(&mut piece);
@@ -175,7 +175,7 @@ impl Partial {
         parts
     }
 
-    /// Blocks that are to be written, if there is room and the disk keeps up.
+    /// Accepts blocks to be written, if there is room and the disk keeps up.
     pub(super) fn offer(&self, first: u64, bytes: &Bytes) -> Option<Offered> {
         let size = bytes.len() as u64;
         if self.is_left() || !self.cache.disk_has_room(size) {
@@ -185,15 +185,15 @@ impl Partial {
         Some(Offered { first, bytes: bytes.clone(), _memory: memory })
     }
 
-    /// Writes what was offered. That it could not be written matters to nobody.
+    /// Writes what was offered. A failure to do so is harmless.
     pub(super) async fn keep(&self, offered: Offered) {
         if let Err(error) = self.store(offered.first, &offered.bytes).await {
             tracing::debug!("{}: not cached here: {error}", self.path);
         }
     }
 
-    /// Writes blocks from `first` on. Where the disk wants larger units than a block, both ends must be at such units,
-    /// or they are left out; the end of the file is padded.
+    /// Writes blocks from `first` on. Where the disk requires units larger than a block, the blocks before the first
+    /// unit boundary are left out, and the last unit is padded with zeros.
     pub(super) async fn store(&self, first: u64, bytes: &[u8]) -> Result<(), StorageError> {
         let file = self.file.get_or_try_init(|| self.create()).await?;
         let unit = file.align();

@@ -1,14 +1,14 @@
-//! Finds sequential reads among all reads of a file, and says how far to fetch ahead of them.
+//! Detects sequential reads among all reads of a file, and decides how far to fetch ahead of them.
 
 use std::ops::Range;
 
-/// So many sequences of one file are followed at once.
+/// Maximum number of sequences tracked per file.
 const STREAMS_MAX: usize = 4;
-/// Blocks that a sequence may leave out.
+/// Blocks that a sequence may skip at once.
 const SKIP_BLOCKS_MAX: u64 = 32;
-/// Blocks after which a sequence is believed.
+/// Blocks that must have been read before a sequence is fetched ahead of.
 const RUN_BLOCKS_MIN: u64 = 16;
-/// Fewest blocks that are fetched ahead at once: 1 MiB.
+/// Fewest blocks fetched ahead at once: 1 MiB.
 pub(super) const WINDOW_BLOCKS_MIN: u64 = 256;
 
 /// A sequence of reads.
@@ -17,13 +17,13 @@ struct Stream {
     id: u64,
     /// Where it began.
     start: u64,
-    /// Behind the last block read.
+    /// The block after the last one read.
     next: u64,
     /// Blocks that it has read.
     used: u64,
-    /// Blocks up to here are fetched.
+    /// The end of the blocks fetched or requested.
     ahead: u64,
-    /// When it was read last.
+    /// When it was last read, on the clock of [`Streams`].
     stamp: u64,
 }
 
@@ -39,21 +39,21 @@ pub(super) struct Streams {
 pub(super) struct Advice {
     /// The sequence.
     pub(super) stream: u64,
-    /// One that has ended with this, since others go on.
+    /// A sequence that this one has displaced.
     pub(super) ended: Option<u64>,
-    /// What to fetch now, beyond what is read.
+    /// What to fetch now, beyond what is being read.
     pub(super) fetch: Option<Range<u64>>,
-    /// Nothing comes after this read.
+    /// Nothing follows this read.
     pub(super) is_last: bool,
 }
 
 impl Streams {
-    /// Notes a read of `used` blocks of `range`. At most `window_max` blocks are fetched at once, none at or after
-    /// `limit`.
+    /// Notes a read of `used` blocks of `range`. At most `window_max` blocks are fetched ahead at once, and none at
+    /// or after `limit`.
     pub(super) fn note(&mut self, range: Range<u64>, used: u64, limit: u64, window_max: u64) -> Advice {
         self.clock += 1;
         let continues = |stream: &&mut Stream| {
-            // The last block may be read again: values do not end where blocks do.
+            // The last block may be read again: values do not end at block boundaries.
             range.start + 1 >= stream.next && range.start <= stream.next + SKIP_BLOCKS_MAX
         };
         let Some(stream) = self.list.iter_mut().find(continues) else {
@@ -69,14 +69,14 @@ impl Streams {
         Advice { stream: id, ended: None, fetch, is_last }
     }
 
-    /// Of what `advice` said, blocks from `block` on are not fetched.
+    /// Notes that, of what `advice` said, blocks from `block` on are not fetched.
     pub(super) fn decline(&mut self, advice: &Advice, block: u64) {
         if let Some(stream) = self.list.iter_mut().find(|stream| stream.id == advice.stream) {
             stream.ahead = stream.ahead.min(block);
         }
     }
 
-    /// Begins a sequence with a read. Returns the one that made room for it.
+    /// Begins a sequence with a read. Returns the one that it displaces.
     fn begin(&mut self, range: Range<u64>, used: u64) -> Option<u64> {
         let stream =
             Stream { id: self.clock, start: range.start, next: range.end, used, ahead: range.end, stamp: self.clock };
@@ -90,8 +90,8 @@ impl Streams {
 }
 
 impl Stream {
-    /// The next blocks to fetch. What is fetched at once grows with the sequence, so that a short one wastes little; of
-    /// a long one, a window is under way while another is read.
+    /// The next blocks to fetch. The window grows with the sequence, so that a short one wastes little; for a long
+    /// one, one window is in flight while another is being read.
     fn window(&mut self, limit: u64, window_max: u64) -> Option<Range<u64>> {
         let is_dense = self.used * 2 >= self.next - self.start;
         if self.used < RUN_BLOCKS_MIN || !is_dense || window_max < WINDOW_BLOCKS_MIN {
@@ -104,7 +104,7 @@ impl Stream {
         }
         let mut end = self.ahead + window;
         if end + WINDOW_BLOCKS_MIN > limit {
-            // No small rest.
+            // Leave no small remainder.
             end = limit;
         }
         let range = self.ahead..end;

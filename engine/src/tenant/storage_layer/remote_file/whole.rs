@@ -1,4 +1,4 @@
-//! A whole file from the bucket: onto the local disk, or just to see whether it is sound.
+//! Fetches whole files from the bucket: onto the local disk, or only to verify them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::{RemoteFile, coalesce};
 use errors::StorageError;
 use remote_storage::RequestClass;
 
-/// Blocks of one request at most.
+/// Bounds of the blocks in one request.
 const CHUNK_BLOCKS_MAX: u64 = 1024;
 const CHUNK_BLOCKS_MIN: u64 = 64;
-/// Requests under way, if there is memory for them.
+/// Requests in flight, if there is memory for them.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 impl RemoteFile {
-    /// Brings all blocks into the file on local disk, verified, and makes it durable. What is there already is read and
-    /// verified there.
+    /// Brings all blocks, verified, into the file on local disk, and makes it durable. Blocks that are there already
+    /// are read and verified there.
     pub(crate) async fn complete(self: &Arc<Self>) -> Result<(), StorageError> {
         self.is_completing.store(true, Ordering::Relaxed);
         let chunks = stream::iter(self.chunks()).map(|chunk| self.complete_chunk(chunk));
@@ -36,7 +36,7 @@ impl RemoteFile {
         (0..blocks).step_by(chunk as usize).map(move |first| first..blocks.min(first + chunk))
     }
 
-    /// Two requests and what is written at once fit into the memory for them.
+    /// Two chunks and their write buffers must fit into the memory for them.
     fn chunk_blocks(&self) -> u64 {
         let half = self.cache().background.size() / BLOCK_SIZE as u64 / 2;
         half.saturating_sub(WRITE_BLOCKS).clamp(CHUNK_BLOCKS_MIN, CHUNK_BLOCKS_MAX)
@@ -46,7 +46,7 @@ impl RemoteFile {
         if self.partial.is_left() {
             return Err(StorageError::Shutdown);
         }
-        // For what is read here or fetched, and what is written at once.
+        // For what is read here or fetched, and for the write buffer.
         let mut memory = self.cache().background.take(chunk_bytes(&chunk)).await;
         let there = self.partial.load(std::slice::from_ref(&chunk), |block, bytes| self.check(block, bytes)).await;
         let mut missing = Vec::new();
@@ -58,7 +58,7 @@ impl RemoteFile {
         missing.push(next..chunk.end);
         missing.retain(|range| !range.is_empty());
         if let Some(first) = missing.first_mut().filter(|_| chunk.start == 0) {
-            // Which blocks behind the header have no checksum shows only together with it.
+            // Which blocks after the header have no checksum is evident only together with the header.
             first.start = 0;
         }
         let planned = coalesce(missing.clone(), CHUNK_BLOCKS_MAX);
@@ -67,14 +67,14 @@ impl RemoteFile {
         new.into_iter().for_each(|flight| self.depart(flight));
         for (flight, part) in joined {
             let bytes = flight.bytes().await?;
-            // With its neighbours, where the disk wants larger units than a block.
+            // Including its neighbors, for disks that require units larger than a block.
             self.partial.store(flight.blocks.start, &flight.part(bytes, &flight.blocks)).await?;
             debug_assert!(flight.blocks.start <= part.start && part.end <= flight.blocks.end);
         }
         Ok(())
     }
 
-    /// Checks every block of the object. Gives how many there are.
+    /// Verifies every block of the object. Returns their number.
     pub(crate) async fn verify_all(&self) -> Result<u64, StorageError> {
         let chunks = stream::iter(self.chunks()).map(|chunk| async {
             let _memory = self.cache().background.take(bytes_of(&chunk)).await;
@@ -85,7 +85,7 @@ impl RemoteFile {
     }
 }
 
-/// Memory that completing a chunk takes.
+/// Memory needed to complete a chunk.
 fn chunk_bytes(chunk: &Range<u64>) -> u64 {
     bytes_of(chunk) + WRITE_BLOCKS * BLOCK_SIZE as u64
 }

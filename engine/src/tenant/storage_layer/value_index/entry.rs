@@ -1,17 +1,17 @@
-//! One value as the index keeps it, and one version as it tells it.
+//! One value as the index stores it, and one version as it returns it.
 
 use pageserver_api::key::CompactKey;
 use utils::lsn::Lsn;
 
 use super::super::block_source::Extent;
 
-/// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once a layer.
+/// Low bits of a key that are stored with each entry; the rest (relation and fork) is stored once per layer.
 pub(super) const LOW_BITS: u32 = 32;
 pub(super) const INIT_BIT: u64 = 1;
 pub(super) const LEN_BITS: u32 = 28;
 /// Longest value in bytes.
 pub(in super::super) const VALUE_LEN_MAX: usize = (1 << LEN_BITS) - 1;
-/// Largest position of a value: 2^35 bytes.
+/// Largest position of a value, in bytes: just below 2^35.
 pub(in super::super) const POSITION_MAX: u64 = (1 << (63 - LEN_BITS)) - 1;
 
 /// One value: 24 bytes.
@@ -42,7 +42,7 @@ impl Entry {
     }
 }
 
-/// One version of one key, as the index knows it.
+/// One version of one key, as the index returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Version {
     pub(in super::super) key: CompactKey,
@@ -51,7 +51,7 @@ pub(in super::super) struct Version {
     pub(in super::super) will_init: bool,
 }
 
-/// A layer's values, and its relations, are numbered in 32 bits.
+/// A layer's values, and its relations, are numbered with 32 bits.
 pub(super) fn number(len: usize) -> u32 {
     u32::try_from(len).expect("fewer than 2^32 values in a layer")
 }

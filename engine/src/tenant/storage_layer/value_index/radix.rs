@@ -1,15 +1,15 @@
-//! Stable order of entries by key: least significant digit first, skipping digits that are all equal.
+//! Stable order of entries by key: radix sort, least significant digit first, skipping bits that are all equal.
 
 use super::super::memory_pool::{MemoryPool, make_room};
 
-/// 256 places to write to at a time stay within the processor's address cache, which matters more than fewer passes.
+/// 256 concurrent write positions stay within the processor's TLB, which matters more than fewer passes.
 const DIGIT_BITS: u32 = 8;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 
 /// A permutation of entries.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// They are in order already.
+    /// They are already in order.
     Identity(u32),
     /// Numbers of the entries, in order.
     Permuted(Vec<u32>),
@@ -34,7 +34,7 @@ impl Order {
     }
 }
 
-/// The stable order of `keys`, which are `len`.
+/// The stable order of `keys`, of which there are `len`.
 pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Order {
     let count = super::entry::number(len);
     if keys.clone().is_sorted() {
@@ -43,7 +43,7 @@ pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Orde
     let differing = differing_bits(keys.clone());
     let low_bits = u32::BITS - (differing as u32).leading_zeros();
     let high_bits = u32::BITS - ((differing >> 32) as u32).leading_zeros();
-    // Relations are few and keys of one relation differ in its blocks only: mostly both fit into half the memory.
+    // Relations are few, and keys of one differ only by block: usually both fit in 32 bits, half the memory.
     if high_bits + low_bits <= u32::BITS {
         let packed = |key: u64| ((key & differing) >> 32 << low_bits | (key & differing & u64::from(u32::MAX))) as u32;
         let [items, other] = ITEMS.take();
@@ -56,12 +56,12 @@ pub(super) fn order(len: usize, keys: impl Iterator<Item = u64> + Clone) -> Orde
     }
 }
 
-/// Numbered items, two times: sorting moves them to and fro.
+/// Numbered items, twice: sorting moves them back and forth.
 pub(super) static ITEMS: MemoryPool<[Vec<(u32, u32)>; 2]> = MemoryPool::new();
 
 fn numbered<K>(mut items: Vec<(K, u32)>, len: usize, keys: impl Iterator<Item = K>) -> Vec<(K, u32)> {
     make_room(&mut items, len);
-    // By `for_each`, which goes through each chunk in a tight loop.
+    // `for_each` iterates over each chunk in a tight loop.
     keys.for_each(|key| items.push((key, items.len() as u32)));
     items
 }
@@ -87,7 +87,7 @@ impl SortKey for u64 {
     }
 }
 
-/// The order of the first of `items`, whose keys differ in some bits of `differing`. The second is for the sorting.
+/// The order of the first of `items`, whose keys differ only in bits of `differing`. The second one is scratch space.
 fn sort<K: SortKey>(items: &mut [Vec<(K, u32)>; 2], differing: u64) -> Order {
     let [items, other] = items;
     if other.len() < items.len() {

@@ -1,4 +1,4 @@
-//! Storage of entries in chunks, and sorted runs over the full chunks for readers.
+//! Stores entries in chunks, with sorted runs over the full chunks for readers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::entry::{Entry, LOW_BITS};
 use super::radix;
 
 const CHUNK_BITS: u32 = 13;
-/// Entries of a chunk. A reader scans at most this many entries that no run covers.
+/// Entries per chunk. A reader scans at most this many entries that no run covers.
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 type Chunk = Box<[Entry]>;
@@ -21,7 +21,7 @@ pub(super) struct Runs {
     sorted: Mutex<Sorted>,
 }
 
-/// Runs over full chunks, longest first: each sorted by (key, arrival).
+/// Runs over full chunks, longest first, each sorted by (key, arrival).
 #[derive(Debug, Default)]
 struct Sorted {
     runs: Vec<Arc<Vec<u32>>>,
@@ -67,7 +67,7 @@ impl Runs {
         }
     }
 
-    /// Calls `visit` with all entries whose key is in `low..=high`: for each key in order of arrival, keys mixed.
+    /// Calls `visit` with all entries whose key is in `low..=high`: per key in order of arrival, keys interleaved.
     pub(super) fn for_each_in(&self, low: u64, high: u64, mut visit: impl FnMut(&Entry)) {
         for run in self.caught_up() {
             let from = run.partition_point(|at| self.entry(*at).key < low);
@@ -82,8 +82,7 @@ impl Runs {
         self.last.iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
     }
 
-    /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it says that it has
-    /// enough.
+    /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it returns false.
     pub(super) fn newest_first(&self, key: u64, end: u64, mut visit: impl FnMut(&Entry) -> bool) {
         for entry in self.last.iter().rev().filter(|entry| entry.key == key && entry.lsn < end) {
             if !visit(entry) {
@@ -107,7 +106,7 @@ impl Runs {
         }
     }
 
-    /// The runs, after sorting chunks that have become full since the last call.
+    /// The runs, after sorting the chunks that have become full since the last call.
     fn caught_up(&self) -> Vec<Arc<Vec<u32>>> {
         let mut sorted = self.sorted.lock();
         while let Some(chunk) = self.full.get(sorted.chunks) {
@@ -115,7 +114,7 @@ impl Runs {
             let mut run: Vec<u32> =
                 radix::order(CHUNK, chunk.iter().map(|entry| entry.key)).iter().map(|at| base + at).collect();
             sorted.chunks += 1;
-            // Like carries of a binary counter: equally long runs are merged, so that few remain.
+            // As with the carries of a binary counter, runs of equal length are merged, so that few remain.
             while sorted.runs.last().is_some_and(|last| last.len() <= run.len()) {
                 let older = sorted.runs.pop().unwrap_or_default();
                 run = self.merge(&older, &run);
@@ -125,7 +124,7 @@ impl Runs {
         sorted.runs.clone()
     }
 
-    /// Merges two sorted runs; of equal keys those of `older` come first.
+    /// Merges two sorted runs; among equal keys, those of `older` come first.
     fn merge(&self, older: &[u32], newer: &[u32]) -> Vec<u32> {
         let mut out = Vec::with_capacity(older.len() + newer.len());
         let (mut a, mut b) = (older.iter().peekable(), newer.iter().peekable());

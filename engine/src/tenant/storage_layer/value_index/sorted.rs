@@ -1,4 +1,4 @@
-//! A copy of a whole index in order of (key, LSN), for the one who seals the layer.
+//! A copy of a whole index in order of (key, LSN), for sealing the layer.
 
 use super::super::memory_pool::{MemoryPool, make_room};
 use super::entry::{Entry, Version, key_of};
@@ -22,7 +22,7 @@ impl Drop for Sorted {
 }
 
 impl Sorted {
-    /// `order` is that of the entries of `runs`.
+    /// `order` must be that of the entries of `runs`.
     pub(super) fn new(order: Order, runs: &Runs, prefixes: Vec<i128>) -> Self {
         let mut entries = ENTRIES.take();
         make_room(&mut entries, runs.len());
@@ -30,12 +30,12 @@ impl Sorted {
         Self { entries, order, prefixes }
     }
 
-    /// Number of places. Not each has a version that counts: see [`Sorted::is_replaced`].
+    /// Number of places. Not every place holds a version that counts: see [`Sorted::is_replaced`].
     pub(in super::super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether the version at `at` is replaced by the next one: of versions with equal key and LSN the last pushed
+    /// Whether the next version replaces the one at `at`: of versions with equal key and LSN, the last one pushed
     /// counts.
     pub(in super::super) fn is_replaced(&self, at: usize) -> bool {
         let is_same = |a: &Entry, b: &Entry| a.key == b.key && a.lsn == b.lsn;
@@ -51,17 +51,17 @@ impl Sorted {
         entry.version(key_of(&self.prefixes, entry.key))
     }
 
-    /// Whether the versions at `at` and at the place before are of one key.
+    /// Whether the versions at `at` and at the place before it have the same key.
     pub(in super::super) fn continues_key(&self, at: usize) -> bool {
         at > 0 && self.entries[at - 1].key == self.entries[at].key
     }
 
-    /// As which number the version at `at` arrived.
+    /// Arrival number of the version at `at`.
     pub(in super::super) fn number(&self, at: usize) -> usize {
         self.order.number(at) as usize
     }
 
-    /// Says that the value of the version at `at` is at `position`.
+    /// Records that the value of the version at `at` is at `position`.
     pub(in super::super) fn set_position(&mut self, at: usize, position: u64) {
         let entry = &mut self.entries[at];
         entry.place = Entry::place_of(position, entry.extent().len, entry.will_init());

@@ -10,7 +10,7 @@ fn push_all(values: &[(i128, u64)]) -> ValueIndex {
     index
 }
 
-/// What the index must answer: of equal (key, LSN) the last, in order.
+/// What the index must answer: the last of equal (key, LSN) pairs, in order.
 fn model(values: &[(i128, u64)]) -> Vec<(i128, u64, u64)> {
     let map: std::collections::BTreeMap<_, _> =
         values.iter().enumerate().map(|(at, (key, lsn))| ((*key, *lsn), at as u64 * 10)).collect();

@@ -1,4 +1,4 @@
-//! Round trip, golden bytes, and damage of every byte.
+//! Round trip, golden bytes, and damage to every byte.
 
 use proptest::prelude::*;
 use utils::id::TenantId;
@@ -136,7 +136,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_refused_without_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(Manifest::decode(path(), &body).is_err());
-        // The same with the right magic, version and checksum, so that the decoder behind them is reached.
+        // The same with valid magic, version and checksum, to reach the decoder behind them.
         let mut framed = [MAGIC.as_slice(), &FORMAT_VERSION.to_be_bytes(), &body].concat();
         let crc = crc32c::crc32c(&framed);
         framed.extend_from_slice(&crc.to_be_bytes());

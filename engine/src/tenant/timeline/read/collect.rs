@@ -14,15 +14,15 @@ use crate::tenant::timeline::state::{Layers, TimelineState};
 use errors::StorageError;
 use metrics::METRICS;
 
-/// Only the requests of computes come again soon: what scans the whole key space would drive out what they need. What
-/// is above the last record may not be all of its LSN yet.
+/// The page cache, if the read may use it: only computes ask for the same pages again soon, and scans of the whole
+/// key space would evict those. Above the last record, the changes at an LSN may still be incomplete.
 pub(super) fn cache_for(state: &TimelineState, lsn: Lsn, ctx: &RequestContext) -> Option<CachedTimeline> {
     let is_final = lsn <= state.record_lsn().last;
     (is_final && ctx.task_kind() == TaskKind::PageRequestHandler).then(|| state.cached.clone())
 }
 
-/// Gathers what is needed of every key of `wanted` to rebuild it as of `lsn`: from the timeline's own layers, then from
-/// those of its ancestors, each as of where the younger one branches off.
+/// Gathers what is needed to rebuild every key of `wanted` as of `lsn`: from the timeline's own layers, then from
+/// those of its ancestors, each as of the branch point.
 pub(super) async fn collect(
     state: &TimelineState,
     wanted: KeySpace,
@@ -39,14 +39,14 @@ pub(super) async fn collect(
             return Ok(found);
         };
         (state, wanted, lsn) = (&ancestor.state, rest, lsn.min(ancestor.lsn));
-        // After a crash the ancestor's last WAL comes again.
+        // After a crash, the ancestor's latest WAL is ingested again.
         if state.record_lsn().last < lsn {
             state.wait_for_lsn_timeout(lsn, state.conf.wait_lsn_timeout).await?;
         }
     }
 }
 
-/// The same of one key.
+/// The same for one key.
 pub(super) async fn collect_key(
     state: &TimelineState,
     key: Key,
@@ -57,8 +57,8 @@ pub(super) async fn collect_key(
     Ok(found.into_histories().remove(&key).unwrap_or_default())
 }
 
-/// Gathers what one timeline's own layers have. Returns the keys of which older versions may be needed that none of its
-/// layers covers.
+/// Gathers what one timeline's own layers have. Returns the keys that may need older versions but are covered by no
+/// further layer.
 async fn collect_own(
     layers: &Layers,
     mut wanted: KeySpace,

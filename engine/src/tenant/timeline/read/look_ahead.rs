@@ -1,5 +1,5 @@
-//! When a read comes to layers that are in the bucket: opens all on its way at once, then fetches at once what it needs
-//! of each. So a read waits for two requests, one after the other, however many layers it visits.
+//! When a read reaches layers that are in the bucket, opens all of those on its way at once, then fetches at once
+//! what it needs from each. The read thus waits for two successive rounds of requests, however many layers it visits.
 
 use futures_util::future::join_all;
 use pageserver_api::keyspace::KeySpace;
@@ -9,14 +9,14 @@ use crate::context::RequestContext;
 use crate::tenant::storage_layer::ReconstructState;
 use errors::StorageError;
 
-/// Layers in the bucket that one read prepares at most.
+/// Maximum number of layers in the bucket that one read prepares.
 const COLD_MAX: usize = 32;
-/// Bytes that are fetched to open them at most, since the newest may do.
+/// Maximum bytes fetched to open them; limited because the newest ones may suffice.
 const OPEN_BYTES_MAX: u64 = 16 << 20;
-/// Layers that it looks through for them at most.
+/// Maximum number of layers examined to find them.
 const VISITS_MAX: usize = 256;
 
-/// Prepares for what is left of `walk`. What goes wrong here shows again in the visits themselves.
+/// Prepares for the rest of `walk`. Errors are only logged here, as the visits themselves run into them again.
 pub(super) async fn look_ahead(walk: Walk<'_>, found: &ReconstructState, ctx: &RequestContext) {
     let cold = cold_on_the_way(walk.clone());
     if cold.len() < 2 {
@@ -33,7 +33,7 @@ pub(super) async fn look_ahead(walk: Walk<'_>, found: &ReconstructState, ctx: &R
     }
 }
 
-/// The layers in the bucket that a read visits if it finds nothing before the end.
+/// The layers in the bucket that a read visits if no key is complete before the end.
 fn cold_on_the_way(mut walk: Walk<'_>) -> Vec<Visit> {
     let mut cold = Vec::new();
     for _ in 0..VISITS_MAX {

@@ -1,7 +1,7 @@
-//! Pages with very long histories: rebuilt piece by piece, so that their records are not all in memory at once.
+//! Rebuilds pages with very long histories piece by piece, so that their records are not all in memory at once.
 //!
-//! Versions are found from new to old, and applied from old to new. So it is first looked where each piece begins, and
-//! what was read on the way is forgotten; then each piece is read once more, and applied to what the one below it made.
+//! Versions are found from new to old, but applied from old to new. So a first pass only finds where each piece
+//! begins, and discards what it reads; then each piece is read again and applied to the result of the one below it.
 
 use bytes::Bytes;
 use pageserver_api::key::Key;
@@ -14,7 +14,7 @@ use crate::tenant::timeline::rebuild::rebuild;
 use crate::tenant::timeline::state::TimelineState;
 use errors::StorageError;
 
-/// The value of `key` as of `lsn`, of which the newest piece is what is above `rest`.
+/// The value of `key` as of `lsn`. Its newest piece is what lies above `rest`.
 pub(super) async fn get(
     state: &TimelineState,
     key: Key,
@@ -22,7 +22,7 @@ pub(super) async fn get(
     rest: Lsn,
     ctx: &RequestContext,
 ) -> Result<Bytes, StorageError> {
-    // Where pieces end that are to be applied, the oldest last; and the value as of an LSN below them.
+    // The ends of the pieces still to be applied, oldest last, and the value as of an LSN below them.
     let (mut ends, mut below) = (vec![lsn, rest], None::<(Lsn, Bytes)>);
     while let Some(&end) = ends.last() {
         let mut history = collect_key(state, key, end, ctx).await?;
@@ -41,7 +41,7 @@ pub(super) async fn get(
     below.map(|(_, value)| value).ok_or(StorageError::MissingKey { key, lsn })
 }
 
-/// Makes `value`, which has all changes up to an LSN, what the records above that are applied to.
+/// Makes `value`, which includes all changes up to its LSN, the base of the records above that LSN.
 fn put_upon(history: &mut KeyHistory, (lsn, value): (Lsn, Bytes)) {
     history.records.retain(|(at, _)| *at > lsn);
     history.image = Some((lsn, value));

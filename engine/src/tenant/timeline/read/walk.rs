@@ -1,5 +1,5 @@
-//! Which layers a read visits, newest first: each step goes to the newest layer that is left, and from a delta layer on
-//! to what lies below it.
+//! Determines which layers a read visits, newest first: each step goes to the newest remaining layer, and from a
+//! delta layer on to what lies below it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use utils::lsn::Lsn;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::timeline::state::Layers;
 
-/// Layers still to be visited, each with the keys wanted from it. Every key is wanted from one layer at most. The
-/// newest goes first, so that key ranges that come to the same layer on different ways are read from it together.
+/// Layers still to be visited, each with the keys wanted from it. Every key is wanted from at most one layer. The
+/// newest goes first, so that key ranges that reach the same layer by different paths are read from it together.
 #[derive(Clone)]
 pub(super) struct Walk<'a> {
     layers: &'a Layers,
     visits: BTreeMap<VisitOrder, Visit>,
-    /// Keys that no layer covers any more.
+    /// Keys that no further layer covers.
     rest: KeySpaceBuilder,
 }
 
-/// End, then start of the LSNs to be read; the rest tells layers apart.
+/// End, then start of the LSNs to be read; the rest distinguishes layers.
 type VisitOrder = (Lsn, Lsn, Key, bool);
 
-/// A layer, and what is wanted of it.
+/// A layer, and what is wanted from it.
 #[derive(Clone)]
 pub(super) struct Visit {
     pub(super) layer: Arc<Layer>,
@@ -34,14 +34,14 @@ pub(super) struct Visit {
 }
 
 impl<'a> Walk<'a> {
-    /// Of a read of the newest versions below `end` of `keys`.
+    /// A walk that reads the newest versions of `keys` below `end`.
     pub(super) fn new(layers: &'a Layers, keys: &KeySpace, end: Lsn) -> Self {
         let mut walk = Self { layers, visits: BTreeMap::new(), rest: KeySpaceBuilder::default() };
         walk.add(keys, end);
         walk
     }
 
-    /// The layer that comes next.
+    /// The next layer.
     pub(super) fn peek(&self) -> Option<&Arc<Layer>> {
         self.visits.last_key_value().map(|(_, visit)| &visit.layer)
     }
@@ -51,8 +51,8 @@ impl<'a> Walk<'a> {
         self.visits.pop_last().map(|(_, visit)| visit)
     }
 
-    /// Goes on below `visit` for those of its keys that are not `complete`. Below an image layer is nothing: a key that
-    /// it covers but does not have did not exist then.
+    /// Continues below `visit` with those of its keys that are not `complete`. There is nothing below an image layer:
+    /// a key that it covers but does not contain did not exist then.
     pub(super) fn descend(&mut self, visit: &Visit, mut keys: KeySpace, complete: impl FnOnce() -> KeySpace) {
         if visit.layer.desc().is_delta {
             keys.subtract(&complete());
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The keys that no layer covers any more, once there is no visit left.
+    /// The keys that no further layer covers. Valid once no visit is left.
     pub(super) fn into_rest(self) -> KeySpace {
         self.rest.build()
     }
@@ -94,7 +94,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Visit {
-    /// The keys wanted of the layer.
+    /// The keys wanted from the layer.
     pub(super) fn take_keys(&mut self) -> KeySpace {
         std::mem::take(&mut self.keys).build()
     }

@@ -1,4 +1,4 @@
-//! Changes that no block reference of a WAL record announces: visibility map bits and SLRU pages.
+//! Changes that no block reference of a WAL record declares: visibility map bits and SLRU pages.
 
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
@@ -11,15 +11,15 @@ pub(super) const PAGE_SIZE: usize = 8192;
 /// A page's bytes.
 pub(super) type Page = [u8; PAGE_SIZE];
 
-/// Pages of an SLRU segment file (`SLRU_PAGES_PER_SEGMENT`).
+/// Pages per SLRU segment file (`SLRU_PAGES_PER_SEGMENT`).
 const SLRU_PAGES_PER_SEGMENT: u32 = 32;
 const VM_FORK: u8 = 2;
 
-/// Whether the record makes no sense without an earlier version of its page. The bits of a visibility map page that is
-/// not there are all clear, so that more can be cleared; SLRU pages are always made by a record of their own.
+/// Whether the record is meaningless without an earlier version of its page. A missing visibility map page has all
+/// bits clear, so more can be cleared; SLRU pages are always initialized by a record of their own.
 pub(super) fn needs_page(record: &WalRecord) -> bool {
     match record {
-        // One without image changes nothing, and would leave the page zero.
+        // A hint record without an image changes nothing, and would leave the page all zero.
         WalRecord::Postgres { will_init, record, .. } => {
             !will_init && peek(record).is_some_and(|header| header.is_hint())
         }
@@ -32,7 +32,7 @@ pub(super) fn needs_page(record: &WalRecord) -> bool {
     }
 }
 
-/// Applies `record` to the page of `key`. Fails if they do not belong together.
+/// Applies `record` to the page of `key`. Fails if the record is not for a page of that kind.
 pub(super) fn apply(key: Key, page: &mut Page, record: &WalRecord) -> Result<(), String> {
     match record {
         WalRecord::Postgres { .. } => Err("is a WAL record".to_owned()),
@@ -86,7 +86,7 @@ fn truncate(map_page: u32, page: &mut Page, first_heap_block: u32) {
     }
 }
 
-/// Number of the visibility map page that `key` is.
+/// Number of the visibility map page with key `key`.
 fn vm_page(key: Key) -> Result<u32, String> {
     match key.to_rel_block() {
         Some((rel, block)) if rel.forknum == VM_FORK => Ok(block),
@@ -94,7 +94,7 @@ fn vm_page(key: Key) -> Result<u32, String> {
     }
 }
 
-/// Number, counted over all segments, of the page of SLRU `kind` that `key` is.
+/// Number, counted across all segments, of the page of SLRU `kind` with key `key`.
 fn slru_page(key: Key, kind: SlruKind) -> Result<u32, String> {
     match key.to_slru_block() {
         Some((found, segment, block)) if found == kind => {

@@ -1,4 +1,4 @@
-//! Histories of each kind of record, rebuilt.
+//! Rebuilds histories of each kind of record.
 
 use pageserver_api::key::{DBDIR_KEY, rel_block_key, slru_block_key};
 use pageserver_api::reltag::{RelTag, SlruKind};

@@ -1,4 +1,4 @@
-//! Backups that are larger than the local disk may take.
+//! Backups larger than the disk budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,7 +80,7 @@ impl Served {
         let (path, seen, until) = (dir.path().to_owned(), Arc::clone(&most), Arc::clone(&watching));
         std::thread::spawn(move || {
             while until.load(Ordering::Relaxed) {
-                // A walk while files come and go may count what was never there at once.
+                // A walk while files come and go may count files that never existed at the same time.
                 let bytes = [on_disk(&path), on_disk(&path), on_disk(&path)].into_iter().min();
                 seen.fetch_max(bytes.unwrap_or_default(), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
@@ -150,7 +150,7 @@ async fn six_times_the_budget_is_imported_through_it() {
     );
     drop(timeline);
     served.manager.shutdown().await;
-    // The disk is lost; then it is not.
+    // First without the disk, then with it.
     let empty = tempdir().unwrap();
     for dir in [empty.path(), empty.path(), served.dir.path()] {
         let again = serve(dir, Some(served.bucket.path())).await;
@@ -173,7 +173,7 @@ async fn what_an_import_leaves_in_the_bucket_is_removed() {
     let objects = served.objects();
     assert!(matches!(objects.as_slice(), [mark] if mark.starts_with("index_part")), "{objects:?}");
 
-    // A crash: nobody ends it.
+    // A crash: nothing ends the import.
     let mut import = served.begin().await.unwrap();
     send(&mut import, "base.tar", None, &whole[..whole.len() / 2]).await.unwrap();
     assert!(served.objects().len() > 5, "{:?}", served.objects());
@@ -196,7 +196,7 @@ async fn without_a_bucket_or_while_it_is_away_an_import_ends_within_the_budget()
         let served = Served::new(with_bucket).await;
         let mut import = served.begin().await.unwrap();
         if with_bucket {
-            // Nothing can be written where a file is.
+            // Nothing can be written below a path that is a file.
             std::fs::rename(served.bucket.path(), format!("{}-away", served.bucket.path())).unwrap();
             std::fs::write(served.bucket.path(), b"").unwrap();
         }
@@ -226,7 +226,7 @@ async fn a_timeline_that_the_bucket_has_is_not_imported_anew() {
     assert!(timeline.wait_uploaded(Duration::from_secs(30)).await);
     drop(timeline);
     served.manager.shutdown().await;
-    // A list did not name it when another server attached the tenant: nothing of it is known there.
+    // A listing lacked it when another server attached the tenant, which therefore knows nothing of it.
     let empty = tempdir().unwrap();
     let conf = Box::leak(Box::new(PageServerConf::dummy_conf(empty.path().to_owned())));
     let storage = served.manager.conf().remote_storage.clone().unwrap();
