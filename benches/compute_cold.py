@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import artifact
 from compute_figures import MIB, MIB_PER_SCALE, Bench, disk_mib, with_place
-from fixtures.attached import Attached
+from fixtures.followed import Followed
 from fixtures.computes import Computes
 from fixtures.pageserver import Pageserver
 from fixtures.programs import program
@@ -50,10 +50,10 @@ class Cold(Bench):
         """Uploads the server's database, so that it is in the bucket and nowhere else."""
         self.pageserver = Pageserver(program("pageserver"), self.root / f"store-{server.data.name}",
                                      **bucket.settings(PREFIX))
-        timeline = self.pageserver.start().attach(server, timeout=7200)
-        attached = Attached(server, self.pageserver, timeline)
-        attached.catch_up(7200)
-        wait_uploaded(attached, timeline.last_record_lsn(), 3600)
+        timeline = self.pageserver.start().follow(server, timeout=7200)
+        followed = Followed(server, self.pageserver, timeline)
+        followed.catch_up(7200)
+        wait_uploaded(followed, timeline.last_record_lsn(), 3600)
         server.destroy()
         self.pageserver.stop()
         self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")

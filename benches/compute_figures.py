@@ -24,7 +24,7 @@ import artifact
 
 sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
-from fixtures.attached import Attached  # noqa: E402
+from fixtures.followed import Followed  # noqa: E402
 from fixtures.computes import Compute, Computes  # noqa: E402
 from fixtures.pageserver import Pageserver  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
@@ -85,23 +85,23 @@ class Bench:
         self.say(f"{name}: {size / MIB:.0f} MiB in {time.monotonic() - started:.0f} s")
         return server
 
-    def attach(self, server: Postgres, *, keep: bool) -> Attached:
+    def follow(self, server: Postgres, *, keep: bool) -> Followed:
         """A separate pageserver that follows the database; it continues without the server."""
         name = f"store-{server.data.name}"
         self.pageserver = Pageserver(program("pageserver"), self.root / name).start()
         started = time.monotonic()
-        timeline = self.pageserver.attach(server, timeout=7200)
-        attached = Attached(server, self.pageserver, timeline)
-        attached.catch_up(7200)
+        timeline = self.pageserver.follow(server, timeout=7200)
+        followed = Followed(server, self.pageserver, timeline)
+        followed.catch_up(7200)
         self.pageserver.http.put(f"{timeline.path}/checkpoint", timeout=3600)
-        self.say(f"{name}: attached in {time.monotonic() - started:.0f} s")
+        self.say(f"{name}: followed in {time.monotonic() - started:.0f} s")
         if not keep:
             server.destroy()
         self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
-        return attached
+        return followed
 
     def detach(self):
-        """Ends what `attach` has started."""
+        """Ends what `follow` has started."""
         if self.computes:
             self.computes.destroy_all()
             shutil.rmtree(self.computes.dir, ignore_errors=True)
@@ -182,7 +182,7 @@ class Bench:
         scale = max(1, round(mib / MIB_PER_SCALE))
         server = self.make_database(f"db{mib}", scale)
         size = int(server.sql("SELECT pg_database_size('postgres')"))
-        self.attach(server, keep=False)
+        self.follow(server, keep=False)
         try:
             found = {"database_mib": round(size / MIB), "store_mib": disk_mib(self.pageserver.workdir)}
             found.update(self.starts(scale))
@@ -193,7 +193,7 @@ class Bench:
     def load(self) -> dict:
         """Runs pgbench on a compute and on the server that its branch comes from, alternating."""
         server = self.make_database("load", self.args.scale)
-        self.attach(server, keep=True)
+        self.follow(server, keep=True)
         try:
             settings = [part for name, value in SAME.items() for part in ("--set", f"{name}={value}")]
             compute = self.computes.start("load", "--branch", "load", *settings)

@@ -23,7 +23,7 @@ import artifact
 
 sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
-from fixtures.attached import Attached  # noqa: E402
+from fixtures.followed import Followed  # noqa: E402
 from fixtures.lsn import parse  # noqa: E402
 from fixtures.pageserver import Pageserver, Timeline  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
@@ -91,8 +91,8 @@ class Bench:
         full_page_writes = "on" if self.fpw else "off"
         self.primary.init(**PRIMARY, full_page_writes=full_page_writes).start().bench_init(self.args.scale)
         self.pageserver = Pageserver(program("pageserver"), self.root / "store").start()
-        self.timeline = self.pageserver.attach(self.primary)
-        Attached(self.primary, self.pageserver, self.timeline).catch_up()
+        self.timeline = self.pageserver.follow(self.primary)
+        Followed(self.primary, self.pageserver, self.timeline).catch_up()
         self.pageserver.stop()
         self.standby.init_standby(self.primary)
         self.standby.configure(fsync="on", hot_standby="on")
@@ -133,10 +133,10 @@ class Bench:
 
     def compare(self, timeline: Timeline):
         """Compares every page of the primary's files with what the pageserver has made of the WAL."""
-        attached = Attached(self.primary, self.pageserver, timeline)
-        lsn = attached.stop_postgres()
+        followed = Followed(self.primary, self.pageserver, timeline)
+        lsn = followed.stop_postgres()
         timeline.wait_for_lsn(lsn)
-        report = attached.assert_files_equal(lsn)
+        report = followed.assert_files_equal(lsn)
         pages = report.equal + report.lost_maps + report.older_hints + len(report.different)
         self.validity.add(expected=pages, seen=pages, different=len(report.different))
 

@@ -173,13 +173,13 @@ CONF
 postgres "$DATA" start
 bench -i -q -s 2
 
-say "attach it while it works"
+say "follow it while it works"
 bench -c 2 -T 15 -n &
 BENCH=$!
 sleep 1
-ATTACHED=$(ctl --json attach "host=$SOCKETS user=postgres dbname=postgres") || fail "the attach failed"
-TENANT=$(member tenant_id <<<"$ATTACHED")
-MAIN=$(member timeline_id <<<"$ATTACHED")
+FOLLOWED=$(ctl --json follow "host=$SOCKETS user=postgres dbname=postgres") || fail "the follow failed"
+TENANT=$(member tenant_id <<<"$FOLLOWED")
+MAIN=$(member timeline_id <<<"$FOLLOWED")
 echo "tenant $TENANT, timeline $MAIN"
 wait "$BENCH"
 
@@ -243,7 +243,7 @@ until_true 60 stored
 stop_pageserver
 find "$STORE" -mindepth 1 -maxdepth 1 ! -name pageserver.toml -exec rm -rf {} +
 echo "left of $(basename "$STORE"): $(ls "$STORE")"
-say "start on the empty disk, compare every page with what object storage has"
+say "start on the empty disk, compare every page with what the bucket has"
 start_pageserver
 page "$MAIN" "$WORK/page-back"
 stop_pageserver

@@ -23,7 +23,7 @@ def pytest_addoption(parser):
                      "server, too, not just a share")
     parser.addoption("--store-operations", type=int, default=10, help="length of each run of faults over a real server")
     parser.addoption("--store-outage-seconds", type=float, default=20, help="how long it is away while the disk fills")
-    parser.addoption("--store-away-seconds", type=float, default=8, help="how long object storage is away under load")
+    parser.addoption("--store-away-seconds", type=float, default=8, help="how long the bucket is away under load")
 
 
 def pytest_generate_tests(metafunc):

@@ -13,7 +13,7 @@ use crate::verify_redo::VerifyRedoArgs;
 
 /// Stores the history of Postgres clusters and serves pages as of any LSN.
 ///
-/// Some commands talk to a running pageserver (attach, tenant, timeline, branch, compute, layers, checkpoint, lease,
+/// Some commands talk to a running pageserver (follow, tenant, timeline, branch, compute, layers, checkpoint, lease,
 /// lsn-at); the others work on a directory that no server is using.
 #[derive(Debug, Parser)]
 #[command(name = "pagectl", version)]

@@ -1,10 +1,10 @@
 //! Commands for a running pageserver; each is one or a few calls of its management interface.
 
-mod attach;
 mod branch;
 mod client;
 mod compute;
 mod connection;
+mod follow;
 mod layers;
 mod lsn;
 mod moment;
@@ -27,7 +27,7 @@ pub(crate) use connection::ServerArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum RemoteCommand {
     /// Follow a running Postgres: copy it, then stream its WAL.
-    Attach(attach::AttachArgs),
+    Follow(follow::FollowArgs),
     /// Tenants: list, create, delete.
     Tenant {
         #[command(subcommand)]
@@ -115,7 +115,7 @@ pub(crate) fn run_scrub(common: &Common, server: &ServerArgs, args: &ScrubArgs) 
 pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) -> anyhow::Result<()> {
     let remote = Remote::new(common, server)?;
     match command {
-        RemoteCommand::Attach(args) => attach::run(&remote, args),
+        RemoteCommand::Follow(args) => follow::run(&remote, args),
         RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),
         RemoteCommand::Tenant { command: TenantCommand::Create { id } } => tenant::create(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),

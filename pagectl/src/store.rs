@@ -49,7 +49,7 @@ impl Store {
         if let Some(settings) = settings(&common.workdir)? {
             let store = settings.store(&common.workdir).map_err(anyhow::Error::msg)?;
             let opened = RemoteStorage::open(&store).await;
-            conf.remote_storage = opened.context("cannot open object storage (remote_storage)")?;
+            conf.remote_storage = opened.context("cannot open the bucket (remote_storage)")?;
             conf.server = settings.known_identity(&camino::absolute_utf8(&common.workdir)?).await?;
         }
         // Leaked once per process; it lives as long as the process.

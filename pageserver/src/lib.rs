@@ -5,8 +5,8 @@
 //! write paths access under this crate's name are re-exported here.
 #![forbid(unsafe_code)]
 
-pub mod attach;
 pub mod auth;
+pub mod follow;
 pub mod http;
 pub mod page_service;
 pub(crate) mod places;

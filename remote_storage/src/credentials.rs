@@ -45,7 +45,7 @@ impl CredentialsFile {
         let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
         let credential = Arc::new(parse(&text)?);
         if read.is_some() {
-            tracing::info!("{}: new credentials for object storage were read", self.path);
+            tracing::info!("{}: new credentials for the bucket were read", self.path);
         }
         *read = Some((version, Arc::clone(&credential)));
         Ok(credential)

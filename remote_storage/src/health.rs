@@ -34,7 +34,7 @@ impl Health {
         let mut outage = self.outage.lock();
         let recent = |line: Instant| now.saturating_duration_since(line) < LINE_EVERY;
         if outage.said.is_none() && !outage.last_line.is_some_and(recent) {
-            tracing::warn!("object storage {url} does not answer as it should: {reason}. Trying again");
+            tracing::warn!("the bucket {url} does not answer as it should: {reason}. Trying again");
             *outage = Outage { said: Some(now), last_line: Some(now) };
         }
     }
@@ -46,7 +46,7 @@ impl Health {
         self.failures.store(0, Ordering::Relaxed);
         if let Some(since) = self.outage.lock().said.take() {
             let away = env::clock::now().saturating_duration_since(since);
-            tracing::info!("object storage {url} answers again, after {away:.1?}");
+            tracing::info!("the bucket {url} answers again, after {away:.1?}");
         }
     }
 }

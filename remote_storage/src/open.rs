@@ -80,7 +80,7 @@ impl RemoteStorage {
         let outcome = env::clock::timeout(timeout, usable).await;
         outcome.unwrap_or_else(|_| {
             let reason = last.map_or_else(|| "no answer".to_owned(), |error| error.to_string());
-            Err(StorageError::Invalid(format!("object storage {} is out of reach: {reason}", self.url())))
+            Err(StorageError::Invalid(format!("the bucket {} is out of reach: {reason}", self.url())))
         })
     }
 
@@ -89,7 +89,7 @@ impl RemoteStorage {
         let create = || self.create(RequestClass::Control, &path, env::random::bytes::<16>().to_vec().into());
         if create().await? == Creation::New && create().await? == Creation::New {
             return Err(StorageError::Invalid(format!(
-                "object storage {} ignores conditions of writes (If-None-Match): servers could not be told apart",
+                "the bucket {} ignores conditions of writes (If-None-Match): servers could not be told apart",
                 self.url()
             )));
         }

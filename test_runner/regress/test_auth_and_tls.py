@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fixtures.attached import Attached, attach_new
+from fixtures.followed import Followed, follow_new
 from fixtures.http import HttpClient, HttpError
 from fixtures.libpq import Closed, Connection, ServerError, Socket, message, special, startup, SSL_REQUEST
 from fixtures.pageserver import new_id
@@ -22,8 +22,8 @@ DATABASES = Rel(1664, 0, 1262)
 class Guarded:
     """A pageserver that requires tokens on both ports, and a cluster that it follows."""
 
-    def __init__(self, attached: Attached, signer: Signer):
-        self.attached, self.server, self.timeline = attached, attached.pageserver, attached.timeline
+    def __init__(self, followed: Followed, signer: Signer):
+        self.followed, self.server, self.timeline = followed, followed.pageserver, followed.timeline
         self.signer = signer
 
     def token(self, text: str) -> str:
@@ -66,7 +66,7 @@ def guarded(make_postgres, make_pageserver, module_dir):
     server = make_pageserver("guarded", **settings)
     server.token = server.secret(signer.admin())
     server.start()
-    return Guarded(Attached(pg, server, server.attach(pg)), signer)
+    return Guarded(Followed(pg, server, server.follow(pg)), signer)
 
 
 def test_a_token_of_the_tenant_opens_what_is_the_tenants(guarded):
@@ -76,7 +76,7 @@ def test_a_token_of_the_tenant_opens_what_is_the_tenants(guarded):
     assert http.get(f"/v1/tenant/{guarded.timeline.tenant}")["id"] == guarded.timeline.tenant
     # Neither operations on the server, nor on another tenant.
     http.refuse("GET", "/v1/tenant", status=403)
-    http.refuse("POST", "/v1/attach", {"connstr": "host=x"}, status=403)
+    http.refuse("POST", "/v1/follow", {"connstr": "host=x"}, status=403)
     http.refuse("POST", "/v1/reload_auth_validation_keys", status=403)
     http.refuse("GET", f"/v1/tenant/{new_id()}", status=403)
     other = guarded.token(guarded.signer.tenant(new_id()))
@@ -103,7 +103,7 @@ def test_without_a_token_only_what_is_open_answers(guarded):
         status, _, body = http.raw("GET", path)
         assert status == 200 and body, path
         assert guarded.timeline.tenant.encode() not in body or path == "/metrics"
-    for method, path in [("GET", "/v1/tenant"), ("POST", "/v1/attach"), ("DELETE", guarded.timeline.path)]:
+    for method, path in [("GET", "/v1/tenant"), ("POST", "/v1/follow"), ("DELETE", guarded.timeline.path)]:
         http.refuse(method, path, status=401)
     with Socket(guarded.server.pg_port) as sock:
         sock.send(startup({"user": "x"}))
@@ -283,7 +283,7 @@ def test_tls_on_both_ports(make_postgres, make_pageserver, module_dir):
     server.tls = trusting
     server.start()
     pg = make_postgres("tls", max_replication_slots=10).start()
-    timeline = server.attach(pg)
+    timeline = server.follow(pg)
     with timeline.stream() as stream:
         assert stream.connection.sock.version() in ("TLSv1.2", "TLSv1.3")
         blocks = stream.ask(nblocks(Rel(1664, 0, 1260)))

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures import workload
-from fixtures.attached import SMALL_LAYERS, Attached, rel_of
+from fixtures.followed import SMALL_LAYERS, Followed, rel_of
 from fixtures.copies import boot, checksums, fetch
 from fixtures.pageserver import POSTGRES_IS_GONE, new_id
 from fixtures.pagestream import LATEST, get_page, nblocks
@@ -19,20 +19,20 @@ def history(make_postgres, make_pageserver, module_dir):
     pg = make_postgres("history", max_replication_slots=10).start()
     pg.bench_init(1)
     server = make_pageserver("history", **SMALL_LAYERS).start().allow(POSTGRES_IS_GONE)
-    attached = Attached(pg, server, server.attach(pg))
-    attached.moments = []
-    attached.times, attached.sums = [], []
+    followed = Followed(pg, server, server.follow(pg))
+    followed.moments = []
+    followed.times, followed.sums = [], []
     for number, work in enumerate([workload.ddl, workload.vacuum, workload.truncate]):
         work(pg)
         pg.bench(1000)
-        attached.sums.append(checksums(pg))
-        attached.times.append(time.time())
+        followed.sums.append(checksums(pg))
+        followed.times.append(time.time())
         time.sleep(1.5)
-        lsn = attached.stop_postgres()
-        attached.moments.append((lsn, pg.copy_stopped(module_dir / f"history-{number}")))
+        lsn = followed.stop_postgres()
+        followed.moments.append((lsn, pg.copy_stopped(module_dir / f"history-{number}")))
         pg.start()
-    attached.catch_up()
-    return attached
+    followed.catch_up()
+    return followed
 
 
 def rfc3339(seconds: float) -> str:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fixtures.attached import Attached, attach_new
+from fixtures.followed import Followed, follow_new
 from fixtures.computes import Compute, amcheck, stay_where_it_is
 from fixtures.copies import checksums
 from fixtures.pageserver import POSTGRES_IS_GONE
@@ -59,7 +59,7 @@ def inserts(compute: Compute, row: int) -> bool:
         return False
 
 
-def assert_branch_is_whole(attached: Attached, computes, compute: Compute, said: int):
+def assert_branch_is_whole(followed: Followed, computes, compute: Compute, said: int):
     """Another compute finds on the branch exactly what the first one wrote, page by page, and it is consistent."""
     written = checksums(compute)
     compute.stop()
@@ -68,15 +68,15 @@ def assert_branch_is_whole(attached: Attached, computes, compute: Compute, said:
     assert heir.sql(BALANCED) == "t"
     assert_acknowledged(heir, said)
     amcheck(heir)
-    print(attached.assert_files_equal(heir.stop(), heir.timeline, heir.data))
+    print(followed.assert_files_equal(heir.stop(), heir.timeline, heir.data))
 
 
 def test_killed_computes_lose_nothing_that_was_acknowledged(make_postgres, make_pageserver, make_computes, request):
     kills = request.config.getoption("--compute-kills")
-    attached = attach_new(make_postgres, make_pageserver, "killed")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    stay_where_it_is(attached.pageserver)
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "killed")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    stay_where_it_is(followed.pageserver)
+    computes = make_computes(followed.pageserver)
     compute = computes.start("killed", "--branch", "killed", "--wait-for-pageserver", "--set", "shared_buffers=16MB")
     assert compute.sql("SHOW synchronous_standby_names") == "pageserver"
     said = first_row(compute)
@@ -85,20 +85,20 @@ def test_killed_computes_lose_nothing_that_was_acknowledged(make_postgres, make_
         said = insert_until_killed(compute, said)
         bench.wait(60)
         if attempt % 3 == 2:
-            attached.pageserver.restart()
+            followed.pageserver.restart()
         compute.start("--wait-for-pageserver")
         assert_acknowledged(compute, said)
         said = int(compute.sql("SELECT count(*) FROM acknowledged"))
         assert compute.sql(BALANCED) == "t"
     print(f"{said} acknowledged rows over {kills} kills")
-    assert_branch_is_whole(attached, computes, compute, said)
+    assert_branch_is_whole(followed, computes, compute, said)
 
 
 def test_a_killed_compute_whose_host_is_lost_loses_nothing_acknowledged(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "lost")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
+    followed = follow_new(make_postgres, make_pageserver, "lost")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
     for number in range(3):
-        computes = make_computes(attached.pageserver, f"host{number}")
+        computes = make_computes(followed.pageserver, f"host{number}")
         more = ["--replace"] if number else []
         compute = computes.start("one", "--branch", "lost", "--wait-for-pageserver", *more)
         if number == 0:
@@ -124,14 +124,14 @@ def free_port() -> int:
 
 
 def test_a_slow_network_costs_time_only(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "slow", checksums=True)
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    expected = checksums(attached.postgres)
-    attached.catch_up()
-    computes, port = make_computes(attached.pageserver), free_port()
+    followed = follow_new(make_postgres, make_pageserver, "slow", checksums=True)
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    expected = checksums(followed.postgres)
+    followed.catch_up()
+    computes, port = make_computes(followed.pageserver), free_port()
     to_socket = computes.dir / "slow" / f".s.PGSQL.{port}"
     with (
-        SlowLink.to_port(attached.pageserver.pg_port, DELAY).open() as pages,
+        SlowLink.to_port(followed.pageserver.pg_port, DELAY).open() as pages,
         SlowLink.to_socket(to_socket, DELAY).open() as wal,
     ):
         computes.page_port = pages.port
@@ -148,15 +148,15 @@ def test_a_slow_network_costs_time_only(make_postgres, make_pageserver, make_com
         assert_acknowledged(compute, 2)
         compute.bench(20)
         assert pages.connections > 0 and wal.connections > 0
-        assert_branch_is_whole(attached, computes, compute, 2)
+        assert_branch_is_whole(followed, computes, compute, 2)
 
 
 def test_a_full_disk_of_a_compute_loses_nothing(make_postgres, make_pageserver, make_computes, work_dir):
-    attached = attach_new(make_postgres, make_pageserver, "outgrown", scale=5)
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    attached.catch_up()
+    followed = follow_new(make_postgres, make_pageserver, "outgrown", scale=5)
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    followed.catch_up()
     with small_disk(work_dir, 400) as disk:
-        computes = make_computes(attached.pageserver)
+        computes = make_computes(followed.pageserver)
         elsewhere, computes.dir = computes.dir, disk / "computes"
         try:
             compute = computes.start("full", "--branch", "full", "--set", "shared_buffers=16MB")
@@ -169,7 +169,7 @@ def test_a_full_disk_of_a_compute_loses_nothing(make_postgres, make_pageserver, 
         assert heir.sql(BALANCED) == "t"
         assert_acknowledged(heir, said)
         amcheck(heir)
-        print(attached.assert_files_equal(heir.stop(), heir.timeline, heir.data))
+        print(followed.assert_files_equal(heir.stop(), heir.timeline, heir.data))
 
 
 def run_full(compute: Compute, disk) -> int:
@@ -212,8 +212,8 @@ def answers_alone(compute: Compute):
 
 
 def test_a_reader_whose_branch_is_deleted_is_told_why(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "deleted")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "deleted")
+    computes = make_computes(followed.pageserver)
     made = computes.pagectl("branch", "create", "short")
     assert made.code == 0, made.text
     reader = computes.start("reader", "--branch", "short", "--read-only")
@@ -244,8 +244,8 @@ def test_what_is_missing_for_the_file_system_is_said(
 ):
     if os.getuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("NOT TESTED: capabilities are taken away from root by setpriv")
-    attached = attach_new(make_postgres, make_pageserver, f"lacking-{lacking}")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, f"lacking-{lacking}")
+    computes = make_computes(followed.pageserver)
     command = [str(program("pagectl")), "compute", "start", "c", "--branch", "b"]
     wrapped = ["unshare", "--mount", "sh", "-ec", LACKING[lacking], "sh", str(work_dir), *command]
     refused = subprocess.run(wrapped, capture_output=True, text=True, timeout=60, env=computes.environment())

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.computes import Compute
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.slow_link import SlowLink
@@ -19,15 +19,15 @@ ALL = "SELECT count(*), sum(abalance) FROM pgbench_accounts"
 
 
 @pytest.fixture(scope="module")
-def attached(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "told")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    return attached
+def followed(make_postgres, make_pageserver):
+    followed = follow_new(make_postgres, make_pageserver, "told")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    return followed
 
 
 @pytest.fixture
-def computes(attached, make_computes):
-    return make_computes(attached.pageserver)
+def computes(followed, make_computes):
+    return make_computes(followed.pageserver)
 
 
 class DeadAddress:
@@ -171,13 +171,13 @@ def test_a_compute_whose_wal_does_not_arrive_is_in_trouble(computes):
     compute.stop()
 
 
-def test_a_start_that_fails_leaves_nothing_and_says_why(attached, computes):
-    lsn = attached.catch_up()
+def test_a_start_that_fails_leaves_nothing_and_says_why(followed, computes):
+    lsn = followed.catch_up()
     again = ["start", "fails", "--branch", "fails", "--at", lsn]
     said = computes.refuse(*again, "--set", "shared_preload_libraries=there_is_none", names="FATAL")
     assert 'could not access file "there_is_none"' in said
     assert computes.names() == [] and computes.pagectl("branch", "delete", "fails").code != 0
     said = computes.refuse(*again, "--superuser", "nobody", names="say with --superuser")
-    assert 'attached by the name of "postgres"' in said
+    assert 'followed by the name of "postgres"' in said
     compute = computes.start(*again[1:])
     assert compute.sql("SELECT 1") == "1"

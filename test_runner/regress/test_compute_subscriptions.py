@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fixtures.attached import Attached
+from fixtures.followed import Followed
 from fixtures.computes import Compute
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.wait import wait_until
@@ -25,7 +25,7 @@ class World:
         self.subscriber = make_postgres(f"{name}-subscriber", major=major, **settings).start()
         self.publisher.sql(f"{LIKE_IT}; CREATE PUBLICATION p FOR TABLE t; INSERT INTO t SELECT generate_series(1, 100)")
         pageserver = make_pageserver(name).start().allow(POSTGRES_IS_GONE)
-        self.attached = Attached(self.subscriber, pageserver, pageserver.attach(self.subscriber))
+        self.followed = Followed(self.subscriber, pageserver, pageserver.follow(self.subscriber))
 
     def subscribe(self, subscriber, name: str, db="postgres", **more):
         options = "".join(f", {key} = {value}" for key, value in more.items())
@@ -76,12 +76,12 @@ def world(make_postgres, make_pageserver, pg_major):
     subscriber.sql("ALTER SUBSCRIPTION two ENABLE", "o'ther")
     subscriber.sql("ALTER DATABASE \"o'ther\" ALLOW_CONNECTIONS false")
     subscriber.sql("VACUUM FULL pg_subscription")
-    made.attached.catch_up()
+    made.followed.catch_up()
     return made
 
 
 def test_a_branch_leaves_its_parents_subscriptions_alone(world, make_computes):
-    computes = make_computes(world.attached.pageserver)
+    computes = make_computes(world.followed.pageserver)
     done = computes.ok("start", "branch", "--branch", "branch")
     assert "o'ther.two, postgres.one" in done.summary and "ALTER SUBSCRIPTION" in done.summary, done.summary
     compute = Compute(computes, "branch")
@@ -98,7 +98,7 @@ def test_a_branch_leaves_its_parents_subscriptions_alone(world, make_computes):
 
 
 def test_what_was_enabled_on_a_branch_stays_enabled(world, make_computes):
-    pageserver = world.attached.pageserver
+    pageserver = world.followed.pageserver
     computes, elsewhere = make_computes(pageserver), make_computes(pageserver, "elsewhere")
     compute = computes.start("branch", "--branch", "branch")
     world.publisher.sql("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
@@ -134,10 +134,10 @@ def test_what_was_enabled_on_a_branch_stays_enabled(world, make_computes):
 
 
 def test_subscriptions_are_kept_if_they_are_to_be(world, make_computes):
-    computes = make_computes(world.attached.pageserver)
+    computes = make_computes(world.followed.pageserver)
     # The original subscriber has gone.
-    world.attached.catch_up()
-    world.attached.pageserver.allow(POSTGRES_IS_GONE)
+    world.followed.catch_up()
+    world.followed.pageserver.allow(POSTGRES_IS_GONE)
     world.subscriber.stop()
     compute = computes.start("heir", "--branch", "heir", "--keep-subscriptions")
     assert subscriptions(compute) == "one true one, two true two"
@@ -153,8 +153,8 @@ def test_what_a_branch_got_itself_is_its_own(make_postgres, make_pageserver, mak
     """There were none where the branch was made: nothing is done at its start, and subscriptions made later stay."""
     world = World(make_postgres, make_pageserver, "none", 15)
     world.subscriber.sql(LIKE_IT)
-    world.attached.catch_up()
-    pageserver = world.attached.pageserver
+    world.followed.catch_up()
+    pageserver = world.followed.pageserver
     computes, elsewhere = make_computes(pageserver), make_computes(pageserver, "elsewhere")
     compute = computes.start("branch", "--branch", "branch")
     assert compute.sql("SELECT count(*) FROM pg_replication_origin") == "0"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fixtures import unprivileged
-from fixtures.attached import Attached, attach_new
+from fixtures.followed import Followed, follow_new
 from fixtures.computes import Compute, Computes
 from fixtures.copies import checksums
 from fixtures.pageserver import POSTGRES_IS_GONE
@@ -18,28 +18,28 @@ from fixtures.wait import wait_until
 
 
 @pytest.fixture(scope="module")
-def attached(make_postgres, make_pageserver) -> Attached:
-    made = attach_new(make_postgres, make_pageserver, "unprivileged", checksums=True)
+def followed(make_postgres, make_pageserver) -> Followed:
+    made = follow_new(make_postgres, make_pageserver, "unprivileged", checksums=True)
     made.pageserver.allow(POSTGRES_IS_GONE)
     made.catch_up()
     return made
 
 
-def assert_branch_is_whole(attached: Attached, computes: Computes, compute: Compute):
+def assert_branch_is_whole(followed: Followed, computes: Computes, compute: Compute):
     """Another compute finds on the branch exactly what the first one wrote, page by page."""
     written = checksums(compute)
     compute.stop()
     heir = computes.start("heir", "--branch", compute.name, "--copy")
     assert checksums(heir) == written
-    print(attached.assert_files_equal(heir.stop(), heir.timeline, heir.data))
+    print(followed.assert_files_equal(heir.stop(), heir.timeline, heir.data))
     computes.ok("destroy", "heir")
 
 
-def test_a_compute_of_a_user_without_capabilities(attached, make_unprivileged):
-    computes = make_unprivileged(attached.pageserver)
-    expected, moment = checksums(attached.postgres), attached.catch_up()
-    attached.postgres.bench(100)
-    attached.catch_up()
+def test_a_compute_of_a_user_without_capabilities(followed, make_unprivileged):
+    computes = make_unprivileged(followed.pageserver)
+    expected, moment = checksums(followed.postgres), followed.catch_up()
+    followed.postgres.bench(100)
+    followed.catch_up()
     compute = computes.start("plain", "--branch", "plain", "--at", moment)
     assert checksums(compute) == expected
     assert unprivileged.mounts(computes.dir) == [str(compute.data)]
@@ -56,13 +56,13 @@ def test_a_compute_of_a_user_without_capabilities(attached, make_unprivileged):
     compute.start()
     assert checksums(compute) == written
     assert "ready to accept connections" in computes.ok("logs", "plain").stdout
-    assert_branch_is_whole(attached, computes, compute)
+    assert_branch_is_whole(followed, computes, compute)
     computes.ok("destroy", "plain")
     assert_nothing_left(computes.dir)
 
 
-def test_what_serves_it_is_killed(attached, make_unprivileged, work_dir):
-    computes = make_unprivileged(attached.pageserver)
+def test_what_serves_it_is_killed(followed, make_unprivileged, work_dir):
+    computes = make_unprivileged(followed.pageserver)
     compute = computes.start("killed", "--branch", "killed", "--set", "shared_buffers=1MB")
     bench = compute.start_bench_on()
     for _ in range(3):
@@ -86,13 +86,13 @@ def test_what_serves_it_is_killed(attached, make_unprivileged, work_dir):
     os.kill(compute.supervisor(), signal.SIGKILL)
     compute.kill()
     compute.start()
-    assert_branch_is_whole(attached, computes, compute)
+    assert_branch_is_whole(followed, computes, compute)
     computes.ok("destroy", "killed")
     assert_nothing_left(computes.dir)
 
 
-def test_what_cannot_be_handed_over_is_mounted_anew(attached, make_unprivileged):
-    computes = make_unprivileged(attached.pageserver)
+def test_what_cannot_be_handed_over_is_mounted_anew(followed, make_unprivileged):
+    computes = make_unprivileged(followed.pageserver)
     compute = computes.start("torn", "--branch", "torn")
     compute.sql("CREATE TABLE t AS SELECT 1")
     old = compute.children()
@@ -137,8 +137,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_file_system_that_does_not_answer(attached, make_unprivileged):
-    computes = make_unprivileged(attached.pageserver)
+def test_a_file_system_that_does_not_answer(followed, make_unprivileged):
+    computes = make_unprivileged(followed.pageserver)
     compute = computes.start("silent", "--branch", "silent")
     compute.sql("CREATE TABLE t AS SELECT 1")
     os.kill(compute.daemon(), signal.SIGSTOP)
@@ -166,8 +166,8 @@ def test_a_file_system_that_does_not_answer(attached, make_unprivileged):
     assert_nothing_left(computes.dir)
 
 
-def test_a_compute_on_a_full_disk_is_destroyed(attached, make_unprivileged, work_dir):
-    computes = make_unprivileged(attached.pageserver)
+def test_a_compute_on_a_full_disk_is_destroyed(followed, make_unprivileged, work_dir):
+    computes = make_unprivileged(followed.pageserver)
     with small_disk(work_dir, 200) as disk:
         elsewhere, computes.dir = computes.dir, unprivileged.own(disk / "computes")
         try:
@@ -195,8 +195,8 @@ def fill_and_destroy(computes: Computes, disk):
     waiting.wait(5)
 
 
-def test_in_a_user_namespace(attached, make_unprivileged):
-    computes = make_unprivileged(attached.pageserver, wrapped=IN_NAMESPACE)
+def test_in_a_user_namespace(followed, make_unprivileged):
+    computes = make_unprivileged(followed.pageserver, wrapped=IN_NAMESPACE)
     compute = computes.start("inside", "--branch", "inside")
     # Others do not see the mount.
     assert unprivileged.mounts(computes.dir) == []
@@ -221,8 +221,8 @@ def test_in_a_user_namespace(attached, make_unprivileged):
     assert_nothing_left(computes.dir)
 
 
-def test_what_is_missing_is_said(attached, make_unprivileged):
-    computes = make_unprivileged(attached.pageserver)
+def test_what_is_missing_is_said(followed, make_unprivileged):
+    computes = make_unprivileged(followed.pageserver)
     as_root = [*WITHOUT_CAPABILITIES, "unshare", "--user", "--map-root-user", "--mount"]
     bound = ["setpriv", "--no-new-privs", *WITHOUT_CAPABILITIES]
     for number, (wrapped, mode, names) in enumerate([

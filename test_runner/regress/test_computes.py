@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from fixtures import workload
-from fixtures.attached import attach_new, rel_of
+from fixtures.followed import follow_new, rel_of
 from fixtures.computes import Compute, amcheck, stay_where_it_is
 from fixtures.copies import boot, catalogs, checksum_failures, checksums, fetch
 from fixtures.http import HttpClient
@@ -34,15 +34,15 @@ def sequences(pg) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", [[], ["--copy"]], ids=["lazy", "copy"])
 def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, make_pageserver, make_computes, mode):
-    attached = attach_new(make_postgres, make_pageserver, f"accident{len(mode)}", checksums=True)
-    pg, computes = attached.postgres, make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, f"accident{len(mode)}", checksums=True)
+    pg, computes = followed.postgres, make_computes(followed.pageserver)
     workload.ddl(pg)
     pg.bench(1000)
     pg.sql("CREATE UNLOGGED TABLE fleeting AS SELECT 1")
     expected, text, before, moment = checksums(pg), dump(pg), sequences(pg), now()
     time.sleep(1.1)
     pg.sql("DROP TABLE pgbench_accounts CASCADE; TRUNCATE pgbench_history")
-    attached.catch_up()
+    followed.catch_up()
     rescue = computes.start("rescue", "--branch", "dev", "--at", moment, *mode)
     assert checksums(rescue) == expected
     assert dump(rescue) == text
@@ -57,7 +57,7 @@ def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, 
     end = rescue.stop()
     assert rescue.timeline.last_record_lsn() == end
     if rescue.copied:
-        print(attached.assert_files_equal(end, rescue.timeline, rescue.data))
+        print(followed.assert_files_equal(end, rescue.timeline, rescue.data))
         rescue.run("pg_checksums", "--check", "-D", rescue.data)
     # It resumes where it was; and so does another one on the same branch.
     rescue.start()
@@ -71,24 +71,24 @@ def test_an_accident_is_undone_by_a_compute_of_the_moment_before(make_postgres, 
     # The stopped one is behind now.
     computes.refuse("start", "rescue", names="compute heir")
     end = heir.stop()
-    attached.assert_files_equal(end, heir.timeline, heir.data)
+    followed.assert_files_equal(end, heir.timeline, heir.data)
     computes.refuse("start", "rescue", names="does not continue it")
     computes.ok("destroy", "rescue")
     assert computes.names() == ["heir"]
 
 
 def test_one_branch_has_one_writer(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "writers")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    computes, elsewhere = make_computes(attached.pageserver), make_computes(attached.pageserver, "elsewhere")
-    main = attached.timeline
+    followed = follow_new(make_postgres, make_pageserver, "writers")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    computes, elsewhere = make_computes(followed.pageserver), make_computes(followed.pageserver, "elsewhere")
+    main = followed.timeline
     computes.refuse("start", "x", "--branch", main.id, names="writes the branch")
     first = computes.start("first", "--branch", "one")
     first.sql("CREATE TABLE t AS SELECT 1 AS i")
     computes.refuse("start", "second", "--branch", "one", names="compute first writes the branch one")
     # The management interface itself refuses it, too.
     body = {"id": "other", "name": "other", "connstr": "host=/nowhere", "slot": "s", "start_lsn": "0/8"}
-    http = attached.pageserver.http
+    http = followed.pageserver.http
     http.refuse("PUT", f"{first.timeline.path}/writer", body, status=409, names=["compute first"])
     http.refuse("PUT", f"{main.path}/writer", body, status=409, names=["make a branch"])
     http.refuse("DELETE", f"{first.timeline.path}/writer?id=other", status=409, names=["compute first"])
@@ -102,28 +102,28 @@ def test_one_branch_has_one_writer(make_postgres, make_pageserver, make_computes
     second.sql("INSERT INTO t VALUES (2)")
     # If it comes back, it is refused.
     computes.refuse("start", "first", names="compute second")
-    attached.pageserver.restart()
+    followed.pageserver.restart()
     computes.refuse("start", "first", names="compute second")
     assert second.sql("SELECT count(*) FROM t") == "2"
     end = second.stop()
-    attached.assert_files_equal(end, second.timeline, second.data)
+    followed.assert_files_equal(end, second.timeline, second.data)
 
 
 def test_any_number_of_computes_reads(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "readers")
-    pg, computes = attached.postgres, make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "readers")
+    pg, computes = followed.postgres, make_computes(followed.pageserver)
     pg.sql("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
-    early = attached.catch_up()
+    early = followed.catch_up()
     pg.sql("DELETE FROM t WHERE i > 10")
-    attached.catch_up()
+    followed.catch_up()
     one = computes.start("one", "--read-only", "--at", early)
     two = computes.start("two", "--read-only")
     assert (one.sql("SELECT count(*) FROM t"), two.sql("SELECT count(*) FROM t")) == ("1000", "10")
     assert one.sql("SELECT pg_is_in_recovery()") == "t"
-    before = attached.timeline.info()
+    before = followed.timeline.info()
     done = one.run("psql", *one.connection(), "-c", "DELETE FROM t", check=False)
     assert "read-only transaction" in done.stderr
-    assert attached.timeline.info()["walreceiver_status"]["host"] == before["walreceiver_status"]["host"]
+    assert followed.timeline.info()["walreceiver_status"]["host"] == before["walreceiver_status"]["host"]
     assert one.stop() is None
     one.start()
     assert one.sql("SELECT count(*) FROM t") == "1000"
@@ -131,15 +131,15 @@ def test_any_number_of_computes_reads(make_postgres, make_pageserver, make_compu
 
 
 def test_a_pageserver_that_is_away_is_waited_for(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "away")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "away")
+    computes = make_computes(followed.pageserver)
     compute = computes.start("c", "--branch", "c", "--set", "shared_buffers=1MB")
-    stay_where_it_is(attached.pageserver)
-    attached.pageserver.stop()
+    stay_where_it_is(followed.pageserver)
+    followed.pageserver.stop()
     counting = compute.start_sql("SELECT count(*), sum(abalance) FROM pgbench_accounts")
     time.sleep(3)
     assert counting.poll() is None, "nobody could have answered"
-    attached.pageserver.start()
+    followed.pageserver.start()
     out, _ = counting.communicate(timeout=60)
     assert out.strip() == "100000|0", out
     compute.bench(100)
@@ -147,11 +147,11 @@ def test_a_pageserver_that_is_away_is_waited_for(make_postgres, make_pageserver,
 
 
 def test_the_pageserver_comes_and_goes(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "gone")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "gone")
+    computes = make_computes(followed.pageserver)
     compute = computes.start("c", "--branch", "c", "--copy")
     compute.bench(500)
-    server = attached.pageserver
+    server = followed.pageserver
     stay_where_it_is(server)
     server.stop()
     compute.bench(500)
@@ -161,18 +161,18 @@ def test_the_pageserver_comes_and_goes(make_postgres, make_pageserver, make_comp
     # Nothing is lost: it is still registered to write the branch.
     compute.start()
     end = compute.stop()
-    report = attached.assert_files_equal(end, compute.timeline, compute.data)
+    report = followed.assert_files_equal(end, compute.timeline, compute.data)
     print(report)
     other = computes.start("d", "--branch", "c")
     assert other.sql("SELECT count(*) FROM alone") == "10000"
 
 
 def test_branches_have_names(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "names")
-    computes = make_computes(attached.pageserver)
-    early = attached.catch_up()
-    attached.postgres.bench(100)
-    attached.catch_up()
+    followed = follow_new(make_postgres, make_pageserver, "names")
+    computes = make_computes(followed.pageserver)
+    early = followed.catch_up()
+    followed.postgres.bench(100)
+    followed.catch_up()
 
     def branch(*args, refused: str | None = None):
         done = computes.pagectl("branch", *args)
@@ -189,7 +189,7 @@ def test_branches_have_names(make_postgres, make_pageserver, make_computes):
     branch("create", "before", "--at", "100 years ago", refused="before")
     listed = branch("list").stdout
     assert all(name in listed for name in ("past", "now", "deeper", early)), listed
-    attached.pageserver.restart()
+    followed.pageserver.restart()
     assert branch("list").stdout.count("past") == 2
     branch("delete", "past", refused="delete those first")
     branch("delete", "deeper")
@@ -209,7 +209,7 @@ def test_branches_have_names(make_postgres, make_pageserver, make_computes):
     assert mine["blocks_there"] is None and mine["blocks_here"] == mine["blocks_differing"] == 45
     changed = by_rel[f"{branches.spc}/{branches.db}/{branches.rel}"]
     assert 1 <= changed["blocks_differing"] <= changed["blocks_here"]
-    accounts = rel_of(attached.postgres, "pgbench_accounts_pkey")
+    accounts = rel_of(followed.postgres, "pgbench_accounts_pkey")
     assert f"{accounts.spc}/{accounts.db}/{accounts.rel}" not in by_rel
     same = branch("diff", "past", "past", "--at", early, "--other-at", early).summary
     assert same.startswith("0 blocks of 0 relations differ"), same
@@ -220,9 +220,9 @@ def test_branches_have_names(make_postgres, make_pageserver, make_computes):
 
 @pytest.mark.parametrize("mib", [1, 64])
 def test_wal_segments_of_another_size(make_postgres, make_pageserver, make_computes, mib):
-    attached = attach_new(make_postgres, make_pageserver, f"segments{mib}", wal_segment_mib=mib)
-    pg, computes = attached.postgres, make_computes(attached.pageserver)
-    backup = fetch(attached.timeline, "fullbackup", attached.catch_up())
+    followed = follow_new(make_postgres, make_pageserver, f"segments{mib}", wal_segment_mib=mib)
+    pg, computes = followed.postgres, make_computes(followed.pageserver)
+    backup = fetch(followed.timeline, "fullbackup", followed.catch_up())
     compute = computes.start("c", "--branch", "c")
     assert compute.sql("SHOW wal_segment_size") == pg.sql("SHOW wal_segment_size") == f"{mib}MB"
     # The values that initdb chooses.
@@ -240,8 +240,8 @@ def test_wal_segments_of_another_size(make_postgres, make_pageserver, make_compu
 
 
 def test_what_makes_no_sense_is_refused(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "refused")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "refused")
+    computes = make_computes(followed.pageserver)
     for args, names in [
         (["start", "x"], "--branch"),
         (["start", "../x", "--branch", "b"], "no name for a compute"),
@@ -259,13 +259,13 @@ def test_what_makes_no_sense_is_refused(make_postgres, make_pageserver, make_com
         computes.refuse(*args, names=names)
         assert computes.names() == [], args
     # No branch is left that was made for a compute that did not start, so that the next attempt can make it.
-    listed = attached.pageserver.http.get(f"/v1/tenant/{attached.timeline.tenant}/timeline")
-    assert [one["timeline_id"] for one in listed] == [attached.timeline.id]
+    listed = followed.pageserver.http.get(f"/v1/tenant/{followed.timeline.tenant}/timeline")
+    assert [one["timeline_id"] for one in listed] == [followed.timeline.id]
 
 
 def test_computes_by_http(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "http")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "http")
+    computes = make_computes(followed.pageserver)
     token = "a token of some length"
     server = computes.serve(token)
     http = HttpClient(server.port, token=token)
@@ -297,11 +297,11 @@ def test_computes_by_http(make_postgres, make_pageserver, make_computes):
 
 def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     """From one server to a compute, to another compute, and back to pages; compares logical dumps of each."""
-    attached = attach_new(make_postgres, make_pageserver, f"v{pg_major}", major=pg_major, checksums=True)
-    pg, computes = attached.postgres, make_computes(attached.pageserver, f"v{pg_major}")
+    followed = follow_new(make_postgres, make_pageserver, f"v{pg_major}", major=pg_major, checksums=True)
+    pg, computes = followed.postgres, make_computes(followed.pageserver, f"v{pg_major}")
     workload.ddl(pg)
     pg.bench(500)
-    lsn = attached.catch_up()
+    lsn = followed.catch_up()
     expected = checksums(pg)
     reader = computes.start("reader", "--read-only", "--at", lsn)
     assert checksums(reader) == expected
@@ -324,7 +324,7 @@ def test_every_version(make_postgres, make_pageserver, make_computes, pg_major):
     amcheck(second)
     for compute in (second, reader):
         assert checksum_failures(compute) == 0 and compute.sql("SHOW data_checksums") == "on"
-    print(attached.assert_files_equal(second.stop(), second.timeline, second.data))
+    print(followed.assert_files_equal(second.stop(), second.timeline, second.data))
     # This client can read the control files of these versions only.
     if pg_major <= DEFAULT_MAJOR + 1:
         second.run("pg_checksums", "--check", "-D", second.data)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fixtures.attached import Attached
+from fixtures.followed import Followed
 from fixtures.copies import boot, fetch
 from fixtures.pageserver import POSTGRES_IS_GONE
 
@@ -51,27 +51,27 @@ EXPECTED = {
 
 
 @pytest.fixture
-def attached(pg_major, make_postgres, make_pageserver) -> Attached:
+def followed(pg_major, make_postgres, make_pageserver) -> Followed:
     pg = make_postgres(f"settings{pg_major}", major=pg_major, **CONF).start()
     for name, value in ALTERED.items():
         quoted = value.replace("'", "''")
         pg.sql(f"ALTER SYSTEM SET {name} = '{quoted}'")
     server = make_pageserver(f"settings{pg_major}").start().allow(POSTGRES_IS_GONE)
-    attached = Attached(pg, server, server.attach(pg))
+    followed = Followed(pg, server, server.follow(pg))
     pg.sql("ALTER SYSTEM SET max_connections = 70")
     pg.stop()
     pg.start()
-    attached.wait_for_receiver("streaming")
-    attached.catch_up()
-    return attached
+    followed.wait_for_receiver("streaming")
+    followed.catch_up()
+    return followed
 
 
-def test_copies_have_the_settings_that_make_sense_elsewhere(pg_major, attached, make_postgres, make_computes):
-    archive = fetch(attached.timeline, "fullbackup")
+def test_copies_have_the_settings_that_make_sense_elsewhere(pg_major, followed, make_postgres, make_computes):
+    archive = fetch(followed.timeline, "fullbackup")
     assert b"verysecret" not in archive and b"nowhere" not in archive
     for copy in (
         boot(make_postgres, f"settings-copy{pg_major}", archive, pg_major),
-        make_computes(attached.pageserver).start("dev", "--branch", f"dev{pg_major}"),
+        make_computes(followed.pageserver).start("dev", "--branch", f"dev{pg_major}"),
     ):
         assert {name: copy.sql(f"SHOW {name}") for name in EXPECTED} == EXPECTED
         # The copy can reset what the cluster had set.
@@ -87,8 +87,8 @@ def test_a_compute_does_without_a_library_that_is_not_here(make_postgres, make_p
     conf = pg.data / "postgresql.auto.conf"
     conf.write_text(conf.read_text() + "shared_preload_libraries = 'of_another_machine'\n")
     server = make_pageserver("library").start()
-    attached = Attached(pg, server, server.attach(pg))
-    computes = make_computes(attached.pageserver)
+    followed = Followed(pg, server, server.follow(pg))
+    computes = make_computes(followed.pageserver)
     computes.refuse("start", "dev", "--branch", "dev", names='could not access file "of_another_machine"')
     computes.pagectl("compute", "destroy", "dev", "--force")
     without = computes.start("other", "--branch", "other", "--set", "shared_preload_libraries=")

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.http import HttpError
 from fixtures.stored import QUICK, all_stored, wipe
 from fixtures.wait import wait_until
 
 # What a server logs about it.
 DAMAGE = (
-    r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be attached|a scrub has found"
+    r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be followed|a scrub has found"
     r"|was damaged or missing, and is made anew)"
 )
 
@@ -22,38 +22,38 @@ DAMAGE = (
 class Bucket:
     """A followed server that was stopped, and the directory that its pageserver uses as the bucket."""
 
-    def __init__(self, attached, store, prefix: str, pagectl):
-        self.attached, self.root, self.pagectl = attached, store.root / prefix, pagectl
-        self.lsn = all_stored(attached)
-        attached.pageserver.stop()
+    def __init__(self, followed, store, prefix: str, pagectl):
+        self.followed, self.root, self.pagectl = followed, store.root / prefix, pagectl
+        self.lsn = all_stored(followed)
+        followed.pageserver.stop()
 
     def index_parts(self):
-        return sorted(self.root.glob(f"tenants/*/timelines/{self.attached.timeline.id}/index_part-*"))
+        return sorted(self.root.glob(f"tenants/*/timelines/{self.followed.timeline.id}/index_part-*"))
 
     def generations(self):
         return sorted(self.root.glob("tenants/*/generations/*"))
 
     def start_on_an_empty_disk(self):
-        server = self.attached.pageserver
+        server = self.followed.pageserver
         server.allow(DAMAGE)
         wipe(server)
         server.start()
 
     def scrub(self, *args) -> tuple[int, dict]:
-        server = f"http://127.0.0.1:{self.attached.pageserver.http_port}"
+        server = f"http://127.0.0.1:{self.followed.pageserver.http_port}"
         command = [self.pagectl, "--server", server, "--json", "scrub", "--running", *args]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
         return done.returncode, json.loads(done.stdout)
 
     def is_not_served(self) -> str:
         with pytest.raises(HttpError) as refused:
-            self.attached.timeline.info()
+            self.followed.timeline.info()
         assert refused.value.status == 503, refused.value
         return str(refused.value)
 
     def all_is_served(self):
-        report = self.attached.assert_files_equal(self.lsn)
-        self.attached.pageserver.stop()
+        report = self.followed.assert_files_equal(self.lsn)
+        self.followed.pageserver.stop()
         return report
 
 
@@ -62,11 +62,11 @@ def bucket(make_postgres, make_pageserver, make_store, pagectl_binary, request):
     name = request.node.name.removeprefix("test_")[:30]
     store = make_store("directory")
     settings = {**QUICK, **store.settings(name)}
-    attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
-    attached.postgres.bench(500)
-    yield Bucket(attached, store, name, pagectl_binary)
-    if attached.pageserver.is_running():
-        attached.pageserver.stop()
+    followed = follow_new(make_postgres, make_pageserver, name, settings=settings)
+    followed.postgres.bench(500)
+    yield Bucket(followed, store, name, pagectl_binary)
+    if followed.pageserver.is_running():
+        followed.pageserver.stop()
 
 
 def test_an_index_part_that_was_removed(bucket):
@@ -83,17 +83,17 @@ def test_an_index_part_that_was_removed(bucket):
 
 
 def test_an_older_index_part_that_was_put_back(bucket):
-    server, postgres = bucket.attached.pageserver, bucket.attached.postgres
+    server, postgres = bucket.followed.pageserver, bucket.followed.postgres
     server.start()
     postgres.start()
     # WAL that a server writes at its end is lost to whoever does not follow it yet.
-    bucket.attached.wait_for_receiver("streaming")
-    bucket.lsn = all_stored(bucket.attached)
+    bucket.followed.wait_for_receiver("streaming")
+    bucket.lsn = all_stored(bucket.followed)
     (path,) = bucket.index_parts()
     older = path.read_bytes()
     postgres.start()
     postgres.bench(500)
-    bucket.lsn = all_stored(bucket.attached)
+    bucket.lsn = all_stored(bucket.followed)
     assert path.read_bytes() != older
     server.stop()
     time.sleep(2.1)
@@ -116,7 +116,7 @@ def test_generations(bucket, damage):
     bucket.start_on_an_empty_disk()
     said = bucket.is_not_served()
     assert "chain of generations is damaged" in said and "AttachedSingle" in said, said
-    server, tenant = bucket.attached.pageserver, bucket.attached.timeline.tenant
+    server, tenant = bucket.followed.pageserver, bucket.followed.timeline.tenant
     assert server.http.get(f"/v1/tenant/{tenant}")["state"]["slug"] == "Broken"
     code, found = bucket.scrub("--repair-bucket")
     assert code != 0 and not found["sound"], found
@@ -128,10 +128,10 @@ def test_generations(bucket, damage):
 
 def test_a_server_is_followed_after_damage_of_the_manifest(bucket):
     """Where WAL comes from is in the manifest, and in the bucket."""
-    attached = bucket.attached
-    server, manifest = attached.pageserver, attached.timeline.dir() / "manifest"
+    followed = bucket.followed
+    server, manifest = followed.pageserver, followed.timeline.dir() / "manifest"
     server.allow(r"WARN.*manifest.*what the bucket has is taken instead")
-    attached.postgres.start()
+    followed.postgres.start()
     for damage in ("flipped", "removed"):
         if damage == "flipped":
             content = bytearray(manifest.read_bytes())
@@ -140,13 +140,13 @@ def test_a_server_is_followed_after_damage_of_the_manifest(bucket):
         else:
             manifest.unlink()
         server.start()
-        attached.postgres.bench(200)
-        attached.catch_up()
-        attached.wait_for_receiver("streaming")
+        followed.postgres.bench(200)
+        followed.catch_up()
+        followed.wait_for_receiver("streaming")
         following = [value for name, value in server.http.metrics().items() if "walreceiver_following" in name]
         assert following == [1.0], following
         server.stop()
     server.start()
-    attached.stop_and_compare()
+    followed.stop_and_compare()
     not_following = lambda: [0.0] == [v for n, v in server.http.metrics().items() if "walreceiver_following" in n]
     wait_until(not_following, 30, what="the metric of a server that is not there")

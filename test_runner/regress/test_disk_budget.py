@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fixtures import lsn as lsns
-from fixtures.attached import Attached, rel_of
+from fixtures.followed import Followed, rel_of
 from fixtures.pagectl import Pagectl
 from fixtures.pageserver import connection_string
 from fixtures.pagestream import get_page
@@ -37,11 +37,11 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
         server.log = work_dir / "small.log"
         server.start().allow(SHORT_OF_ROOM, BUCKET_IS_GONE)
         try:
-            attached = Attached(pg, server, server.attach(pg))
-            grow(attached, disk, store)
+            followed = Followed(pg, server, server.follow(pg))
+            grow(followed, disk, store)
             if kind == "directory" or request.config.getoption("--both-stores"):
-                lose_the_bucket(attached, disk, store)
-            attached.stop_and_compare()
+                lose_the_bucket(followed, disk, store)
+            followed.stop_and_compare()
             server.stop()
             scrub(pagectl_binary, server.workdir)
         finally:
@@ -49,7 +49,7 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
 
 
 BUDGET = 48 << 20
-IMPORT_FAILS = r"WARN.*(was not attached|no more is taken in)"
+IMPORT_FAILS = r"WARN.*(was not followed|no more is taken in)"
 
 
 @pytest.fixture
@@ -65,34 +65,34 @@ def larger_server(make_postgres, request):
 
 
 @pytest.mark.parametrize("kind", ["directory", "weed"])
-def test_a_server_that_is_larger_than_the_budget_is_attached(kind, larger_server, make_pageserver, make_store):
+def test_a_server_that_is_larger_than_the_budget_is_followed(kind, larger_server, make_pageserver, make_store):
     """Layers of the copy go to the bucket while the rest of it arrives, and make room for it."""
     store = make_store(kind)
     server = make_pageserver(f"through-{kind}", disk_budget=BUDGET, checkpoint_distance=2 << 20,
                              **store.settings("through")).start()
     server.allow(SHORT_OF_ROOM)
     with Watch(lambda: -disk_usage(server.workdir)) as watch:
-        attached = Attached(larger_server, server, server.attach(larger_server))
+        followed = Followed(larger_server, server, server.follow(larger_server))
     stored, most = sum(store.objects("through").values()) >> 20, -watch.least >> 20
     print(f"{kind}: {stored} MiB in the bucket, at most {most} MiB on disk of {BUDGET >> 20}")
     assert stored > 1.2 * (BUDGET >> 20) and most <= 1.1 * (BUDGET >> 20)
     larger_server.bench(200)
-    lsn = all_stored(attached)
-    attached.assert_files_equal(lsn)
+    lsn = all_stored(followed)
+    followed.assert_files_equal(lsn)
     server.stop()
     wipe(server)
     server.start()
-    print(f"{attached.assert_files_equal(lsn).equal} pages equal after the disk was lost")
+    print(f"{followed.assert_files_equal(lsn).equal} pages equal after the disk was lost")
 
 
 def test_a_copy_that_cannot_fit_is_refused_and_leaves_nothing(larger_server, make_pageserver):
     server = make_pageserver("alone", disk_budget=BUDGET, remote_storage="none").start()
     server.allow(SHORT_OF_ROOM, IMPORT_FAILS)
     with Watch(lambda: -disk_usage(server.workdir)) as watch:
-        timeline = server.start_attach(connection_string(larger_server))
-        failed = lambda: server.attach_status(timeline)["phase"] == "failed"
+        timeline = server.start_follow(connection_string(larger_server))
+        failed = lambda: server.follow_status(timeline)["phase"] == "failed"
         wait_until(failed, 120, what="the refusal")
-    said, most = server.attach_status(timeline)["error"], -watch.least >> 20
+    said, most = server.follow_status(timeline)["error"], -watch.least >> 20
     print(f"{said}; at most {most} MiB on disk of {BUDGET >> 20}")
     assert "does not fit" in said and "disk_budget" in said, said
     assert most <= 1.1 * (BUDGET >> 20) and disk_usage(server.workdir) < 1 << 20
@@ -114,14 +114,14 @@ def fill(pg, table, rows):
     )
 
 
-def pages_of(attached, count=60):
-    pg, timeline = attached.postgres, attached.timeline
+def pages_of(followed, count=60):
+    pg, timeline = followed.postgres, followed.timeline
     accounts, at = rel_of(pg, "pgbench_accounts"), lsns.parse(timeline.last_record_lsn())
     return [(accounts, block, at) for block in range(count)]
 
 
-def read(attached, pages):
-    with attached.timeline.stream() as stream:
+def read(followed, pages):
+    with followed.timeline.stream() as stream:
         return [stream.ask(get_page(rel, block, at, 1)) for rel, block, at in pages]
 
 
@@ -145,28 +145,28 @@ class Watch:
         self.thread.join()
 
 
-def grow(attached, disk, store):
+def grow(followed, disk, store):
     """More than the disk can hold goes through it; old pages stay readable."""
-    attached.catch_up()
-    pages = pages_of(attached)
-    before = read(attached, pages)
+    followed.catch_up()
+    pages = pages_of(followed)
+    before = read(followed, pages)
     with Watch(lambda: free_mib(disk)) as watch:
         for number in range(3):
-            fill(attached.postgres, f"much{number}", 120_000)
-            attached.catch_up(timeout=180)
-            assert read(attached, pages) == before
+            fill(followed.postgres, f"much{number}", 120_000)
+            followed.catch_up(timeout=180)
+            assert read(followed, pages) == before
     # The newest data may still be on its way.
     in_bucket = lambda: sum(store.objects("small").values()) / (1 << 20)
     wait_until(lambda: in_bucket() > 1.3 * DISK_MIB, 60, what="more in the bucket than the disk can hold")
-    status = attached.pageserver.http.get("/v1/status")["disk"]
+    status = followed.pageserver.http.get("/v1/status")["disk"]
     print(f"{in_bucket():.0f} MiB in the bucket, disk of {DISK_MIB} MiB, {watch.least:.1f} MiB free at least, {status}")
     assert watch.least > 0.5
 
 
-def lose_the_bucket(attached, disk, store):
+def lose_the_bucket(followed, disk, store):
     """Without the bucket, WAL is taken in while there is room and the pages that ingest looks up are local. Nothing is
     lost."""
-    pg, server, timeline = attached.postgres, attached.pageserver, attached.timeline
+    pg, server, timeline = followed.postgres, followed.pageserver, followed.timeline
     with store.away():
         fill(pg, "more", 300_000)
         end = pg.sql("SELECT pg_current_wal_flush_lsn()")
@@ -179,8 +179,8 @@ def lose_the_bucket(attached, disk, store):
         asked = f"get {store.settings('small')['remote_storage']}/"
         assert ("free disk" in error and "bucket" in error) or asked in error, error
         assert free_mib(disk) > 0.5 and server.is_running()
-        assert lsns.parse(attached.slot()[1]) <= stopped_at
+        assert lsns.parse(followed.slot()[1]) <= stopped_at
     began = time.monotonic()
     wait_until(lambda: lsns.parse(timeline.last_record_lsn()) >= lsns.parse(end), 180, what="the intake gone on")
     print(f"caught up {time.monotonic() - began:.1f} s after the bucket was back")
-    attached.catch_up(timeout=120)
+    followed.catch_up(timeout=120)

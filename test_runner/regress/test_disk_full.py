@@ -3,7 +3,7 @@
 import time
 
 from fixtures import lsn as lsns
-from fixtures.attached import Attached, rel_of
+from fixtures.followed import Followed, rel_of
 from fixtures.pagestream import get_page, nblocks
 from fixtures.small_disk import fill, free_mib, small_disk
 from fixtures.wait import wait_until
@@ -19,15 +19,15 @@ def test_a_full_disk_stops_the_intake_until_there_is_room(make_postgres, make_pa
         server.log = work_dir / "full.log"
         server.start().allow(NO_ROOM)
         try:
-            run_full(Attached(pg, server, server.attach(pg)), disk, pagectl_binary)
+            run_full(Followed(pg, server, server.follow(pg)), disk, pagectl_binary)
         finally:
             server.destroy()
 
 
-def run_full(attached: Attached, disk, pagectl_binary):
-    pg, server, timeline = attached.postgres, attached.pageserver, attached.timeline
+def run_full(followed: Followed, disk, pagectl_binary):
+    pg, server, timeline = followed.postgres, followed.pageserver, followed.timeline
     pg.bench(500)
-    attached.catch_up()
+    followed.catch_up()
     accounts = rel_of(pg, "pgbench_accounts")
     before = lsns.parse(timeline.last_record_lsn())
     with timeline.stream() as stream:
@@ -49,7 +49,7 @@ def run_full(attached: Attached, disk, pagectl_binary):
             assert stream.ask(nblocks(accounts)) > 0
             time.sleep(0.5)
     assert server.memory_mib() < memory + 200
-    assert lsns.parse(attached.slot()[1]) <= lsns.parse(timeline.info()["disk_consistent_lsn"])
+    assert lsns.parse(followed.slot()[1]) <= lsns.parse(timeline.info()["disk_consistent_lsn"])
     assert server.is_running()
     # After a restart with the disk full, the server still serves.
     kill_and_start(server)
@@ -59,8 +59,8 @@ def run_full(attached: Attached, disk, pagectl_binary):
     wait_until(
         lambda: lsns.parse(timeline.last_record_lsn()) > lsns.parse(end), 120, what="the intake gone on by itself"
     )
-    attached.catch_up(timeout=120)
-    attached.stop_and_verify(pagectl_binary)
+    followed.catch_up(timeout=120)
+    followed.stop_and_verify(pagectl_binary)
 
 
 def kill_and_start(server):

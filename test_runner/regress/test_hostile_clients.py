@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fixtures.attached import attach_new, rel_of
+from fixtures.followed import follow_new, rel_of
 from fixtures.libpq import (
     CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST, Closed, ServerError, Socket, message, special, startup,
 )
@@ -20,21 +20,21 @@ DATABASES = Rel(1664, 0, 1262)
 
 
 @pytest.fixture(scope="module")
-def attached(make_postgres, make_pageserver):
-    return attach_new(make_postgres, make_pageserver, "patient", scale=5)
+def followed(make_postgres, make_pageserver):
+    return follow_new(make_postgres, make_pageserver, "patient", scale=5)
 
 
 @pytest.fixture(autouse=True)
-def still_well(attached):
+def still_well(followed):
     """After every test the server serves, and has released what the clients had."""
-    files = attached.pageserver.open_files()
+    files = followed.pageserver.open_files()
     yield
-    assert attached.pageserver.is_running()
-    with attached.timeline.stream() as stream:
+    assert followed.pageserver.is_running()
+    with followed.timeline.stream() as stream:
         assert any(stream.ask(get_page(DATABASES, 0)))
-    attached.timeline.info()
+    followed.timeline.info()
     # Layer files may be opened meanwhile, and the receiver's own connection may be reopened.
-    wait_until(lambda: attached.pageserver.open_files() <= files + 20, 30, what="file descriptors given back")
+    wait_until(lambda: followed.pageserver.open_files() <= files + 20, 30, what="file descriptors given back")
 
 
 STARTS = {
@@ -64,8 +64,8 @@ STARTS = {
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_malformed_starts_are_refused(attached, name):
-    with Socket(attached.pageserver.pg_port, timeout=15) as sock:
+def test_malformed_starts_are_refused(followed, name):
+    with Socket(followed.pageserver.pg_port, timeout=15) as sock:
         try:
             sock.send(STARTS[name])
             sock.sock.shutdown(socket.SHUT_WR)
@@ -92,8 +92,8 @@ def drain(sock: Socket) -> bytes:
         assert len(out) < 100 << 20
 
 
-def test_gss_then_tls_then_plain_is_a_good_start(attached):
-    with Socket(attached.pageserver.pg_port) as sock:
+def test_gss_then_tls_then_plain_is_a_good_start(followed):
+    with Socket(followed.pageserver.pg_port) as sock:
         for code in (GSS_REQUEST, SSL_REQUEST):
             sock.send(special(code))
             assert sock.read(1) == b"N"
@@ -123,8 +123,8 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_malformed_messages_are_refused(attached, name):
-    with attached.pageserver.connect(timeout=15) as connection:
+def test_malformed_messages_are_refused(followed, name):
+    with followed.pageserver.connect(timeout=15) as connection:
         try:
             connection.send(MESSAGES[name])
             connection.sock.shutdown(socket.SHUT_WR)
@@ -155,8 +155,8 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_malformed_requests_end_the_stream_after_those_before_them(attached, name):
-    with attached.timeline.stream(timeout=15) as stream:
+def test_malformed_requests_end_the_stream_after_those_before_them(followed, name):
+    with followed.timeline.stream(timeout=15) as stream:
         good = stream.ask(get_page(DATABASES, 0))
         stream.send(get_page(DATABASES, 0), get_page(DATABASES, 0))
         stream.connection.send(message(b"d", REQUESTS[name]))
@@ -170,18 +170,18 @@ def test_malformed_requests_end_the_stream_after_those_before_them(attached, nam
 
 
 @pytest.mark.parametrize("tag", [b"c", b"f", b"Q", b"S", b"H"])
-def test_what_is_no_copy_data_ends_the_stream(attached, tag):
-    with attached.timeline.stream(timeout=15) as stream:
+def test_what_is_no_copy_data_ends_the_stream(followed, tag):
+    with followed.timeline.stream(timeout=15) as stream:
         assert any(stream.ask(get_page(DATABASES, 0)))
         stream.connection.send(message(tag, {b"f": b"why\0", b"Q": b"set x\0"}.get(tag, b"")))
         said = drain(stream.connection)
         assert said[:1] in (b"E", b""), said
 
 
-def test_extreme_numbers_are_answered(attached):
+def test_extreme_numbers_are_answered(followed):
     """Keys and LSNs at their limits: only errors or zeros, and the stream continues."""
     largest = 2**32 - 1
-    with attached.timeline.stream(timeout=30) as stream:
+    with followed.timeline.stream(timeout=30) as stream:
         for rel in (Rel(0, 0, 0), Rel(largest, largest, largest), Rel(1663, 5, largest, 3), Rel(1664, largest, 1)):
             for block in (0, largest - 1, largest):
                 assert stream.refusal(get_page(rel, block))
@@ -194,12 +194,12 @@ def test_extreme_numbers_are_answered(attached):
         assert any(stream.ask(get_page(DATABASES, 0)))
 
 
-def test_ten_thousand_connections_with_garbage(attached, request):
+def test_ten_thousand_connections_with_garbage(followed, request):
     count = request.config.getoption("--garbage")
-    port, server = attached.pageserver.pg_port, attached.pageserver
+    port, server = followed.pageserver.pg_port, followed.pageserver
     chance = random.Random(SEED)
     good_start = startup({"user": "x"})
-    command = f"pagestream_v3 {attached.timeline.tenant} {attached.timeline.id}\0".encode()
+    command = f"pagestream_v3 {followed.timeline.tenant} {followed.timeline.id}\0".encode()
 
     def garbage() -> bytes:
         noise = chance.randbytes(chance.randint(0, 300))
@@ -244,7 +244,7 @@ def test_ten_thousand_connections_with_garbage(attached, request):
     assert grown < 30, f"memory grew by {grown:.1f} MiB"
 
 
-def test_connections_beyond_the_limit_are_told_and_others_go_on(attached, make_pageserver, work_dir):
+def test_connections_beyond_the_limit_are_told_and_others_go_on(followed, make_pageserver, work_dir):
     server = make_pageserver("small", work_dir / "store", max_connections=10).start()
     server.allow("WARN.*too many clients")
     held = [server.connect() for _ in range(10)]
@@ -268,10 +268,10 @@ def can_connect(server) -> bool:
     return True
 
 
-def test_half_closed_connections_get_their_answers(attached):
-    kept = rel_of(attached.postgres, "pgbench_accounts")
+def test_half_closed_connections_get_their_answers(followed):
+    kept = rel_of(followed.postgres, "pgbench_accounts")
     for _ in range(50):
-        with attached.timeline.stream() as stream:
+        with followed.timeline.stream() as stream:
             stream.send(*(get_page(kept, block) for block in range(40)))
             stream.connection.sock.shutdown(socket.SHUT_WR)
             for _ in range(40):
@@ -279,14 +279,14 @@ def test_half_closed_connections_get_their_answers(attached):
             assert stream.connection.at_end()
 
 
-def test_clients_that_do_not_read_hold_up_nobody(attached):
+def test_clients_that_do_not_read_hold_up_nobody(followed):
     """Each client asks for far more than buffers hold; the server keeps only one batch for each."""
-    server, kept = attached.pageserver, rel_of(attached.postgres, "pgbench_accounts")
-    with attached.timeline.stream() as stream:
+    server, kept = followed.pageserver, rel_of(followed.postgres, "pgbench_accounts")
+    with followed.timeline.stream() as stream:
         blocks = stream.ask(nblocks(kept))
         fast = [timed(stream, get_page(kept, block % blocks)) for block in range(500)]
     before = server.memory_mib()
-    greedy = [attached.timeline.stream() for _ in range(40)]
+    greedy = [followed.timeline.stream() for _ in range(40)]
     for stream in greedy:
         stream.connection.sock.settimeout(0.5)
         frames = b"".join(stream.frame(get_page(kept, block % blocks)) for block in range(20_000))
@@ -297,7 +297,7 @@ def test_clients_that_do_not_read_hold_up_nobody(attached):
     time.sleep(1)
     grown = server.memory_mib() - before
     assert grown < 64, f"memory grew by {grown:.0f} MiB for {len(greedy)} clients"
-    with attached.timeline.stream() as stream:
+    with followed.timeline.stream() as stream:
         slow = [timed(stream, get_page(kept, block % blocks)) for block in range(500)]
     middle = len(fast) // 2
     print(f"one page: {sorted(fast)[middle] * 1e6:.0f} us alone, {sorted(slow)[middle] * 1e6:.0f} us beside those, "
@@ -321,24 +321,24 @@ def timed(stream: PageStream, request) -> float:
     return time.perf_counter() - began
 
 
-def test_slow_readers_of_backups_hold_up_nobody(attached):
-    before = attached.pageserver.memory_mib()
+def test_slow_readers_of_backups_hold_up_nobody(followed):
+    before = followed.pageserver.memory_mib()
     held = []
     for _ in range(10):
-        connection = attached.pageserver.connect()
-        connection.query(f"fullbackup {attached.timeline.tenant} {attached.timeline.id}")
+        connection = followed.pageserver.connect()
+        connection.query(f"fullbackup {followed.timeline.tenant} {followed.timeline.id}")
         connection.expect(b"H")
         held.append(connection)
     time.sleep(2)
-    grown = attached.pageserver.memory_mib() - before
+    grown = followed.pageserver.memory_mib() - before
     assert grown < 64, f"memory grew by {grown:.0f} MiB"
-    with attached.timeline.stream() as stream:
+    with followed.timeline.stream() as stream:
         assert any(stream.ask(get_page(DATABASES, 0)))
     for connection in held:
         connection.close()
 
 
-def test_clients_that_never_say_who_they_are_keep_nobody_out(make_pageserver, attached):
+def test_clients_that_never_say_who_they_are_keep_nobody_out(make_pageserver, followed):
     server = make_pageserver("crowded", max_connections=4, http_max_connections=4).start()
     silent = []
     try:
@@ -367,12 +367,12 @@ def test_clients_that_never_say_who_they_are_keep_nobody_out(make_pageserver, at
     server.allow(r"WARN.*too many clients").stop()
 
 
-def test_what_is_logged_of_a_command_is_bounded(attached):
-    server = attached.pageserver
+def test_what_is_logged_of_a_command_is_bounded(followed):
+    server = followed.pageserver
     before = len(server.log_text())
-    tenant, many = attached.timeline.tenant, "\u00e4\n" * 100_000
+    tenant, many = followed.timeline.tenant, "\u00e4\n" * 100_000
     commands = [many, f"pagestream_v3 {tenant} {'f' * 900_000}", f"basebackup {'0' * 500_000} x", f"lease lsn {many}",
-                f"fullbackup {tenant} {attached.timeline.id} {'F' * 300_000}/0"]
+                f"fullbackup {tenant} {followed.timeline.id} {'F' * 300_000}/0"]
     for command in commands:
         with server.connect() as connection:
             with pytest.raises(ServerError) as refused:

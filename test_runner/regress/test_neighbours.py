@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.computes import Compute
 from fixtures.copies import boot, fetch
 from fixtures.programs import program
@@ -101,8 +101,8 @@ def assert_no_superuser(compute: Compute, proof: Path):
 
 @pytest.mark.parametrize("mode", [[], ["--copy"]], ids=["lazy", "copy"])
 def test_a_neighbour_gets_nowhere_in_a_compute(make_postgres, make_pageserver, make_computes, mode):
-    attached = attach_new(make_postgres, make_pageserver, f"closed{len(mode)}")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, f"closed{len(mode)}")
+    computes = make_computes(followed.pageserver)
     os.umask(0)
     try:
         compute = computes.start("c", "--branch", "c", *mode)
@@ -118,8 +118,8 @@ def test_a_neighbour_gets_nowhere_in_a_compute(make_postgres, make_pageserver, m
 
 
 def test_a_compute_of_a_version_before_is_closed(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "before")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "before")
+    computes = make_computes(followed.pageserver)
     compute = computes.start("c", "--branch", "c")
     compute.sql("DROP TABLE pgbench_history")
     compute.stop()
@@ -135,8 +135,8 @@ def test_a_compute_of_a_version_before_is_closed(make_postgres, make_pageserver,
 
 
 def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "forged")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "forged")
+    computes = make_computes(followed.pageserver)
     compute = computes.start("c", "--branch", "c")
     compute.sql("DROP TABLE pgbench_history")
     compute.stop()
@@ -188,8 +188,8 @@ def test_what_a_neighbour_has_put_there_is_not_believed(make_postgres, make_page
 
 
 def test_nobody_is_killed_by_a_forged_number(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "numbers")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "numbers")
+    computes = make_computes(followed.pageserver)
     compute = computes.start("c", "--branch", "c")
     compute.stop()
     victim = subprocess.Popen(["sleep", "600"], cwd=compute.dir / "upper")
@@ -215,8 +215,8 @@ def test_nobody_is_killed_by_a_forged_number(make_postgres, make_pageserver, mak
 
 
 def test_who_is_let_in_is_let_in_as_told(make_postgres, make_pageserver, make_computes, pg_major):
-    attached = attach_new(make_postgres, make_pageserver, f"let-in{pg_major}", major=pg_major)
-    computes = make_computes(attached.pageserver, f"let-in{pg_major}")
+    followed = follow_new(make_postgres, make_pageserver, f"let-in{pg_major}", major=pg_major)
+    computes = make_computes(followed.pageserver, f"let-in{pg_major}")
     compute = computes.start("c", "--branch", "c", "--listen", "127.0.0.1")
     compute.sql("CREATE ROLE reader LOGIN; CREATE ROLE worker LOGIN PASSWORD 'of worker'; CREATE TABLE t AS SELECT 7")
     refused = psql(compute, "-c", "SELECT 1", wrapped=AS_NEIGHBOUR, host="127.0.0.1")
@@ -251,8 +251,8 @@ def test_who_is_let_in_is_let_in_as_told(make_postgres, make_pageserver, make_co
 
 
 def test_a_long_path_opens_no_other_way(make_postgres, make_pageserver, make_computes):
-    attached = attach_new(make_postgres, make_pageserver, "long")
-    computes = make_computes(attached.pageserver, "l" * 90)
+    followed = follow_new(make_postgres, make_pageserver, "long")
+    computes = make_computes(followed.pageserver, "l" * 90)
     compute = computes.start("c", "--branch", "c")
     sockets = Path(computes.about("c")["connstr"].split("'")[1])
     assert not sockets.is_relative_to(compute.dir) and list(sockets.glob(".s.PGSQL.*"))
@@ -271,8 +271,8 @@ def test_a_long_path_opens_no_other_way(make_postgres, make_pageserver, make_com
 
 
 def test_tokens_of_the_caller_stay_with_the_caller(make_postgres, make_pageserver, make_computes, monkeypatch):
-    attached = attach_new(make_postgres, make_pageserver, "tokens")
-    computes = make_computes(attached.pageserver)
+    followed = follow_new(make_postgres, make_pageserver, "tokens")
+    computes = make_computes(followed.pageserver)
     monkeypatch.setenv("PAGECTL_TOKEN", "a token of the operator")
     monkeypatch.setenv("SECRET_OF_ROOT", "of no use to others")
     compute = computes.start("c", "--branch", "c")
@@ -297,7 +297,7 @@ def test_a_neighbour_gets_nowhere_in_a_store(make_postgres, make_pageserver, wor
     server.start()
     pg = make_postgres("closed-store", max_replication_slots=10).start()
     pg.bench_init(1)
-    server.attach(pg)
+    server.follow(pg)
     server.stop()
     layers = [path for path in all_below(store) if "__" in path.name]
     assert {path.is_relative_to(store / "objects") for path in layers} == {True, False}, layers
@@ -323,8 +323,8 @@ def test_what_pagectl_stores_is_closed(make_postgres, pagectl_binary, work_dir):
 
 
 def test_a_full_backup_is_open_to_its_user_alone(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "copied")
-    copy = boot(make_postgres, "copied-here", fetch(attached.timeline, "fullbackup", attached.catch_up()))
+    followed = follow_new(make_postgres, make_pageserver, "copied")
+    copy = boot(make_postgres, "copied-here", fetch(followed.timeline, "fullbackup", followed.catch_up()))
     copy.sockets.chmod(0o755)
     (found,) = copy.sockets.glob(".s.PGSQL.*[0-9]")
     assert stat.S_IMODE(found.stat().st_mode) == 0o700

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fixtures import lsn as lsns
-from fixtures.attached import attach_new, rel_of
+from fixtures.followed import follow_new, rel_of
 from fixtures.http import HttpError
 from fixtures.load import load
 from fixtures.pageserver import POSTGRES_IS_GONE
@@ -27,27 +27,27 @@ every_store = pytest.mark.parametrize("kind", ["directory", "weed", "moto"])
 
 
 @pytest.fixture
-def attached_to(make_postgres, make_pageserver, make_store):
+def followed_by(make_postgres, make_pageserver, make_store):
     """Follows a Postgres with a pageserver whose bucket is of some kind. None of them outlives its test: the next one
     may take the bucket away from all its users."""
     made = []
 
     def make(kind: str, name: str, **settings):
         store = make_store(kind)
-        attached = attach_new(
+        followed = follow_new(
             make_postgres, make_pageserver, f"{name}-{kind}", settings={**QUICK, **store.settings(name), **settings}
         )
-        made.append(attached)
-        first = lambda: attached.timeline.info()["remote_consistent_lsn"]
+        made.append(followed)
+        first = lambda: followed.timeline.info()["remote_consistent_lsn"]
         wait_until(first, 60, what="the import in the store")
-        return attached, store
+        return followed, store
 
     yield make
-    for attached in made:
-        if attached.pageserver.is_running():
-            attached.pageserver.stop()
-        if attached.postgres.is_running():
-            attached.postgres.stop()
+    for followed in made:
+        if followed.pageserver.is_running():
+            followed.pageserver.stop()
+        if followed.postgres.is_running():
+            followed.postgres.stop()
 
 
 # The engine's suites over a bucket; and a part of them: repairing a bucket, and a fault in each operation.
@@ -81,87 +81,87 @@ def run_engine_suites(suites, names, env):
 
 
 @every_store
-def test_a_lost_disk_loses_nothing(kind, attached_to):
-    attached, store = attached_to(kind, "lost")
-    attached.postgres.bench(2000)
+def test_a_lost_disk_loses_nothing(kind, followed_by):
+    followed, store = followed_by(kind, "lost")
+    followed.postgres.bench(2000)
     branch = None
     for _ in range(2):
-        attached.postgres.bench(500)
-        attached.catch_up()
-        branch = attached.timeline.branch()
-    lsn = all_stored(attached)
-    local = attached.assert_files_equal(lsn).equal
-    attached.pageserver.stop()
-    wipe(attached.pageserver)
+        followed.postgres.bench(500)
+        followed.catch_up()
+        branch = followed.timeline.branch()
+    lsn = all_stored(followed)
+    local = followed.assert_files_equal(lsn).equal
+    followed.pageserver.stop()
+    wipe(followed.pageserver)
     began = time.monotonic()
-    attached.pageserver.start()
-    with attached.timeline.stream() as stream:
-        assert stream.ask(nblocks(rel_of_stopped(attached, "pgbench_accounts"))) > 0
+    followed.pageserver.start()
+    with followed.timeline.stream() as stream:
+        assert stream.ask(nblocks(rel_of_stopped(followed, "pgbench_accounts"))) > 0
     first = time.monotonic() - began
-    again = attached.assert_files_equal(lsn).equal
+    again = followed.assert_files_equal(lsn).equal
     assert again == local
-    with attached.pageserver.timeline(attached.timeline.tenant, branch.id).stream() as stream:
-        assert stream.ask(nblocks(rel_of_stopped(attached, "pgbench_accounts"))) > 0
+    with followed.pageserver.timeline(followed.timeline.tenant, branch.id).stream() as stream:
+        assert stream.ask(nblocks(rel_of_stopped(followed, "pgbench_accounts"))) > 0
     names = store.objects("lost")
     print(f"{kind}: {again} pages equal after the disk was lost, first answer after {first:.1f} s, "
           f"{len(names)} objects with {sum(names.values()) >> 20} MiB")
 
 
-def rel_of_stopped(attached, table: str):
+def rel_of_stopped(followed, table: str):
     """The table's relation, remembered from before the stop."""
-    known = attached.__dict__.setdefault("relations", {})
-    if attached.postgres.is_running():
-        known[table] = rel_of(attached.postgres, table)
+    known = followed.__dict__.setdefault("relations", {})
+    if followed.postgres.is_running():
+        known[table] = rel_of(followed.postgres, table)
     if table not in known:
-        with attached.postgres.running():
-            known[table] = rel_of(attached.postgres, table)
+        with followed.postgres.running():
+            known[table] = rel_of(followed.postgres, table)
     return known[table]
 
 
 @every_store
-def test_a_store_that_is_away_under_load_and_returns(kind, attached_to, request):
+def test_a_store_that_is_away_under_load_and_returns(kind, followed_by, request):
     seconds = request.config.getoption("--store-away-seconds")
-    attached, store = attached_to(kind, "away")
-    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
-    with load(attached.postgres):
+    followed, store = followed_by(kind, "away")
+    followed.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
+    with load(followed.postgres):
         for _ in range(2):
             time.sleep(2)
             with store.away():
-                before = attached.timeline.info()["remote_consistent_lsn"]
+                before = followed.timeline.info()["remote_consistent_lsn"]
                 time.sleep(seconds)
-                info = attached.timeline.info()
+                info = followed.timeline.info()
                 # One publication may have been on its way when the bucket went away.
                 assert lsns.parse(info["remote_consistent_lsn"]) >= lsns.parse(before)
                 # The server must not forget WAL that is not in the bucket.
-                assert lsns.parse(attached.slot()[1]) <= lsns.parse(info["remote_consistent_lsn"])
-    lsn = all_stored(attached)
-    attached.pageserver.stop()
-    wipe(attached.pageserver)
-    attached.pageserver.start()
-    report = attached.assert_files_equal(lsn)
+                assert lsns.parse(followed.slot()[1]) <= lsns.parse(info["remote_consistent_lsn"])
+    lsn = all_stored(followed)
+    followed.pageserver.stop()
+    wipe(followed.pageserver)
+    followed.pageserver.start()
+    report = followed.assert_files_equal(lsn)
     print(f"{kind}: {report.equal} pages equal after the store was away twice for {seconds} s, and the disk lost")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "weed"])
-def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, request):
+def test_a_long_outage_keeps_the_disk_within_its_budget(kind, followed_by, request):
     """Intake slows and stops when the disk is full of data that the bucket cannot take; afterwards nothing is
     missing."""
     seconds, budget = request.config.getoption("--store-outage-seconds"), 64 << 20
-    attached, store = attached_to(kind, "outage", disk_budget=budget)
+    followed, store = followed_by(kind, "outage", disk_budget=budget)
     bucket = store.settings("outage")["remote_storage"]
     # Data that only the bucket has cannot be read meanwhile.
     unreadable = rf"ERROR.*GetPage\(.*failed: .*{re.escape(bucket)}"
-    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, unreadable, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
-    accounts = rel_of_stopped(attached, "pgbench_accounts")
+    followed.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT, unreadable, r"WARN.*(intake|room|disk)", POSTGRES_IS_GONE)
+    accounts = rel_of_stopped(followed, "pgbench_accounts")
     largest, reads, refused, end = 0, 0, 0, time.monotonic() + seconds
     with store.away():
         while time.monotonic() < end:
-            attached.postgres.bench(1000)
-            attached.postgres.sql("CREATE TABLE IF NOT EXISTS filler (v text); TRUNCATE filler; INSERT INTO filler "
+            followed.postgres.bench(1000)
+            followed.postgres.sql("CREATE TABLE IF NOT EXISTS filler (v text); TRUNCATE filler; INSERT INTO filler "
                                   "SELECT repeat(md5(g::text), 60) FROM generate_series(1, 5000) g")
-            largest = max(largest, disk_usage(attached.pageserver.workdir))
-            with attached.timeline.stream() as stream:
+            largest = max(largest, disk_usage(followed.pageserver.workdir))
+            with followed.timeline.stream() as stream:
                 try:
                     reads += len(stream.ask(get_page(accounts, reads % 100))) // 8192
                 except Refused as error:
@@ -169,18 +169,18 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
                     assert bucket in str(error), error
                     refused += 1
             time.sleep(min(max(1, seconds / 60), max(0, end - time.monotonic())))
-        behind = lsns.parse(attached.postgres.sql("SELECT pg_current_wal_flush_lsn()"))
-        behind -= lsns.parse(attached.timeline.last_record_lsn())
+        behind = lsns.parse(followed.postgres.sql("SELECT pg_current_wal_flush_lsn()"))
+        behind -= lsns.parse(followed.timeline.last_record_lsn())
     assert largest <= budget * 1.1, f"{largest >> 20} MiB on disk, the budget is {budget >> 20}"
     if behind > 8 << 20:
         # Intake stopped for lack of room, so the room must have been used up.
         assert largest >= budget * 0.8, f"only {largest >> 20} MiB on disk, the budget is {budget >> 20}"
-    attached.catch_up(timeout=300)
-    lsn = all_stored(attached)
-    attached.pageserver.stop()
-    wipe(attached.pageserver)
-    attached.pageserver.start()
-    report = attached.assert_files_equal(lsn)
+    followed.catch_up(timeout=300)
+    lsn = all_stored(followed)
+    followed.pageserver.stop()
+    wipe(followed.pageserver)
+    followed.pageserver.start()
+    report = followed.assert_files_equal(lsn)
     print(
         f"{kind}: away for {seconds:.0f} s, at most {largest >> 20} MiB on disk of {budget >> 20}, {behind >> 20} MiB "
         f"of WAL not taken in by then, {reads} pages read and {refused} refused meanwhile; {report.equal} equal after "
@@ -188,59 +188,59 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, attached_to, reque
     )
 
 
-def test_a_start_without_its_store_is_refused_with_a_reason(attached_to):
-    attached, store = attached_to("weed", "unreachable", remote_storage_start_timeout="3s")
-    all_stored(attached)
-    attached.pageserver.stop()
+def test_a_start_without_its_store_is_refused_with_a_reason(followed_by):
+    followed, store = followed_by("weed", "unreachable", remote_storage_start_timeout="3s")
+    all_stored(followed)
+    followed.pageserver.stop()
     with store.away():
-        said = attached.pageserver.refuses_to_start()
-    assert "cannot start without object storage" in said and "s3://pages/unreachable" in said, said
-    attached.pageserver.start()
+        said = followed.pageserver.refuses_to_start()
+    assert "cannot start without the bucket" in said and "s3://pages/unreachable" in said, said
+    followed.pageserver.start()
 
 
 @pytest.mark.parametrize("kind", ["weed", "moto"])
-def test_contents_of_uploads_need_not_be_signed(kind, attached_to):
-    attached, _ = attached_to(kind, "unsigned", remote_storage_sign_payload=False)
-    lsn = all_stored(attached)
-    attached.pageserver.stop()
-    wipe(attached.pageserver)
-    attached.pageserver.start()
-    attached.assert_files_equal(lsn)
+def test_contents_of_uploads_need_not_be_signed(kind, followed_by):
+    followed, _ = followed_by(kind, "unsigned", remote_storage_sign_payload=False)
+    lsn = all_stored(followed)
+    followed.pageserver.stop()
+    wipe(followed.pageserver)
+    followed.pageserver.start()
+    followed.assert_files_equal(lsn)
 
 
-def test_credentials_that_expire_are_replaced_while_it_runs(attached_to):
-    attached, store = attached_to("weed", "credentials")
-    attached.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
-    attached.pageserver.secret(SECRET)
+def test_credentials_that_expire_are_replaced_while_it_runs(followed_by):
+    followed, store = followed_by("weed", "credentials")
+    followed.pageserver.allow(STORE_IS_AWAY, UPLOADS_WAIT)
+    followed.pageserver.secret(SECRET)
     try:
-        store.set_credentials("expired-key", attached.pageserver.secret("expired-secret"))
-        attached.postgres.bench(500)
-        lsn = attached.catch_up()
-        attached.pageserver.http.put(f"{attached.timeline.path}/checkpoint")
+        store.set_credentials("expired-key", followed.pageserver.secret("expired-secret"))
+        followed.postgres.bench(500)
+        lsn = followed.catch_up()
+        followed.pageserver.http.put(f"{followed.timeline.path}/checkpoint")
         time.sleep(3)
-        assert lsns.parse(attached.timeline.info()["remote_consistent_lsn"]) < lsns.parse(lsn)
+        assert lsns.parse(followed.timeline.info()["remote_consistent_lsn"]) < lsns.parse(lsn)
     finally:
         store.set_credentials(KEY, SECRET)
-    wait_uploaded(attached, lsn)
-    lsn = all_stored(attached)
-    attached.pageserver.stop()
-    wipe(attached.pageserver)
-    attached.pageserver.start()
-    attached.assert_files_equal(lsn)
+    wait_uploaded(followed, lsn)
+    lsn = all_stored(followed)
+    followed.pageserver.stop()
+    wipe(followed.pageserver)
+    followed.pageserver.start()
+    followed.assert_files_equal(lsn)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "weed"])
-def test_kills_during_uploads_lose_nothing(kind, attached_to, request):
+def test_kills_during_uploads_lose_nothing(kind, followed_by, request):
     kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
-    attached, store = attached_to(kind, "uploads")
-    server, timeline = attached.pageserver, attached.timeline
+    followed, store = followed_by(kind, "uploads")
+    server, timeline = followed.pageserver, followed.timeline
     reported = timeline.info()["remote_consistent_lsn"]
-    with load(attached.postgres):
+    with load(followed.postgres):
         for number in range(kills):
             time.sleep(chance.random() ** 2)
             server.kill()
-            kept_from = attached.slot()[1]
+            kept_from = followed.slot()[1]
             server.start()
             # A new owner reports nothing before its own index part is there.
             first = lambda: timeline.info()["remote_consistent_lsn"]
@@ -248,23 +248,23 @@ def test_kills_during_uploads_lose_nothing(kind, attached_to, request):
             where = f"kill {number} of seed {SEED}"
             assert lsns.parse(reported) >= lsns.parse(kept_from), where
             assert lsns.parse(reported) >= lsns.parse(before), where
-    attached.catch_up(timeout=120)
-    lsn = all_stored(attached)
+    followed.catch_up(timeout=120)
+    lsn = all_stored(followed)
     server.stop()
     wipe(server)
     server.start()
-    report = attached.assert_files_equal(lsn)
+    report = followed.assert_files_equal(lsn)
     print(f"{kind}: {kills} kills during uploads, then the disk lost: {report.equal} pages equal, seed {SEED}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "weed"])
-def test_kills_during_deletions_lose_nothing_and_leave_nothing(kind, attached_to, request):
+def test_kills_during_deletions_lose_nothing_and_leave_nothing(kind, followed_by, request):
     kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
-    attached, store = attached_to(kind, "deletions")
-    server, timeline = attached.pageserver, attached.timeline
-    attached.postgres.bench(500)
-    lsn = all_stored(attached)
+    followed, store = followed_by(kind, "deletions")
+    server, timeline = followed.pageserver, followed.timeline
+    followed.postgres.bench(500)
+    lsn = all_stored(followed)
     gone = 0
     with ThreadPoolExecutor(1) as pool:
         for number in range(kills):
@@ -281,7 +281,7 @@ def test_kills_during_deletions_lose_nothing_and_leave_nothing(kind, attached_to
     server.stop()
     wipe(server)
     server.start()
-    report = attached.assert_files_equal(lsn)
+    report = followed.assert_files_equal(lsn)
     print(f"{kind}: {kills} kills during deletions, {gone} had taken effect; {report.equal} pages equal, seed {SEED}")
 
 
@@ -312,14 +312,14 @@ def left_of_deleted(store, prefix: str, kept: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "weed"])
-def test_kills_during_downloads_serve_no_wrong_page(kind, attached_to, request):
+def test_kills_during_downloads_serve_no_wrong_page(kind, followed_by, request):
     kills, chance = request.config.getoption("--store-kills"), random.Random(SEED)
     # Layers that are read are soon fetched as a whole.
-    attached, store = attached_to(kind, "downloads", prefetch_whole_after=5, max_get_vectored_keys=32)
-    server, timeline = attached.pageserver, attached.timeline
-    attached.postgres.bench(2000)
-    accounts = rel_of_stopped(attached, "pgbench_accounts")
-    lsn = all_stored(attached)
+    followed, store = followed_by(kind, "downloads", prefetch_whole_after=5, max_get_vectored_keys=32)
+    server, timeline = followed.pageserver, followed.timeline
+    followed.postgres.bench(2000)
+    accounts = rel_of_stopped(followed, "pgbench_accounts")
+    lsn = all_stored(followed)
     at = lsns.parse(lsn)
     with timeline.stream(timeout=120) as stream:
         blocks = stream.ask(nblocks(accounts, at, at))
@@ -338,7 +338,7 @@ def test_kills_during_downloads_serve_no_wrong_page(kind, attached_to, request):
         assert not reader.wrong, f"kill {number} of seed {SEED}: blocks {reader.wrong[:10]}"
         served += reader.served
         server.start()
-    report = attached.assert_files_equal(lsn)
+    report = followed.assert_files_equal(lsn)
     assert served > 0
     print(f"{kind}: {kills} kills during downloads, {served} pages served meanwhile; {report.equal} equal, seed {SEED}")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.pageserver import new_id
 from fixtures.tokens import Signer
 
 OPERATIONS = ("get", "put", "post", "delete")
 # Alarms that a client with full permissions can cause.
-CAUSED = (r"WARN.*was not attached", r"WARN.*WAL does not come", r"WARN.*[Ii]ndex part|WARN.*[Uu]pload",
+CAUSED = (r"WARN.*was not followed", r"WARN.*WAL does not come", r"WARN.*[Ii]ndex part|WARN.*[Uu]pload",
           r"WARN.*detach")
 
 CONFIG = """
@@ -75,17 +75,17 @@ def described(request, make_postgres, make_pageserver, module_dir):
     """A server with a cluster and a branch of it, with and without tokens; and its document."""
     name = "described-jwt" if request.param else "described"
     signer, settings = signed(request.param, module_dir)
-    attached = attach_new(make_postgres, make_pageserver, name, settings={"http_request_timeout": "5s"})
-    server = attached.pageserver
+    followed = follow_new(make_postgres, make_pageserver, name, settings={"http_request_timeout": "5s"})
+    server = followed.pageserver
     server.stop()
     server.configure(**settings)
     server.token = server.secret(signer.admin()) if request.param else None
     server.start()
-    attached.catch_up()
-    attached.tokens = request.param
-    attached.branch = attached.timeline.branch()
-    attached.document = json.loads(server.http.text("/v1/openapi.json"))
-    return attached
+    followed.catch_up()
+    followed.tokens = request.param
+    followed.branch = followed.timeline.branch()
+    followed.document = json.loads(server.http.text("/v1/openapi.json"))
+    return followed
 
 
 def has_pattern(document: dict, schema) -> bool:

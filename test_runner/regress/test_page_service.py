@@ -6,7 +6,7 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures import workload
-from fixtures.attached import attach_new, rel_of
+from fixtures.followed import follow_new, rel_of
 from fixtures.libpq import ServerError
 from fixtures.pagestream import (
     LATEST, PAGE, Refused, Rel, db_size, exists, get_page, nblocks, slru_segment,
@@ -17,24 +17,24 @@ VERSIONS = [2, 3]
 
 
 @pytest.fixture(scope="module")
-def attached(make_postgres, make_pageserver):
+def followed(make_postgres, make_pageserver):
     """A quiet server: all tests of this module may rely on the contents of its tables."""
-    attached = attach_new(make_postgres, make_pageserver, "pages", settings={"wait_lsn_timeout": "2s"})
-    attached.postgres.sql("CREATE TABLE kept AS SELECT g AS id, repeat('k', 500) AS v FROM generate_series(1, 3000) g")
-    attached.postgres.sql("CREATE TABLE vacuumed AS SELECT g AS id FROM generate_series(1, 3000) g; VACUUM vacuumed")
-    attached.postgres.sql("CREATE TABLE empty (id int)")
-    attached.postgres.sql("CREATE UNLOGGED TABLE unlogged AS SELECT g AS id FROM generate_series(1, 3000) g")
-    workload.multixacts(attached.postgres)
-    attached.postgres.sql("CHECKPOINT")
-    attached.catch_up()
-    return attached
+    followed = follow_new(make_postgres, make_pageserver, "pages", settings={"wait_lsn_timeout": "2s"})
+    followed.postgres.sql("CREATE TABLE kept AS SELECT g AS id, repeat('k', 500) AS v FROM generate_series(1, 3000) g")
+    followed.postgres.sql("CREATE TABLE vacuumed AS SELECT g AS id FROM generate_series(1, 3000) g; VACUUM vacuumed")
+    followed.postgres.sql("CREATE TABLE empty (id int)")
+    followed.postgres.sql("CREATE UNLOGGED TABLE unlogged AS SELECT g AS id FROM generate_series(1, 3000) g")
+    workload.multixacts(followed.postgres)
+    followed.postgres.sql("CHECKPOINT")
+    followed.catch_up()
+    return followed
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_sizes_are_the_servers(attached, version):
-    pg = attached.postgres
+def test_sizes_are_the_servers(followed, version):
+    pg = followed.postgres
     tables = ["kept", "vacuumed", "pgbench_accounts", "pgbench_accounts_pkey", "empty", "pg_class", "pg_proc"]
-    with attached.timeline.stream(version) as stream:
+    with followed.timeline.stream(version) as stream:
         for table in tables:
             for fork, name in enumerate(["main", "vm"]):
                 rel = rel_of(pg, table, fork and 2)
@@ -49,24 +49,24 @@ def test_sizes_are_the_servers(attached, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_size_of_a_database_is_that_of_its_relations(attached, version):
-    pg = attached.postgres
+def test_the_size_of_a_database_is_that_of_its_relations(followed, version):
+    pg = followed.postgres
     db = int(pg.sql("SELECT oid FROM pg_database WHERE datname = 'postgres'"))
     # Everything in the database that WAL determines: this excludes free space maps and unlogged tables.
     size = int(pg.sql(
         "SELECT sum(pg_relation_size(oid, 'main') + pg_relation_size(oid, 'vm')) FROM pg_class "
         "WHERE pg_relation_filenode(oid) IS NOT NULL AND NOT relisshared AND relpersistence = 'p'"
     ))
-    with attached.timeline.stream(version) as stream:
+    with followed.timeline.stream(version) as stream:
         answer = stream.ask(db_size(db))
         assert size <= answer <= size * 1.1, "only free space maps come on top"
         assert stream.ask(db_size(4_000_000)) == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_slru_segments_are_the_servers(attached, version):
-    pg = attached.postgres
-    with attached.timeline.stream(version) as stream:
+def test_slru_segments_are_the_servers(followed, version):
+    pg = followed.postgres
+    with followed.timeline.stream(version) as stream:
         for kind in ("pg_xact", "pg_multixact/members", "pg_multixact/offsets"):
             # The checkpoint has written the pages out, and nothing has happened since.
             file = (pg.data / kind / "0000").read_bytes()
@@ -76,10 +76,10 @@ def test_slru_segments_are_the_servers(attached, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_beyond_the_end_pages_are_zeros_and_absent_maps_are_empty(attached, version):
-    pg = attached.postgres
+def test_beyond_the_end_pages_are_zeros_and_absent_maps_are_empty(followed, version):
+    pg = followed.postgres
     kept = rel_of(pg, "kept")
-    with attached.timeline.stream(version) as stream:
+    with followed.timeline.stream(version) as stream:
         blocks = stream.ask(nblocks(kept))
         assert any(stream.ask(get_page(kept, blocks - 1)))
         for block in (blocks, blocks + 1, blocks + 1_000_000, 2**32 - 2):
@@ -93,10 +93,10 @@ def test_beyond_the_end_pages_are_zeros_and_absent_maps_are_empty(attached, vers
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_lsn_rules(attached, version):
-    kept = rel_of(attached.postgres, "kept")
-    last = lsns.parse(attached.timeline.last_record_lsn())
-    with attached.timeline.stream(version) as stream:
+def test_lsn_rules(followed, version):
+    kept = rel_of(followed.postgres, "kept")
+    last = lsns.parse(followed.timeline.last_record_lsn())
+    with followed.timeline.stream(version) as stream:
         page = stream.ask(get_page(kept, 3))
         assert stream.ask(get_page(kept, 3, last, last)) == page
         assert stream.ask(get_page(kept, 3, LATEST, last)) == page
@@ -116,10 +116,10 @@ def test_lsn_rules(attached, version):
         assert stream.ask(get_page(kept, 3)) == page
 
 
-def test_a_request_waits_for_its_wal(attached):
-    pg = attached.postgres
+def test_a_request_waits_for_its_wal(followed):
+    pg = followed.postgres
     pg.sql("CREATE TABLE IF NOT EXISTS growing (id int)")
-    with attached.timeline.stream() as stream:
+    with followed.timeline.stream() as stream:
         for number in range(20):
             pg.sql(f"INSERT INTO growing SELECT generate_series(1, 1000) -- {number}")
             lsn = lsns.parse(pg.sql("SELECT pg_current_wal_insert_lsn()"))
@@ -128,9 +128,9 @@ def test_a_request_waits_for_its_wal(attached):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_sixty_four_requests_under_way_are_answered_in_order(attached, version):
-    kept = rel_of(attached.postgres, "kept")
-    with attached.timeline.stream(version) as stream:
+def test_sixty_four_requests_under_way_are_answered_in_order(followed, version):
+    kept = rel_of(followed.postgres, "kept")
+    with followed.timeline.stream(version) as stream:
         blocks = stream.ask(nblocks(kept))
         one_by_one = [stream.ask(get_page(kept, block)) for block in range(blocks)]
         assert len(set(one_by_one)) == blocks, "all pages differ, so an exchange would be seen"
@@ -148,14 +148,14 @@ def test_sixty_four_requests_under_way_are_answered_in_order(attached, version):
             else:
                 assert stream.receive() == one_by_one[number % blocks]
         # The same page many times, at two LSNs, in one batch.
-        last = lsns.parse(attached.timeline.last_record_lsn())
+        last = lsns.parse(followed.timeline.last_record_lsn())
         stream.send(*(get_page(kept, 5, LATEST if n % 2 else last) for n in range(64)))
         assert all(stream.receive() == one_by_one[5] for _ in range(64))
 
 
-def test_requests_that_arrive_in_pieces(attached):
-    kept = rel_of(attached.postgres, "kept")
-    with attached.timeline.stream() as stream:
+def test_requests_that_arrive_in_pieces(followed):
+    kept = rel_of(followed.postgres, "kept")
+    with followed.timeline.stream() as stream:
         expected = stream.ask(get_page(kept, 1))
         data = b"".join(stream.frame(get_page(kept, 1)) for _ in range(3))
         for at in range(0, len(data), 7):
@@ -164,9 +164,9 @@ def test_requests_that_arrive_in_pieces(attached):
         assert [stream.receive() for _ in range(3)] == [expected] * 3
 
 
-def test_unknown_timelines_are_not_found_and_the_connection_goes_on(attached):
-    tenant, timeline = attached.timeline.tenant, attached.timeline.id
-    with attached.pageserver.connect() as connection:
+def test_unknown_timelines_are_not_found_and_the_connection_goes_on(followed):
+    tenant, timeline = followed.timeline.tenant, followed.timeline.id
+    with followed.pageserver.connect() as connection:
         for ids in ((tenant, new_id()), (new_id(), timeline)):
             for command in ("pagestream_v2", "pagestream_v3", "basebackup", "fullbackup"):
                 with pytest.raises(ServerError, match="not found"):
@@ -174,10 +174,10 @@ def test_unknown_timelines_are_not_found_and_the_connection_goes_on(attached):
         assert connection.rows("SET datestyle TO 'ISO'") == connection.rows("") == connection.rows(" ; ") == []
 
 
-def test_leases_are_given_for_lsns_that_can_be_read(attached):
-    timeline = attached.timeline
+def test_leases_are_given_for_lsns_that_can_be_read(followed):
+    timeline = followed.timeline
     last = timeline.last_record_lsn()
-    with attached.pageserver.connect() as connection:
+    with followed.pageserver.connect() as connection:
         [[until]] = connection.rows(f"lease lsn {timeline.tenant} {timeline.id} {last}")
         assert time.time() * 1000 < int(until) < time.time() * 1000 + 3_600_000
         [[refused]] = connection.rows(f"LEASE LSN {timeline.tenant} {timeline.id} 0/28")
@@ -194,9 +194,9 @@ def test_leases_are_given_for_lsns_that_can_be_read(attached):
     ["lease lsn {t} {l}", "lease lsn {t} {l} -1/0", "lease {t} {l} 0/1"],
     ["basebackup {t} {l} 0/28"],
 ])
-def test_malformed_commands_are_refused_and_the_connection_goes_on(attached, commands):
-    ids = {"t": attached.timeline.tenant, "l": attached.timeline.id}
-    with attached.pageserver.connect() as connection:
+def test_malformed_commands_are_refused_and_the_connection_goes_on(followed, commands):
+    ids = {"t": followed.timeline.tenant, "l": followed.timeline.id}
+    with followed.pageserver.connect() as connection:
         for command in commands:
             with pytest.raises(ServerError) as error:
                 connection.rows(command.format(**ids))

@@ -7,11 +7,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.pagectl import Pagectl
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string, new_id
 
-ATTACH_WARNS = r"WARN.*synchronous_standby_names"
+FOLLOW_WARNS = r"WARN.*synchronous_standby_names"
 
 
 def remote(binary, port: int, work_dir) -> Pagectl:
@@ -25,27 +25,27 @@ def remote(binary, port: int, work_dir) -> Pagectl:
 
 
 @pytest.fixture(scope="module")
-def attached(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "operated")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    return attached
+def followed(make_postgres, make_pageserver):
+    followed = follow_new(make_postgres, make_pageserver, "operated")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    return followed
 
 
 @pytest.fixture
-def ctl(attached, pagectl_binary, work_dir) -> Pagectl:
-    return remote(pagectl_binary, attached.pageserver.http_port, work_dir)
+def ctl(followed, pagectl_binary, work_dir) -> Pagectl:
+    return remote(pagectl_binary, followed.pageserver.http_port, work_dir)
 
 
-def test_a_branch_is_named_where_there_are_several(attached, ctl, pagectl_binary):
-    main = attached.timeline
+def test_a_branch_is_named_where_there_are_several(followed, ctl, pagectl_binary):
+    main = followed.timeline
     shown = ctl.ok("--json", "timeline", "info")
     assert json.loads(shown.stdout)["timeline_id"] == main.id, "the only one needs no name"
     # A tenant without timelines does not matter, and a tenant with one timeline needs no --timeline.
     ctl.ok("tenant", "create")
     assert json.loads(ctl.ok("--json", "--tenant", main.tenant, "timeline", "info").stdout)["timeline_id"] == main.id
     time.sleep(1.1)
-    attached.postgres.sql("CREATE TABLE later ()")
-    attached.catch_up()
+    followed.postgres.sql("CREATE TABLE later ()")
+    followed.catch_up()
     dev = json.loads(ctl.ok("--json", "branch", "create", "dev").stdout)
     commands = (["lsn-at", "1 seconds ago"], ["timeline", "branch"], ["checkpoint"], ["layers"], ["timeline", "info"])
     for command in commands:
@@ -62,15 +62,15 @@ def test_a_branch_is_named_where_there_are_several(attached, ctl, pagectl_binary
                 ctl.ok("--timeline", made["timeline_id"], "timeline", "delete")
     of_dev = json.loads(ctl.ok("--json", "--timeline", "dev", "timeline", "info").stdout)
     assert of_dev["timeline_id"] == dev["timeline_id"] and of_dev["name"] == "dev"
-    ctl.refuse("--timeline", "test", "attach", "host=/nonexistent user=x", names=["32 hexadecimal digits"])
+    ctl.refuse("--timeline", "test", "follow", "host=/nonexistent user=x", names=["32 hexadecimal digits"])
     # The same on the directory.
-    attached.pageserver.stop()
-    store = Pagectl(pagectl_binary, attached.pageserver.workdir)
+    followed.pageserver.stop()
+    store = Pagectl(pagectl_binary, followed.pageserver.workdir)
     store.refuse("status", names=["2 timelines", "dev"])
     assert dev["timeline_id"] in store.ok("--json", "--timeline", "dev", "status").stdout
     assert main.id in store.ok("--json", "--timeline", main.id, "status").stdout
-    attached.pageserver.start()
-    ctl = remote(pagectl_binary, attached.pageserver.http_port, attached.pageserver.workdir)
+    followed.pageserver.start()
+    ctl = remote(pagectl_binary, followed.pageserver.http_port, followed.pageserver.workdir)
     ctl.ok("--timeline", "dev", "timeline", "delete")
     ctl.ok("timeline", "info")
 
@@ -126,12 +126,12 @@ def test_how_long_ago_is_left_to_the_servers_clock(pagectl_binary, work_dir, com
     assert "4 seconds ago" in asked or "4%20seconds%20ago" in asked, asked
 
 
-def test_how_long_ago_is_found_by_the_server(attached, ctl):
-    pg = attached.postgres
+def test_how_long_ago_is_found_by_the_server(followed, ctl):
+    pg = followed.postgres
     before = pg.sql("SELECT pg_current_wal_insert_lsn()")
     time.sleep(2)
     pg.sql("CREATE TABLE recent ()")
-    attached.catch_up()
+    followed.catch_up()
     found = json.loads(ctl.ok("--json", "lsn-at", "1s ago").stdout)
     last = json.loads(ctl.ok("--json", "timeline", "info").stdout)["last_record_lsn"]
     assert found["kind"] in ("present", "future") and before <= found["lsn"] <= last, (before, found, last)
@@ -142,7 +142,7 @@ def test_how_long_ago_is_found_by_the_server(attached, ctl):
 @pytest.mark.parametrize("level, told", [
     ("remote_write", "not of both together"),
     ("remote_apply", "not of both together"),
-    ("on", "waits until its WAL is in object storage"),
+    ("on", "waits until its WAL is in the bucket"),
     ("local", None),
 ])
 def test_attach_warns_of_what_synchronous_commits_are_worth(
@@ -153,9 +153,9 @@ def test_attach_warns_of_what_synchronous_commits_are_worth(
     pg.sql("SELECT pg_reload_conf()")
     server = make_pageserver(f"synchronous-{level}").start().allow(POSTGRES_IS_GONE)
     if told:
-        server.allow(ATTACH_WARNS)
+        server.allow(FOLLOW_WARNS)
     ctl = remote(pagectl_binary, server.http_port, work_dir)
-    done = ctl.ok("--json", "attach", connection_string(pg))
+    done = ctl.ok("--json", "follow", connection_string(pg))
     warnings = json.loads(done.stdout)["status"]["warnings"]
     if told:
         assert told in done.stderr and [told in one for one in warnings] == [True], done.text

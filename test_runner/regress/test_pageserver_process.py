@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fixtures.attached import SMALL_LAYERS, attach_new
+from fixtures.followed import SMALL_LAYERS, follow_new
 from fixtures.libpq import Closed, ServerError
 from fixtures.pagestream import Rel, get_page
 from fixtures.tokens import Signer, write_certificate
@@ -119,11 +119,11 @@ def test_an_address_in_use_is_named(make_pageserver, work_dir):
 
 
 def test_a_stop_is_prompt_and_tells_those_who_are_connected(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "prompt")
-    server = attached.pageserver
-    streams = [attached.timeline.stream() for _ in range(20)]
+    followed = follow_new(make_postgres, make_pageserver, "prompt")
+    server = followed.pageserver
+    streams = [followed.timeline.stream() for _ in range(20)]
     idle = [server.connect() for _ in range(20)]
-    bench = attached.postgres.start_bench(seconds=4)
+    bench = followed.postgres.start_bench(seconds=4)
     time.sleep(2)
     began = time.monotonic()
     server.stop()
@@ -139,8 +139,8 @@ def test_a_stop_is_prompt_and_tells_those_who_are_connected(make_postgres, make_
     server.start()
     bench.wait(30)
     # WAL that was durable at its end need not be sent again, and WAL written meanwhile is.
-    attached.catch_up()
-    attached.stop_and_compare()
+    followed.catch_up()
+    followed.stop_and_compare()
     server.stop()
 
 
@@ -167,28 +167,28 @@ def damage_manifest(timeline):
 
 
 def test_a_damaged_timeline_comes_from_its_bucket_again(make_postgres, make_pageserver):
-    attached = attach_new(make_postgres, make_pageserver, "mended")
-    server, timeline = attached.pageserver, attached.timeline
-    attached.stop_postgres()
+    followed = follow_new(make_postgres, make_pageserver, "mended")
+    server, timeline = followed.pageserver, followed.timeline
+    followed.stop_postgres()
     server.stop()
     damage_manifest(timeline)
     server.allow("(WARN|ERROR).*" + timeline.id).start()
     assert "Active" in timeline.info()["state"]
-    attached.assert_files_equal()
+    followed.assert_files_equal()
     server.stop()
 
 
 def test_a_damaged_timeline_does_not_keep_others_from_being_served(make_postgres, make_pageserver):
     settings = {**SMALL_LAYERS, "remote_storage": "none"}
-    attached = attach_new(make_postgres, make_pageserver, "damaged", settings=settings)
-    server, timeline = attached.pageserver, attached.timeline
-    second = server.attach(attached.postgres)
-    attached.stop_postgres()
+    followed = follow_new(make_postgres, make_pageserver, "damaged", settings=settings)
+    server, timeline = followed.pageserver, followed.timeline
+    second = server.follow(followed.postgres)
+    followed.stop_postgres()
     server.stop()
     damage_manifest(timeline)
     server.allow("(WARN|ERROR).*" + timeline.id).start()
     listed = server.http.get(f"/v1/tenant/{timeline.tenant}/timeline")
     assert [info["timeline_id"] for info in listed] == [timeline.id]
     assert "Broken" in listed[0]["state"], listed
-    attached.assert_files_equal(timeline=second)
+    followed.assert_files_equal(timeline=second)
     server.stop()

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.pageserver import connection_string
 from fixtures.stored import QUICK, all_stored
 from fixtures.wait import wait_until
@@ -31,13 +31,13 @@ OF_THE_PROCESS = [
 
 
 @pytest.fixture
-def attached(make_postgres, make_pageserver, make_store, request):
+def followed(make_postgres, make_pageserver, make_store, request):
     name = request.node.name.removeprefix("test_")[:30]
     settings = {**QUICK, **make_store("directory").settings(name)}
-    attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
-    attached.pageserver.allow(*EXPECTED)
-    wait_until(lambda: attached.timeline.info()["remote_consistent_lsn"], 60, what="the import in the store")
-    return attached
+    followed = follow_new(make_postgres, make_pageserver, name, settings=settings)
+    followed.pageserver.allow(*EXPECTED)
+    wait_until(lambda: followed.timeline.info()["remote_consistent_lsn"], 60, what="the import in the store")
+    return followed
 
 
 def start_with(server, task: str):
@@ -57,8 +57,8 @@ def broken(timeline) -> str | None:
     return state["Broken"]["reason"] if "Broken" in state else None
 
 
-def test_a_timeline_breaks_with_its_tasks_and_comes_back(attached):
-    server, postgres, timeline = attached.pageserver, attached.postgres, attached.timeline
+def test_a_timeline_breaks_with_its_tasks_and_comes_back(followed):
+    server, postgres, timeline = followed.pageserver, followed.postgres, followed.timeline
     server.stop()
     for task in OF_TIMELINES:
         start_with(server, task)
@@ -71,15 +71,15 @@ def test_a_timeline_breaks_with_its_tasks_and_comes_back(attached):
         assert 'pageserver_timeline_states{state="Broken"} 1' in server.http.raw("GET", "/metrics")[2].decode()
         server.stop()
         server.start()
-        attached.catch_up()
+        followed.catch_up()
         assert broken(timeline) is None, task
         server.stop()
     server.start()
-    attached.assert_files_equal(all_stored(attached))
+    followed.assert_files_equal(all_stored(followed))
 
 
-def test_the_process_ends_with_what_it_cannot_do_without(attached):
-    server = attached.pageserver
+def test_the_process_ends_with_what_it_cannot_do_without(followed):
+    server = followed.pageserver
     server.stop()
     for task in OF_THE_PROCESS:
         server.process = server.spawn(PLANT_PANIC=task)
@@ -87,12 +87,12 @@ def test_the_process_ends_with_what_it_cannot_do_without(attached):
         assert code == -signal.SIGABRT, f"{task}: exit code {code}\n{server.log_tail()}"
         assert f"the task `{task}` panicked: planted; the process cannot go on without it" in server.log_text()
     server.start()
-    attached.postgres.bench(200)
-    attached.assert_files_equal(all_stored(attached))
+    followed.postgres.bench(200)
+    followed.assert_files_equal(all_stored(followed))
 
 
-def test_what_was_asked_for_says_that_it_has_failed(attached, make_pageserver):
-    server, timeline = attached.pageserver, attached.timeline
+def test_what_was_asked_for_says_that_it_has_failed(followed, make_pageserver):
+    server, timeline = followed.pageserver, followed.timeline
     server.stop()
     start_with(server, "scrub")
     server.http.post(f"/v1/tenant/{timeline.tenant}/scrub", {})
@@ -100,11 +100,11 @@ def test_what_was_asked_for_says_that_it_has_failed(attached, make_pageserver):
     assert "the task `scrub` panicked: planted" in str(answer), answer
     server.stop()
     other = make_pageserver("panics-other").allow(*EXPECTED)
-    start_with(other, "attach")
-    begun = other.start_attach(connection_string(attached.postgres))
-    status = wait_until(lambda: failed(other.attach_status(begun)), 30, what="the attach")
-    assert "the task `attach` panicked: planted" in status["error"], status
-    assert other.is_attached(other.start_attach(connection_string(attached.postgres))) in (True, False)
+    start_with(other, "follow")
+    begun = other.start_follow(connection_string(followed.postgres))
+    status = wait_until(lambda: failed(other.follow_status(begun)), 30, what="the follow")
+    assert "the task `follow` panicked: planted" in status["error"], status
+    assert other.is_followed(other.start_follow(connection_string(followed.postgres))) in (True, False)
 
 
 def ended(answer: dict):

@@ -3,7 +3,7 @@
 import pytest
 
 from fixtures import origins
-from fixtures.attached import Attached, attach_new
+from fixtures.followed import Followed, follow_new
 from fixtures.copies import boot, fetch
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.wait import wait_until
@@ -49,26 +49,26 @@ def test_progress_of_origins_is_written_as_of_the_lsn(pg_major, make_postgres, m
     pg.sql(f"CREATE TABLE t (i int); SELECT pg_replication_origin_create(name) FROM {names} name")
     pg.sql("SELECT pg_replication_origin_advance('one', '0/500')")
     server = make_pageserver(f"origins{pg_major}").start()
-    attached = Attached(pg, server, server.attach(pg))
-    moments = {"imported": (attached.catch_up(), origins.of_server(pg))}
+    followed = Followed(pg, server, server.follow(pg))
+    moments = {"imported": (followed.catch_up(), origins.of_server(pg))}
     assert moments["imported"][1] == {1: "0/500"}
     for name, step in STEPS.items():
         # The advanced position is not on disk yet.
         pg.sql(f"{step}; SELECT pg_logical_emit_message(true, '', '')")
-        moments[name] = attached.catch_up(), origins.of_server(pg)
+        moments[name] = followed.catch_up(), origins.of_server(pg)
     assert moments["prepared"][1] == {1: "0/2100", 2: "0/3000"}
     assert len(moments["many"][1]) == 14
     for name, (lsn, expected) in moments.items():
-        branch = attached.timeline.branch(lsn)
-        for timeline in (attached.timeline, branch):
+        branch = followed.timeline.branch(lsn)
+        for timeline in (followed.timeline, branch):
             assert origins.of_archive(fetch(timeline, "basebackup", lsn)) == expected, name
             assert origins.of_archive(fetch(timeline, "bootimage", lsn), "upper/") == expected, name
         branch.delete()
-    copy = boot(make_postgres, f"origins-copy{pg_major}", fetch(attached.timeline, "fullbackup"), pg_major)
+    copy = boot(make_postgres, f"origins-copy{pg_major}", fetch(followed.timeline, "fullbackup"), pg_major)
     assert origins.of_server(copy) == moments["many"][1]
     copy.sql("SELECT pg_replication_origin_advance('three', '0/42')")
     copy.stop()
-    attached.stop_and_verify(pagectl_binary)
+    followed.stop_and_verify(pagectl_binary)
 
 
 def test_verify_finds_an_origin_that_is_elsewhere(make_postgres, pagectl, work_dir):
@@ -124,14 +124,14 @@ def subscriber(make_postgres):
 def test_computes_of_a_subscriber_apply_each_transaction_once(
     subscriber, make_postgres, make_pageserver, make_computes
 ):
-    attached = attach_new(make_postgres, make_pageserver, "subscriber")
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    subscriber.subscribe(attached.postgres)
+    followed = follow_new(make_postgres, make_pageserver, "subscriber")
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    subscriber.subscribe(followed.postgres)
     subscriber.write(100)
-    subscriber.arrived(attached.postgres)
-    attached.stop_postgres()
+    subscriber.arrived(followed.postgres)
+    followed.stop_postgres()
     # A branch that takes its parent's place continues where the parent was...
-    computes = make_computes(attached.pageserver)
+    computes = make_computes(followed.pageserver)
     compute = computes.start("branch", "--branch", "goes-on", "--keep-subscriptions")
     subscriber.arrived(compute)
     subscriber.write(50)
@@ -140,7 +140,7 @@ def test_computes_of_a_subscriber_apply_each_transaction_once(
     compute.timeline.wait_for_lsn(compute.sql("SELECT pg_current_wal_flush_lsn()"))
     compute.kill()
     subscriber.write(30)
-    heir = make_computes(attached.pageserver, "elsewhere").start("heir", "--branch", "goes-on", "--replace")
+    heir = make_computes(followed.pageserver, "elsewhere").start("heir", "--branch", "goes-on", "--replace")
     subscriber.arrived(heir)
     subscriber.write(20)
     subscriber.arrived(heir)

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures import workload
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.postgres import Postgres
 from fixtures.redo import run_script
@@ -28,20 +28,20 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_mixed_load_ends_in_equal_pages(kind, make_postgres, make_pageserver, pagectl_binary, request):
     minutes = request.config.getoption("--soak-minutes")
-    attached = attach_new(
+    followed = follow_new(
         make_postgres, make_pageserver, f"soak-{kind}", scale=2, settings={"checkpoint_distance": 8 << 20},
         allow_in_place_tablespaces="on", synchronous_commit="off", **KINDS[kind],
     )
-    attached.pageserver.allow(POSTGRES_IS_GONE)
-    pg = attached.postgres
+    followed.pageserver.allow(POSTGRES_IS_GONE)
+    pg = followed.postgres
     everything(pg)
     bench = pg.start_bench(seconds=int(minutes * 60) + 1)
-    rounds, branches = churn(attached, minutes)
+    rounds, branches = churn(followed, minutes)
     bench.wait(60)
-    attached.catch_up(timeout=300)
-    mib = lsns.parse(attached.timeline.last_record_lsn()) >> 20
+    followed.catch_up(timeout=300)
+    mib = lsns.parse(followed.timeline.last_record_lsn()) >> 20
     print(f"{rounds} rounds in {minutes} minutes, WAL up to {mib} MiB, {len(branches)} branches, seed {SEED}")
-    attached.stop_and_verify(pagectl_binary)
+    followed.stop_and_verify(pagectl_binary)
 
 
 def everything(pg: Postgres):
@@ -50,9 +50,9 @@ def everything(pg: Postgres):
     run_script(pg, "psql", "all_record_types.sql", "-X", "-q", *variables, "-v", "skip_gist_delete=0")
 
 
-def churn(attached, minutes: float) -> tuple[int, list]:
+def churn(followed, minutes: float) -> tuple[int, list]:
     """Works in another database each round, so that rounds do not interfere, while branches come and go."""
-    pg, chance = attached.postgres, random.Random(SEED)
+    pg, chance = followed.postgres, random.Random(SEED)
     end, branches = time.monotonic() + minutes * 60, []
     for number in itertools.count():
         name = f"round_{number}"
@@ -63,7 +63,7 @@ def churn(attached, minutes: float) -> tuple[int, list]:
             work(pg, name)
         two_phase(pg, name, chance)
         pg.sql("VACUUM FULL pgbench_tellers; CHECKPOINT" if number % 3 else REWRITE)
-        branches.append(attached.timeline.branch(attached.timeline.last_record_lsn()))
+        branches.append(followed.timeline.branch(followed.timeline.last_record_lsn()))
         if len(branches) > 3:
             branches.pop(0).delete()
         if number > 2:

@@ -4,7 +4,7 @@ once."""
 
 import pytest
 
-from fixtures.attached import Attached, attach_new
+from fixtures.followed import Followed, follow_new
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.stored import QUICK, all_stored, wipe
 from fixtures.wait import wait_until
@@ -19,16 +19,16 @@ def pair(make_postgres, make_pageserver, make_store, request):
     """A followed server, and a second pageserver on the same bucket, not started yet."""
     name = request.node.name.removeprefix("test_")[:30]
     settings = {**QUICK, **make_store("directory").settings(name)}
-    attached = attach_new(make_postgres, make_pageserver, name, settings=settings)
-    attached.pageserver.allow(UNFINISHED)
-    wait_until(lambda: attached.timeline.info()["remote_consistent_lsn"], 60, what="the import in the store")
+    followed = follow_new(make_postgres, make_pageserver, name, settings=settings)
+    followed.pageserver.allow(UNFINISHED)
+    wait_until(lambda: followed.timeline.info()["remote_consistent_lsn"], 60, what="the import in the store")
     second = make_pageserver(f"{name}-second", **settings).allow(UNFINISHED)
-    yield attached, second
-    for server in (attached.pageserver, second):
+    yield followed, second
+    for server in (followed.pageserver, second):
         if server.is_running():
             server.stop()
-    if attached.postgres.is_running():
-        attached.postgres.stop()
+    if followed.postgres.is_running():
+        followed.postgres.stop()
 
 
 def tenants(server) -> list[str]:
@@ -36,33 +36,33 @@ def tenants(server) -> list[str]:
 
 
 def test_nothing_is_taken_unasked(pair):
-    attached, second = pair
-    first, tenant = attached.pageserver, attached.timeline.tenant
-    second.allow(r"WARN.*tenants in .* are not attached").start()
+    followed, second = pair
+    first, tenant = followed.pageserver, followed.timeline.tenant
+    second.allow(r"WARN.*tenants in .* are not followed").start()
     assert tenants(second) == []
     assert "server_id" in second.log_text() and tenant in second.log_text()
-    attached.postgres.bench(200)
-    attached.catch_up()
-    assert attached.timeline.info()["fenced"] is None
+    followed.postgres.bench(200)
+    followed.catch_up()
+    assert followed.timeline.info()["fenced"] is None
     # It recovers by itself when its disk is lost.
-    lsn = all_stored(attached)
+    lsn = all_stored(followed)
     first.stop()
     wipe(first)
     first.start()
-    attached.assert_files_equal(lsn)
+    followed.assert_files_equal(lsn)
     assert tenants(second.restart()) == []
 
 
 def test_the_slot_comes_with_the_tenant(pair):
-    attached, second = pair
-    first, timeline = attached.pageserver, attached.timeline
+    followed, second = pair
+    first, timeline = followed.pageserver, followed.timeline
     first.allow(FENCED, POSTGRES_IS_GONE)
-    second.allow(r"WARN.*tenants in .* are not attached").start()
+    second.allow(r"WARN.*tenants in .* are not followed").start()
     taken = second.timeline(timeline.tenant, timeline.id)
     second.http.put(f"/v1/tenant/{timeline.tenant}/location_config", {"mode": "AttachedSingle"})
-    over = Attached(attached.postgres, second, taken)
+    over = Followed(followed.postgres, second, taken)
     over.wait_for_receiver("streaming", "catching_up", timeout=20)
-    attached.postgres.bench(200)
+    followed.postgres.bench(200)
     over.catch_up()
     wait_until(lambda: timeline.info()["fenced"], 60, what="the first server to notice")
     assert "that was ended, since this server owns the tenant now" in second.log_text()
@@ -70,10 +70,10 @@ def test_the_slot_comes_with_the_tenant(pair):
 
 
 def test_a_slot_that_somebody_else_holds_is_told_and_waited_for(pair):
-    attached, _ = pair
-    server, postgres = attached.pageserver, attached.postgres
+    followed, _ = pair
+    server, postgres = followed.pageserver, followed.postgres
     server.allow(r"WARN.*the replication slot .* is in use")
-    slot, _ = attached.slot()
+    slot, _ = followed.slot()
     server.stop()
     place = postgres.own(postgres.data.parent / "received")
     holder = postgres.popen("pg_receivewal", *postgres.address(), "-D", place, "-S", slot)
@@ -81,13 +81,13 @@ def test_a_slot_that_somebody_else_holds_is_told_and_waited_for(pair):
         active = "SELECT count(*) FROM pg_replication_slots WHERE active"
         wait_until(lambda: postgres.sql(active) == "1", 30, what="somebody else at the slot")
         server.start()
-        told = lambda: (attached.timeline.info()["walreceiver_status"] or {}).get("last_error")
+        told = lambda: (followed.timeline.info()["walreceiver_status"] or {}).get("last_error")
         said = wait_until(told, 30, what="what keeps the receiver")
         assert "pg_receivewal" in said and "pg_terminate_backend" in said and slot in said, said
         assert postgres.sql(active) == "1", "it must not be ended"
     finally:
         holder.terminate()
         holder.wait(30)
-    attached.wait_for_receiver("streaming")
+    followed.wait_for_receiver("streaming")
     log = postgres.log.read_text(errors="replace")
     assert f'replication slot "{slot}" already exists' not in log

@@ -4,7 +4,7 @@ server's."""
 import pytest
 
 from fixtures import redo, workload
-from fixtures.attached import attach_new
+from fixtures.followed import follow_new
 
 # Without images of pages redo has nothing to fall back on, and LSNs changed by hints differ from any replay.
 WAYS = {
@@ -53,18 +53,18 @@ def read_all(pg):
 def test_every_page_is_the_servers_without_page_writes(
     way, pg_major, make_postgres, make_pageserver, pagectl_binary, module_dir
 ):
-    attached = attach_new(
+    followed = follow_new(
         make_postgres, make_pageserver, f"features-{way}-{pg_major}", major=pg_major,
         full_page_writes="off", wal_level="logical", autovacuum="on", **WAYS[way],
     )
-    pg = attached.postgres
+    pg = followed.postgres
     bench = pg.start_bench(seconds=20)
     features(pg, "first")
     bench.wait(60)
     pg.sql("CHECKPOINT")
     read_all(pg)
     pg.sql("CHECKPOINT")
-    moment = attached.stop_postgres(), pg.copy_stopped(module_dir / f"moment-{way}-{pg_major}")
+    moment = followed.stop_postgres(), pg.copy_stopped(module_dir / f"moment-{way}-{pg_major}")
     pg.start()
     bench = pg.start_bench(seconds=3600)
     features(pg, "second")
@@ -73,17 +73,17 @@ def test_every_page_is_the_servers_without_page_writes(
     pg.stop("immediate")
     bench.wait(60)
     pg.start()
-    attached.wait_for_receiver("streaming")
+    followed.wait_for_receiver("streaming")
     pg.sql("COMMIT PREPARED 'first'", "first")
     pg.sql("ROLLBACK PREPARED 'second'", "second")
     read_all(pg)
     pg.bench(1000)
     pg.sql("CHECKPOINT")
     read_all(pg)
-    last = attached.stop_postgres()
-    attached.timeline.wait_for_lsn(last)
-    attached.pageserver.stop()
-    store = attached.timeline.store(pagectl_binary)
+    last = followed.stop_postgres()
+    followed.timeline.wait_for_lsn(last)
+    followed.pageserver.stop()
+    store = followed.timeline.store(pagectl_binary)
     print(store.verify(pg.data).summary)
     print(store.verify(moment[1], moment[0]).summary)
     store.layers()

@@ -82,7 +82,7 @@ async fn jobs(store: &TimelineStore, data: &DataDir, lsn: Lsn, report: &Report) 
     let mut jobs = Vec::new();
     for database in data.databases()? {
         let Ok(spcnode) = tablespaces.number(database.spc) else {
-            report.difference(format!("{}: tablespace {} is not in the store", database.dir, database.spc));
+            report.difference(format!("{}: tablespace {} is not in the timeline", database.dir, database.spc));
             continue;
         };
         for ((relnode, forknum), files) in database.forks()? {

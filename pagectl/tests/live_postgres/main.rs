@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
-use pageserver::attach::AttachRequest;
+use pageserver::follow::FollowRequest;
 use pageserver::walreceiver::WalReceiverState;
 use pageserver_api::key::CHECKPOINT_KEY;
 use test_needs::need;
@@ -42,14 +42,14 @@ fn fill(server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_attached_under_load_and_followed_through_restarts() {
+async fn a_server_is_copied_under_load_and_followed_through_restarts() {
     let place = need!(Postgres::find()).place();
     let server = place.start("data", SETTINGS);
     fill(&server);
     let mut world = World::new().await;
     let mut load = server.start_bench(&["-n", "-c", "4", "-T", "600"]);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    world.attach(world.request(server.connstr())).await.unwrap();
+    world.follow(world.request(server.connstr())).await.unwrap();
     let origin = *world.timeline().origin();
     assert!(origin.consistent_lsn > origin.import_lsn);
     server.sql("create table during as select generate_series(1, 100000) a;\ncommit prepared 'p1';\ncheckpoint");
@@ -80,13 +80,13 @@ async fn a_server_is_attached_under_load_and_followed_through_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_is_attached_and_followed_when_it_is_promoted() {
+async fn a_standby_is_copied_and_followed_when_it_is_promoted() {
     let place = need!(Postgres::find()).place();
     let primary = place.start("primary", SETTINGS);
     primary.bench_init(5);
     let standby = primary.standby("standby");
     let world = World::new().await;
-    world.attach(world.request(standby.connstr())).await.unwrap();
+    world.follow(world.request(standby.connstr())).await.unwrap();
     primary.bench(&["-n", "-c", "2", "-t", "500"]);
     let last = primary.current_lsn();
     world.wait_for(last).await;
@@ -106,8 +106,8 @@ async fn the_next_host_takes_over_unless_it_has_gone_another_way() {
     primary.bench_init(2);
     let (follows, strays) = (primary.standby("follows"), primary.standby("strays"));
     let (first, second) = (World::new().await, World::new().await);
-    first.attach(first.request(primary.connstr_with(&follows))).await.unwrap();
-    second.attach(second.request(primary.connstr_with(&strays))).await.unwrap();
+    first.follow(first.request(primary.connstr_with(&follows))).await.unwrap();
+    second.follow(second.request(primary.connstr_with(&strays))).await.unwrap();
     // One standby has all WAL when the primary stops, the other does not.
     let has_all = |standby: &Server| {
         let (standby, last) = (standby.sql("select pg_last_wal_replay_lsn()"), primary.current_lsn());
@@ -137,7 +137,7 @@ async fn a_lost_slot_is_made_again_only_while_the_wal_is_there() {
     let server = place.start("data", &format!("{SETTINGS}max_wal_size = 64MB\nmin_wal_size = 32MB\nwal_keep_size = 0"));
     server.bench_init(1);
     let mut world = World::new().await;
-    world.attach(world.request(server.connstr())).await.unwrap();
+    world.follow(world.request(server.connstr())).await.unwrap();
     world.wait_for(server.current_lsn()).await;
     let drop_slot = || server.sql("select pg_drop_replication_slot(slot_name) from pg_replication_slots");
     let slots = || server.sql("select count(*) from pg_replication_slots");
@@ -159,7 +159,7 @@ async fn a_lost_slot_is_made_again_only_while_the_wal_is_there() {
     }
     world.restart().await;
     let error = world.wait_for_failure().await;
-    assert!(error.contains("has already been removed") && error.contains("attach it anew"), "{error}");
+    assert!(error.contains("has already been removed") && error.contains("follow it anew"), "{error}");
     until("the useless slot to go", || slots() == "0").await;
     // What is stored remains readable.
     assert!(world.timeline().check_readable(world.timeline().last_record_lsn()).is_ok());
@@ -176,32 +176,32 @@ async fn an_attach_that_fails_or_is_cancelled_leaves_nothing() {
     let world = World::new().await;
 
     server.sql("select pg_create_physical_replication_slot('taken')");
-    let request = AttachRequest { slot: Some("taken".to_owned()), ..world.request(server.connstr()) };
-    let error = world.attach(request).await.unwrap_err();
+    let request = FollowRequest { slot: Some("taken".to_owned()), ..world.request(server.connstr()) };
+    let error = world.follow(request).await.unwrap_err();
     assert!(error.contains("slot taken exists already"), "{error}");
-    let request = AttachRequest { slot: Some("no-name".to_owned()), ..world.request(server.connstr()) };
-    assert!(world.attach(request).await.unwrap_err().contains("no name for a slot"));
+    let request = FollowRequest { slot: Some("no-name".to_owned()), ..world.request(server.connstr()) };
+    assert!(world.follow(request).await.unwrap_err().contains("no name for a slot"));
     let nowhere = format!("{} password=s3cret", server.connstr().replace("port=", "port=1"));
-    let error = world.attach(world.request(nowhere)).await.unwrap_err();
+    let error = world.follow(world.request(nowhere)).await.unwrap_err();
     assert!(error.contains("cannot connect") && !error.contains("s3cret"), "{error}");
     assert!(!world.has_directory() && world.manager.tenants().is_empty());
     assert_eq!(slots(), "taken");
 
     // A base backup that is cancelled.
-    world.attacher.start(world.request(server.connstr())).unwrap();
-    let status = || world.attacher.status(world.id.0, world.id.1).unwrap();
+    world.follow_jobs.start(world.request(server.connstr())).unwrap();
+    let status = || world.follow_jobs.status(world.id.0, world.id.1).unwrap();
     until("the copy to begin", || status().bytes > 0).await;
-    let again = world.attacher.start(world.request(server.connstr())).unwrap_err().to_string();
-    assert!(again.contains("being attached already"), "{again}");
-    world.attacher.cancel(world.id.0, world.id.1).await;
+    let again = world.follow_jobs.start(world.request(server.connstr())).unwrap_err().to_string();
+    assert!(again.contains("being followed already"), "{again}");
+    world.follow_jobs.cancel(world.id.0, world.id.1).await;
     assert_eq!(status().error.as_deref(), Some("cancelled"));
     assert!(!world.has_directory() && world.manager.tenants().is_empty());
     assert_eq!(slots(), "taken");
 
     // A slot of ours that a crash left behind is taken over, and the same request succeeds.
     server.sql(&format!("select pg_create_physical_replication_slot('pageserver_{}')", world.id.1));
-    world.attach(world.request(server.connstr())).await.unwrap();
-    let again = world.attacher.start(world.request(server.connstr())).unwrap_err().to_string();
+    world.follow(world.request(server.connstr())).await.unwrap();
+    let again = world.follow_jobs.start(world.request(server.connstr())).unwrap_err().to_string();
     assert!(again.contains("exists already"), "{again}");
     assert!(world.receiver_state().is_some());
     world.verify(&server).await;
@@ -217,7 +217,7 @@ async fn a_full_disk_stops_the_intake_but_not_the_reads_until_there_is_room() {
     let server = place.start("data", SETTINGS);
     server.bench_init(2);
     let world = World::within(work, "disk").await;
-    world.attach(world.request(server.connstr())).await.unwrap();
+    world.follow(world.request(server.connstr())).await.unwrap();
     // Wide rows, because bytes matter here and each record costs time.
     server.sql("create table filler as select a, repeat(md5(a::text), 40) b from generate_series(1, 130000) a");
     let is_full = |error: String| error.contains("No space left") || error.contains("the local disk has no room");

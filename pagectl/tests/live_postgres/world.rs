@@ -6,7 +6,7 @@ use camino_tempfile::Utf8TempDir;
 use engine::config::PageServerConf;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
-use pageserver::attach::{AttachPhase, AttachRequest, Attacher};
+use pageserver::follow::{FollowJobs, FollowPhase, FollowRequest};
 use pageserver::walreceiver::{WalReceiverState, WalReceivers};
 use pageserver_api::shard::TenantShardId;
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub struct World {
     conf: &'static PageServerConf,
     pub manager: TenantManager,
     pub receivers: WalReceivers,
-    pub attacher: Attacher,
+    pub follow_jobs: FollowJobs,
     pub id: (TenantShardId, TimelineId),
 }
 
@@ -37,22 +37,22 @@ impl World {
         let mut conf = PageServerConf::dummy_conf(work.path().join(dir));
         conf.checkpoint_distance = 32 << 20;
         let conf: &'static PageServerConf = Box::leak(Box::new(conf));
-        let (manager, receivers, attacher) = load(conf).await;
+        let (manager, receivers, follow_jobs) = load(conf).await;
         let id = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
-        Self { _work: work, conf, manager, receivers, attacher, id }
+        Self { _work: work, conf, manager, receivers, follow_jobs, id }
     }
 
-    pub fn request(&self, connstr: String) -> AttachRequest {
+    pub fn request(&self, connstr: String) -> FollowRequest {
         let (tenant_id, timeline_id) = (Some(self.id.0.tenant_id), Some(self.id.1));
-        AttachRequest { connstr, tenant_id, timeline_id, slot: None }
+        FollowRequest { connstr, tenant_id, timeline_id, slot: None }
     }
 
     /// Starts to follow a server, and waits until that has succeeded or failed.
-    pub async fn attach(&self, request: AttachRequest) -> Result<(), String> {
-        self.attacher.start(request).map_err(|error| error.to_string())?;
+    pub async fn follow(&self, request: FollowRequest) -> Result<(), String> {
+        self.follow_jobs.start(request).map_err(|error| error.to_string())?;
         let (tenant, timeline) = self.id;
-        let status = || self.attacher.status(tenant, timeline).unwrap();
-        until("the attach to end", || matches!(status().phase, AttachPhase::Streaming | AttachPhase::Failed)).await;
+        let status = || self.follow_jobs.status(tenant, timeline).unwrap();
+        until("the follow to end", || matches!(status().phase, FollowPhase::Streaming | FollowPhase::Failed)).await;
         status().error.map_or(Ok(()), Err)
     }
 
@@ -74,7 +74,7 @@ impl World {
 
     /// Shuts everything down cleanly.
     pub async fn stop(&self) {
-        self.attacher.shutdown().await;
+        self.follow_jobs.shutdown().await;
         self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }
@@ -82,7 +82,7 @@ impl World {
     /// Restarts everything, as a new process would.
     pub async fn restart(&mut self) {
         self.stop().await;
-        (self.manager, self.receivers, self.attacher) = load(self.conf).await;
+        (self.manager, self.receivers, self.follow_jobs) = load(self.conf).await;
         self.receivers.start_all().await;
     }
 
@@ -117,11 +117,11 @@ impl World {
     }
 }
 
-async fn load(conf: &'static PageServerConf) -> (TenantManager, WalReceivers, Attacher) {
+async fn load(conf: &'static PageServerConf) -> (TenantManager, WalReceivers, FollowJobs) {
     let manager = TenantManager::load(conf).await.unwrap();
     let receivers = WalReceivers::new(manager.clone());
-    let attacher = Attacher::new(manager.clone(), receivers.clone());
-    (manager, receivers, attacher)
+    let follow_jobs = FollowJobs::new(manager.clone(), receivers.clone());
+    (manager, receivers, follow_jobs)
 }
 
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) {

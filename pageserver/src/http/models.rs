@@ -362,7 +362,7 @@ pub(crate) struct KeySpaceAnswer {
 /// A server to follow.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AttachBody {
+pub(crate) struct FollowBody {
     /// How to reach the server: `postgres://user:password@host:port` or `host=... user=...`. The user needs
     /// REPLICATION.
     pub(crate) connstr: String,
@@ -378,7 +378,7 @@ pub(crate) struct AttachBody {
 
 /// The tenant and timeline that will follow the server.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct AttachAnswer {
+pub(crate) struct FollowAnswer {
     /// The tenant.
     #[schema(value_type = TenantShardText)]
     pub(crate) tenant_id: TenantShardId,

@@ -103,8 +103,8 @@ impl Gauges {
         let named = [
             ("last_record_lsn", "History is complete up to here, in memory", &self.last_record_lsn),
             ("disk_consistent_lsn", "History is complete up to here, on disk", &self.disk_consistent_lsn),
-            ("remote_consistent_lsn", "History is complete up to here, in object storage", &self.remote_consistent_lsn),
-            ("remote_physical_size", "Bytes of layers that object storage has", &self.remote_physical_size),
+            ("remote_consistent_lsn", "History is complete up to here, in the bucket", &self.remote_consistent_lsn),
+            ("remote_physical_size", "Bytes of layers that the bucket has", &self.remote_physical_size),
             ("upload_queue_layers", "Layers that wait to be uploaded", &self.upload_queue_layers),
             ("upload_queue_bytes", "Bytes of layers that wait to be uploaded", &self.upload_queue_bytes),
             (
@@ -120,7 +120,7 @@ impl Gauges {
         }
         registry.register("layers", "Layers but the open one", self.layers.clone());
         registry.register("layer_bytes", "Bytes of layers but the open one", self.layer_bytes.clone());
-        let help = "Memory of blocks from object storage, which block_cache_memory limits";
+        let help = "Memory of blocks from the bucket, which block_cache_memory limits";
         registry.register("block_memory_bytes", help, self.block_memory.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());

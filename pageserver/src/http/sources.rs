@@ -4,8 +4,8 @@ use pageserver_api::shard::TenantShardId;
 use serde_json::Value;
 use utils::id::TimelineId;
 
-use super::models::{AttachBody, LeftSlot};
-use crate::attach::{AttachPhase, AttachRequest, Attacher};
+use super::models::{FollowBody, LeftSlot};
+use crate::follow::{FollowJobs, FollowPhase, FollowRequest};
 use crate::walreceiver::{NewWriter, WalReceivers, Writer};
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
@@ -13,31 +13,31 @@ use engine::tenant::timeline::Timeline;
 /// Starts to follow servers, and receives their WAL. Cheap to clone.
 #[derive(Clone)]
 pub struct Sources {
-    attacher: Attacher,
+    follow_jobs: FollowJobs,
     receivers: WalReceivers,
 }
 
 impl Sources {
-    /// Uses `attacher` to start following servers, and `receivers` for their WAL.
-    pub fn new(attacher: Attacher, receivers: WalReceivers) -> Self {
-        Self { attacher, receivers }
+    /// Uses `follow_jobs` to start following servers, and `receivers` for their WAL.
+    pub fn new(follow_jobs: FollowJobs, receivers: WalReceivers) -> Self {
+        Self { follow_jobs, receivers }
     }
 
     /// Starts to follow a server.
-    pub(super) fn attach(&self, wanted: AttachBody) -> Result<(TenantShardId, TimelineId), ManageError> {
-        let AttachBody { connstr, tenant_id, timeline_id, slot } = wanted;
-        self.attacher.start(AttachRequest { connstr, tenant_id, timeline_id, slot })
+    pub(super) fn follow(&self, wanted: FollowBody) -> Result<(TenantShardId, TimelineId), ManageError> {
+        let FollowBody { connstr, tenant_id, timeline_id, slot } = wanted;
+        self.follow_jobs.start(FollowRequest { connstr, tenant_id, timeline_id, slot })
     }
 
     /// Progress of starting to follow a server.
-    pub(super) fn attach_status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
-        self.attacher.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
+    pub(super) fn follow_status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
+        self.follow_jobs.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
     }
 
     /// Whether a base backup of a server is in progress.
-    pub(super) fn is_attaching(&self, tenant: TenantShardId, timeline: TimelineId) -> bool {
-        let status = self.attacher.status(tenant, timeline);
-        status.is_some_and(|status| !matches!(status.phase, AttachPhase::Streaming | AttachPhase::Failed))
+    pub(super) fn is_copying(&self, tenant: TenantShardId, timeline: TimelineId) -> bool {
+        let status = self.follow_jobs.status(tenant, timeline);
+        status.is_some_and(|status| !matches!(status.phase, FollowPhase::Streaming | FollowPhase::Failed))
     }
 
     /// State of the timeline's WAL receiver; `None` if it has no source.
@@ -52,7 +52,7 @@ impl Sources {
     }
 
     /// Starts receiving WAL for all timelines of a tenant that have a source.
-    pub(super) async fn follow(&self, tenant: TenantShardId) {
+    pub(super) async fn receive_tenant(&self, tenant: TenantShardId) {
         self.receivers.start_tenant(tenant).await;
     }
 
@@ -75,7 +75,7 @@ impl Sources {
     pub(super) async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<LeftSlot> {
         let slot = self.receivers.status(tenant, timeline);
         let slot = slot.map(|status| LeftSlot { host: status.host, slot: status.slot });
-        self.attacher.cancel(tenant, timeline).await;
+        self.follow_jobs.cancel(tenant, timeline).await;
         self.receivers.stop(tenant, timeline).await;
         slot
     }

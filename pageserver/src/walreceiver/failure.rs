@@ -34,7 +34,7 @@ pub(super) enum Failure {
     /// The bytes are not WAL that continues what is stored.
     #[error(
         "the server's WAL cannot be read on: {0}. If the server was put back to an earlier state, its history is no \
-         longer the one stored here: attach it anew"
+         longer the one stored here: follow it anew"
     )]
     Wal(#[from] WalError),
     /// A record could not be ingested.

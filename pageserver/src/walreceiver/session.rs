@@ -189,13 +189,13 @@ async fn check_server(
         }
     };
     let timeline = history.locate(beginning.postgres_timeline(), stored).map_err(|diverged| {
-        Failure::Wrong(format!("{diverged}: the two have diverged. Attach the server anew, as another timeline"))
+        Failure::Wrong(format!("{diverged}: the two have diverged. Follow the server anew, as another timeline"))
     })?;
     if identity.flush_lsn < stored {
         let end = identity.flush_lsn;
         return Err(Failure::Transient(format!(
             "the server's WAL ends at {end}, and {stored} is stored: waiting for it. If it was put back to an earlier \
-             state, attach it anew"
+             state, follow it anew"
         )));
     }
     Ok(timeline)
@@ -213,7 +213,7 @@ async fn wal_removed(receiver: &Receiver, slot_is_new: bool, stored: Lsn, failur
     }
     Failure::Wrong(format!(
         "the server no longer has the WAL behind {stored}: {failure}. What is stored stays readable; to follow the \
-         server again, attach it anew, as another timeline"
+         server again, follow it anew, as another timeline"
     ))
 }
 

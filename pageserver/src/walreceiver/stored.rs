@@ -30,7 +30,7 @@ impl Stored {
         let Some(told) = timeline.told() else { return Ok(Self::default()) };
         Self::parse(&told).map_err(|reason| {
             let path = Manifest::path(timeline.dir());
-            let reason = format!("it is not known where its WAL comes from: {reason}. Attach the server anew");
+            let reason = format!("it is not known where its WAL comes from: {reason}. Follow the server anew");
             StorageError::Corrupt { path, offset: 0, reason }
         })
     }

@@ -39,7 +39,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         ("/get_timestamp_of_lsn", 400, "lsn"),
         ("/get_lsn_by_timestamp?timestamp=yesterday", 400, "RFC 3339"),
         ("/get_lsn_by_timestamp?timestamp=2026-01-01T00:00:00Z&with_lease=2", 400, "with_lease"),
-        ("/attach_status", 404, "not attached"),
+        ("/follow_status", 404, "not followed"),
     ] {
         let answer = server.client.get(&server.base(below)).await;
         assert_eq!(answer.status, status, "{below}: {answer:?}");

@@ -9,8 +9,8 @@ use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
-use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
+use pageserver::follow::FollowJobs;
 use pageserver::http::{self, HttpOptions, Sources};
 use pageserver::walreceiver::WalReceivers;
 use pageserver_api::key::COMMIT_TIME_KEY;
@@ -106,7 +106,7 @@ impl Server {
         adapt(dir.path(), &mut options);
         let cancel = CancellationToken::new();
         let receivers = WalReceivers::new(manager.clone());
-        let sources = Sources::new(Attacher::new(manager.clone(), receivers.clone()), receivers);
+        let sources = Sources::new(FollowJobs::new(manager.clone(), receivers.clone()), receivers);
         let serving = http::serve(listener, options, manager.clone(), sources, cancel.clone());
         let task = tokio::spawn(serving);
         let (tenant, timeline) = (new.tenant_shard_id.to_string(), new.timeline_id.to_string());

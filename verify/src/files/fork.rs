@@ -51,7 +51,7 @@ impl ForkJob {
         let listing = Listing::new(store, lsn);
         let (theirs, ours) = (self.files.blocks, self.ours.unwrap_or(0));
         if self.ours.is_some() && self.files.segments.is_empty() && !self.is_unlogged() {
-            report.difference(format!("{}: exists in the store only, with {ours} blocks", self.name()));
+            report.difference(format!("{}: exists only in the timeline, with {ours} blocks", self.name()));
         }
         let mut reader = PageReader::new(self.files.clone());
         while let Some(chunk) = reader.next_chunk().await? {

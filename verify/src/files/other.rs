@@ -41,13 +41,13 @@ async fn relation_maps(listing: &Listing<'_, TimelineStore>, data: &DataDir, rep
         match (ours, theirs) {
             (None, None) => {}
             (Some(ours), Some(theirs)) if theirs.get(..size) == Some(&ours[..]) => report.same(),
-            _ => report.difference(format!("{path}: differs from the store's")),
+            _ => report.difference(format!("{path}: differs from the timeline's")),
         }
     }
     for (spcnode, dbnode) in ours.into_keys() {
         // A database has no directory in a tablespace once its last relation has left it.
         if !listing.relations(spcnode, dbnode).await?.is_empty() {
-            report.difference(format!("database {dbnode} in tablespace {spcnode} exists in the store only"));
+            report.difference(format!("database {dbnode} in tablespace {spcnode} exists only in the timeline"));
         }
     }
     Ok(())
@@ -63,11 +63,11 @@ async fn prepared(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: 
         };
         match stored {
             Some(stored) if twophase::state_file(&stored) == bytes => report.same(),
-            _ => report.difference(format!("{path}: differs from the store's")),
+            _ => report.difference(format!("{path}: differs from the timeline's")),
         }
     }
     for xid in ours {
-        report.difference(format!("prepared transaction {xid} exists in the store only"));
+        report.difference(format!("prepared transaction {xid} exists only in the timeline"));
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ async fn origins(listing: &Listing<'_, TimelineStore>, data: &DataDir, report: &
     if ours == theirs {
         report.same();
     } else {
-        report.difference(format!("{path}: replication origins are at {theirs:?}, in the store at {ours:?}"));
+        report.difference(format!("{path}: replication origins are at {theirs:?}, in the timeline at {ours:?}"));
     }
     Ok(())
 }

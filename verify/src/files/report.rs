@@ -54,7 +54,7 @@ impl Report {
             | Verdict::NewerHint
             | Verdict::UnloggedTime => return self.inner.lock().totals.count(verdict),
             Verdict::Different(at) => format!("differs from byte {at} on"),
-            Verdict::OnlyStored => "is in the store only".to_owned(),
+            Verdict::OnlyStored => "is only in the timeline".to_owned(),
             Verdict::OnlyInFile => "is in the file only".to_owned(),
         };
         self.difference(format!("{} {what}", place()));

@@ -121,7 +121,7 @@ async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
             return Err(out_of_time(error, conf.remote_storage_start_timeout));
         }
         if !told {
-            tracing::warn!("object storage does not answer, will try again: {error}");
+            tracing::warn!("the bucket does not answer, will try again: {error}");
             told = true;
         }
         env::clock::sleep(START_PAUSE).await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::publish;
-use super::state::{FlushProgress, Frozen, RecordLsn, TimelineState, Writer, layer_error};
+use super::state::{FlushProgress, Frozen, IngestState, RecordLsn, TimelineState, layer_error};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
@@ -26,25 +26,25 @@ pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> 
     let _guard = state.enter()?;
     state.check_writable()?;
     let target = {
-        let mut writer = state.writer.lock().await;
+        let mut ingest = state.ingest.lock().await;
         let target = state.record_lsn();
-        if writer.max_lsn > target.last {
+        if ingest.max_lsn > target.last {
             let reason =
-                format!("values up to LSN {} are in, but the history is final only to {}", writer.max_lsn, target.last);
+                format!("values up to LSN {} are in, but the history is final only to {}", ingest.max_lsn, target.last);
             return Err(StorageError::Invalid(reason));
         }
-        freeze(state, &mut writer).await;
+        freeze(state, &mut ingest).await;
         target
     };
     join(spawn_write_frozen(state, Some(target))).await
 }
 
 /// Freezes the open layer and starts writing it in the background; waits first if too many wait already.
-pub(super) async fn roll(state: &Arc<TimelineState>, writer: &mut Writer) -> Result<(), StorageError> {
+pub(super) async fn roll(state: &Arc<TimelineState>, ingest: &mut IngestState) -> Result<(), StorageError> {
     if state.layers().frozen.len() >= MAX_FROZEN {
         join(spawn_write_frozen(state, None)).await?;
     }
-    freeze(state, writer).await;
+    freeze(state, ingest).await;
     spawn_write_frozen(state, None);
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(super) async fn note_progress(state: &Arc<TimelineState>) -> Result<(), Stor
 }
 
 /// Freezes the open layer, if there is one, at the last record.
-async fn freeze(state: &TimelineState, writer: &mut Writer) {
+async fn freeze(state: &TimelineState, ingest: &mut IngestState) {
     let Some(layer) = state.layers().open.clone() else { return };
     let end = state.record_lsn();
     let next_start = end.last + 1;
@@ -77,8 +77,8 @@ async fn freeze(state: &TimelineState, writer: &mut Writer) {
         layers.open = None;
         layers.frozen.push(Frozen { layer, end });
     });
-    (writer.has_news, writer.put_off) = (false, None);
-    writer.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
+    (ingest.has_news, ingest.put_off) = (false, None);
+    ingest.next_start = next_start + u64::from(fault::planted(fault::Bug::SkipOneLsn));
 }
 
 /// Writes all frozen layers in a task of its own, which continues if the caller is dropped. `target` is a position up

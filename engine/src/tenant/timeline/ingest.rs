@@ -8,7 +8,7 @@ use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use super::flush;
-use super::state::{TimelineState, Writer, layer_error};
+use super::state::{IngestState, TimelineState, layer_error};
 use crate::context::RequestContext;
 use crate::tenant::storage_layer::{self, InMemoryLayer};
 use errors::StorageError;
@@ -73,22 +73,22 @@ pub(super) async fn put_batch(
     let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
     let _guard = state.enter()?;
     state.check_writable()?;
-    // Before locking `writer`: making room may require flushing what it guards.
+    // Before locking `ingest`: making room may require flushing what it guards.
     tokio::select! {
         admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
         () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
     }
-    let mut writer = state.writer.lock().await;
+    let mut ingest = state.ingest.lock().await;
     let last = state.record_lsn().last;
     if first <= last {
         return Err(StorageError::Invalid(format!(
             "a value at LSN {first} comes after the history up to {last} is final"
         )));
     }
-    if roll_reason(state, &mut writer, batch.buffer_size() as u64).is_some() {
-        flush::roll(state, &mut writer).await?;
+    if roll_reason(state, &mut ingest, batch.buffer_size() as u64).is_some() {
+        flush::roll(state, &mut ingest).await?;
     }
-    let layer = open_layer(state, &writer, ctx).await?;
+    let layer = open_layer(state, &ingest, ctx).await?;
     let (max_lsn, values) = (batch.max_lsn(), batch.metadata().len());
     let has_news = batch.metadata().iter().any(|meta| meta.key != CHECKPOINT_KEY.to_compact());
     if let Some(observer) = &state.observer {
@@ -96,9 +96,9 @@ pub(super) async fn put_batch(
     }
     layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
     // Only now: a rejected batch must not prevent the flush of the history before it. No freeze can intervene, as
-    // `writer` is locked.
-    writer.max_lsn = writer.max_lsn.max(max_lsn);
-    writer.has_news |= has_news;
+    // `ingest` is locked.
+    ingest.max_lsn = ingest.max_lsn.max(max_lsn);
+    ingest.has_news |= has_news;
     METRICS.wal_ingest_values_committed.inc_by(values as u64);
     Ok(())
 }
@@ -109,15 +109,15 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     state.check_writable()?;
     storage_layer::release_unused();
     // Whoever holds the lock is ingesting or flushing, and freezes the layer itself if due.
-    let Ok(mut writer) = state.writer.try_lock() else { return Ok(()) };
+    let Ok(mut ingest) = state.ingest.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {
-        if roll_reason(state, &mut writer, 0).is_some() {
-            return flush::roll(state, &mut writer).await;
+        if roll_reason(state, &mut ingest, 0).is_some() {
+            return flush::roll(state, &mut ingest).await;
         }
-        drop(writer);
+        drop(ingest);
         return flush::note_progress(state).await;
     }
-    drop(writer);
+    drop(ingest);
     flush::resume(state).await
 }
 
@@ -128,9 +128,9 @@ fn may_put_off(has_news: bool, lsn_distance: u64, age: Duration) -> bool {
 }
 
 /// Why the open layer should be rolled now, if so; never between a record's values and its end.
-fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Option<RollReason> {
+fn roll_reason(state: &TimelineState, ingest: &mut IngestState, incoming: u64) -> Option<RollReason> {
     let last = state.record_lsn().last;
-    let open = state.layers().open.clone().filter(|_| writer.max_lsn <= last)?;
+    let open = state.layers().open.clone().filter(|_| ingest.max_lsn <= last)?;
     let policy = RollPolicy {
         checkpoint_distance: state.conf.checkpoint_distance,
         checkpoint_timeout: state.conf.checkpoint_timeout,
@@ -139,13 +139,13 @@ fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Opt
     let stats = OpenLayerStats {
         size: open.size(),
         lsn_distance: last.checked_sub(open.start_lsn()).unwrap_or(0),
-        age: now.saturating_duration_since(writer.put_off.unwrap_or(open.created())),
+        age: now.saturating_duration_since(ingest.put_off.unwrap_or(open.created())),
     };
     let reason = should_roll(policy, stats, incoming)?;
     let age = now.saturating_duration_since(open.created());
-    if reason == RollReason::Age && may_put_off(writer.has_news, stats.lsn_distance, age) {
+    if reason == RollReason::Age && may_put_off(ingest.has_news, stats.lsn_distance, age) {
         // Values that arrive from now on wait no longer than if the layer had been rolled.
-        writer.put_off = Some(now);
+        ingest.put_off = Some(now);
         return None;
     }
     Some(reason)
@@ -153,14 +153,14 @@ fn roll_reason(state: &TimelineState, writer: &mut Writer, incoming: u64) -> Opt
 
 async fn open_layer(
     state: &TimelineState,
-    writer: &Writer,
+    ingest: &IngestState,
     ctx: &RequestContext,
 ) -> Result<Arc<InMemoryLayer>, StorageError> {
     if let Some(open) = &state.layers().open {
         return Ok(Arc::clone(open));
     }
     let TimelineState { conf, timeline_id, tenant_shard_id, gate, cancel, .. } = state;
-    let start: Lsn = writer.next_start;
+    let start: Lsn = ingest.next_start;
     let layer = InMemoryLayer::create(conf, *timeline_id, *tenant_shard_id, start, gate, cancel, ctx);
     let layer = Arc::new(layer.await.map_err(layer_error)?);
     state.update_layers(|layers| layers.open = Some(Arc::clone(&layer)));

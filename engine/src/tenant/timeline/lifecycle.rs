@@ -186,10 +186,10 @@ impl Timeline {
             tracing::warn!(%timeline, "the manifest does not say that it is in the bucket: {error}");
         }
         // In-memory layers hold the gate open as long as they live.
-        let _writer = self.state.writer.lock().await;
+        let _ingest = self.state.ingest.lock().await;
         let _flusher = self.state.flusher.lock().await;
         self.state.forget_memory();
-        drop((_writer, _flusher));
+        drop((_ingest, _flusher));
         self.state.gate.close().await;
         for layer in self.state.layers().map.iter() {
             layer.close().await;

@@ -88,7 +88,7 @@ pub(crate) struct Frozen {
 
 /// State needed only by whoever puts values.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct IngestState {
     /// Start LSN of the next in-memory layer.
     pub(crate) next_start: Lsn,
     /// The largest LSN put so far: a layer must not be frozen below it.
@@ -131,7 +131,7 @@ pub(crate) struct TimelineState {
     /// Sees all values that are ingested.
     pub(crate) observer: Option<Box<dyn WriteObserver>>,
     /// Held while values are put and while the open layer is frozen.
-    pub(crate) writer: Mutex<Writer>,
+    pub(crate) ingest: Mutex<IngestState>,
     /// Held while frozen layers are written and while the manifest is replaced.
     pub(crate) flusher: Mutex<Option<FlushProgress>>,
     /// The generation under which manifests are written; 0 if there never was a bucket.
@@ -200,7 +200,7 @@ impl TimelineState {
             told: RwLock::new(told),
             l0_flush,
             observer: conf.observer.map(|new| new(disk_consistent.last)),
-            writer: Mutex::new(Writer { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
+            ingest: Mutex::new(IngestState { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
             flusher: Mutex::new(None),
             generation: generation.max(owned),
             uploader,

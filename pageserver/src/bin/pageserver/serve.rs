@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use engine::tenant::manager::TenantManager;
-use pageserver::attach::Attacher;
 use pageserver::auth::{Auth, KeyRing};
+use pageserver::follow::FollowJobs;
 use pageserver::http::{self, HttpOptions, Sources};
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
@@ -33,7 +33,7 @@ struct Secrets {
 struct Running {
     manager: TenantManager,
     receivers: WalReceivers,
-    attacher: Attacher,
+    follow_jobs: FollowJobs,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -109,20 +109,20 @@ async fn start(
 /// generation of its tenants.
 async fn open_store(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<Option<RemoteStorage>> {
     let store = settings.store(workdir).map_err(anyhow::Error::msg)?;
-    let Some(store) = RemoteStorage::open(&store).await.context("cannot open object storage (remote_storage)")? else {
+    let Some(store) = RemoteStorage::open(&store).await.context("cannot open the bucket (remote_storage)")? else {
         return Ok(None);
     };
     let timeout = settings.remote_storage_start_timeout;
     let usable = store.wait_until_usable(timeout).await;
-    usable.with_context(|| format!("cannot start without object storage, waited {timeout:?}"))?;
+    usable.with_context(|| format!("cannot start without the bucket, waited {timeout:?}"))?;
     Ok(Some(store))
 }
 
 impl Running {
     fn new(manager: TenantManager) -> Self {
         let receivers = WalReceivers::new(manager.clone());
-        let attacher = Attacher::new(manager.clone(), receivers.clone());
-        Self { manager, receivers, attacher, tasks: TaskTracker::new(), cancel: CancellationToken::new() }
+        let follow_jobs = FollowJobs::new(manager.clone(), receivers.clone());
+        Self { manager, receivers, follow_jobs, tasks: TaskTracker::new(), cancel: CancellationToken::new() }
     }
 
     fn serve_pages(&self, settings: &Settings, secrets: &Secrets, listener: TcpListener) -> anyhow::Result<()> {
@@ -150,7 +150,7 @@ impl Running {
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
         };
-        let sources = Sources::new(self.attacher.clone(), self.receivers.clone());
+        let sources = Sources::new(self.follow_jobs.clone(), self.receivers.clone());
         let serving = http::serve(listener, options, self.manager.clone(), sources, self.cancel.child_token());
         env::spawn::vital("management interface", self.tasks.track_future(serving));
         Ok(())
@@ -161,7 +161,7 @@ impl Running {
         self.cancel.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.attacher.shutdown().await;
+        self.follow_jobs.shutdown().await;
         self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }

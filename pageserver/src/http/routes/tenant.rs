@@ -71,7 +71,7 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
         }
         if let Err(error) = app.manager.delete_tenant(id).await {
             // It still exists and stays in service.
-            app.sources.follow(id).await;
+            app.sources.receive_tenant(id).await;
             return Err(error.into());
         }
         tracing::info!(tenant = %id, ?left_slots, "tenant deleted");
@@ -106,7 +106,7 @@ pub(crate) async fn location_config(
                 let known = manager.tenants().contains(&id).then(|| generation(&manager, id));
                 manager.take_tenant_over(id).await?;
                 if known != Some(generation(&manager, id)) {
-                    sources.follow(id).await;
+                    sources.receive_tenant(id).await;
                 }
                 Ok(())
             })
@@ -137,7 +137,7 @@ async fn detach(app: &App, id: TenantShardId) -> Result<(), ApiError> {
     }
     let detached = app.manager.detach_tenant(id).await;
     if detached.is_err() {
-        app.sources.follow(id).await;
+        app.sources.receive_tenant(id).await;
     }
     Ok(detached?)
 }

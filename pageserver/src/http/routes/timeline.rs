@@ -12,7 +12,7 @@ use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath, TimelinePath};
 use crate::http::models::{
-    AttachAnswer, AttachBody, BrokenTimeline, DeleteAnswer, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
+    BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
 use crate::http::moment;
 use crate::walreceiver::stored::{name_of, of_new_branch};
@@ -109,7 +109,7 @@ pub(crate) async fn create(
     let tenant = path.tenant_shard_id;
     let Some(ancestor_id) = wanted.ancestor_timeline_id else {
         let reason = "ancestor_timeline_id is missing: only branches are made here; the first timeline of a tenant \
-                      comes from POST /v1/attach or an import";
+                      comes from POST /v1/follow or an import";
         return Err(ApiError::bad_request(reason));
     };
     if wanted.read_only {
@@ -193,20 +193,20 @@ pub(crate) async fn delete(
     let TimelinePath { tenant_shard_id: tenant, timeline_id } = path;
     match app.manager.get(tenant, timeline_id) {
         Ok(timeline) if timeline.info().ancestor_timeline_id.is_some() => {}
-        Err(ManageError::NotFound(_)) if !app.sources.is_attaching(tenant, timeline_id) => {}
+        Err(ManageError::NotFound(_)) if !app.sources.is_copying(tenant, timeline_id) => {}
         _ => permission.check_tenant_admin(tenant.tenant_id)?,
     }
     let answer = to_the_end("deletion of a timeline", async move {
-        let attaching = app.sources.is_attaching(tenant, timeline_id);
+        let copying = app.sources.is_copying(tenant, timeline_id);
         let mut left_slots = Vec::new();
         if app.manager.children(tenant, timeline_id).is_empty() {
             left_slots.extend(app.sources.stop(tenant, timeline_id).await);
         }
         match app.manager.delete_timeline(tenant, timeline_id).await {
-            Err(ManageError::NotFound(_)) if attaching => {}
+            Err(ManageError::NotFound(_)) if copying => {}
             Err(error) => {
                 // It still exists and stays in service.
-                app.sources.follow(tenant).await;
+                app.sources.receive_tenant(tenant).await;
                 return Err(error.into());
             }
             Ok(()) => {}
@@ -233,26 +233,26 @@ pub(crate) async fn checkpoint(
 }
 
 /// Starts to follow a running server: takes a base backup, then streams its WAL. Continues in the background: see
-/// `attach_status`.
-#[utoipa::path(post, path = "/v1/attach", tag = "timelines", request_body = AttachBody,
-    responses((status = 202, body = AttachAnswer), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub(crate) async fn attach(
+/// `follow_status`.
+#[utoipa::path(post, path = "/v1/follow", tag = "timelines", request_body = FollowBody,
+    responses((status = 202, body = FollowAnswer), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn follow(
     State(app): State<App>,
-    Body(wanted): Body<AttachBody>,
-) -> Result<(StatusCode, Json<AttachAnswer>), ApiError> {
-    let (tenant_id, timeline_id) = app.sources.attach(wanted)?;
-    tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "attaching a cluster");
-    Ok((StatusCode::ACCEPTED, Json(AttachAnswer { tenant_id, timeline_id })))
+    Body(wanted): Body<FollowBody>,
+) -> Result<(StatusCode, Json<FollowAnswer>), ApiError> {
+    let (tenant_id, timeline_id) = app.sources.follow(wanted)?;
+    tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "following a cluster");
+    Ok((StatusCode::ACCEPTED, Json(FollowAnswer { tenant_id, timeline_id })))
 }
 
 /// Returns the progress of starting to follow a server.
-#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/attach_status", tag = "timelines",
+#[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/follow_status", tag = "timelines",
     params(TimelinePath), responses((status = 200, body = Object), (status = 404, body = ErrorBody)))]
-pub(crate) async fn attach_status(
+pub(crate) async fn follow_status(
     State(app): State<App>,
     At(path): At<TimelinePath>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    let status = app.sources.attach_status(path.tenant_shard_id, path.timeline_id);
-    let none = || ApiError::not_found("this timeline was not attached since the server started");
+    let status = app.sources.follow_status(path.tenant_shard_id, path.timeline_id);
+    let none = || ApiError::not_found("this timeline was not followed since the server started");
     status.ok_or_else(none).map(Json)
 }

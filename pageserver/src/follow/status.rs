@@ -7,7 +7,7 @@ use utils::lsn::Lsn;
 /// Phase of a request to follow a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AttachPhase {
+pub enum FollowPhase {
     /// Connecting, checking the server, creating the slot, waiting for the backup's checkpoint.
     #[default]
     Connecting,
@@ -23,9 +23,9 @@ pub enum AttachPhase {
 
 /// Progress of a request to follow a server.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct AttachStatus {
+pub struct FollowStatus {
     /// The phase.
-    pub phase: AttachPhase,
+    pub phase: FollowPhase,
     /// Bytes of the backup received.
     pub bytes: u64,
     /// Total bytes of the backup, as estimated by the server.
@@ -45,18 +45,18 @@ pub struct AttachStatus {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct StatusCell(Mutex<AttachStatus>);
+pub(super) struct StatusCell(Mutex<FollowStatus>);
 
 impl StatusCell {
-    pub(super) fn update(&self, change: impl FnOnce(&mut AttachStatus)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut FollowStatus)) {
         change(&mut self.0.lock());
     }
 
-    pub(super) fn read(&self) -> AttachStatus {
+    pub(super) fn read(&self) -> FollowStatus {
         self.0.lock().clone()
     }
 
     pub(super) fn is_under_way(&self) -> bool {
-        !matches!(self.0.lock().phase, AttachPhase::Streaming | AttachPhase::Failed)
+        !matches!(self.0.lock().phase, FollowPhase::Streaming | FollowPhase::Failed)
     }
 }

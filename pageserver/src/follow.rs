@@ -27,11 +27,11 @@ use crate::walreceiver::{WalReceivers, WalSource};
 use engine::tenant::manager::{ManageError, TenantManager};
 use job::Job;
 use status::StatusCell;
-pub use status::{AttachPhase, AttachStatus};
+pub use status::{FollowPhase, FollowStatus};
 
 /// Which server to follow, and the ids of the new timeline.
 #[derive(Clone)]
-pub struct AttachRequest {
+pub struct FollowRequest {
     /// Connection string of the server.
     pub connstr: String,
     /// Tenant; by default a new one.
@@ -46,7 +46,7 @@ type Id = (TenantShardId, TimelineId);
 
 /// Starts to follow servers. Cheap to clone.
 #[derive(Clone)]
-pub struct Attacher {
+pub struct FollowJobs {
     inner: Arc<Inner>,
 }
 
@@ -62,19 +62,19 @@ struct Started {
     task: Option<JoinHandle<()>>,
 }
 
-impl Attacher {
+impl FollowJobs {
     /// Adds timelines to `manager`, and receives their WAL through `receivers`.
     pub fn new(manager: TenantManager, receivers: WalReceivers) -> Self {
         let (jobs, cancel) = Default::default();
         Self { inner: Arc::new(Inner { manager, receivers, jobs, cancel }) }
     }
 
-    /// Starts to follow a server; [`Attacher::status`] returns the progress.
+    /// Starts to follow a server; [`FollowJobs::status`] returns the progress.
     ///
     /// # Errors
     /// [`ManageError::Storage`] of kind `Invalid` if the request is invalid; [`ManageError::Conflict`] if the
     /// timeline exists or its base backup is in progress.
-    pub fn start(&self, request: AttachRequest) -> Result<(TenantShardId, TimelineId), ManageError> {
+    pub fn start(&self, request: FollowRequest) -> Result<(TenantShardId, TimelineId), ManageError> {
         let tenant = TenantShardId::unsharded(request.tenant_id.unwrap_or_else(TenantId::generate));
         let timeline = request.timeline_id.unwrap_or_else(TimelineId::generate);
         let own_slot = format!("pageserver_{timeline}");
@@ -88,7 +88,7 @@ impl Attacher {
         }
         let mut jobs = self.inner.jobs.lock();
         if jobs.get(&(tenant, timeline)).is_some_and(|started| started.job.status.is_under_way()) {
-            return Err(ManageError::Conflict(format!("timeline {timeline} is being attached already")));
+            return Err(ManageError::Conflict(format!("timeline {timeline} is being followed already")));
         }
         if self.inner.cancel.is_cancelled() {
             return Err(ManageError::Busy("shutting down".to_owned()));
@@ -97,14 +97,14 @@ impl Attacher {
         let (cancel, status) = (self.inner.cancel.child_token(), StatusCell::default());
         let job = Arc::new(Job { manager, receivers, tenant, timeline, source, slot_is_ours, cancel, status });
         let panicked = Arc::clone(&job);
-        let task = env::spawn::watched("attach", job::run(Arc::clone(&job)), move |reason| panicked.note_panic(reason));
+        let task = env::spawn::watched("follow", job::run(Arc::clone(&job)), move |reason| panicked.note_panic(reason));
         let task = Some(task);
         jobs.insert((tenant, timeline), Started { job, task });
         Ok((tenant, timeline))
     }
 
     /// The progress or outcome of a request, if it was made since the process started.
-    pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<AttachStatus> {
+    pub fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<FollowStatus> {
         Some(self.inner.jobs.lock().get(&(tenant, timeline))?.job.status.read())
     }
 
@@ -132,15 +132,15 @@ async fn finish(task: Option<JoinHandle<()>>) {
         Some(task) => Some(task.await),
         None => None,
     } {
-        tracing::error!("an attach failed: {error}");
+        tracing::error!("a follow failed: {error}");
     }
 }
 
 /// Hides the connection string, which may contain a password.
-impl std::fmt::Debug for AttachRequest {
+impl std::fmt::Debug for FollowRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { connstr: _, tenant_id, timeline_id, slot } = self;
-        f.debug_struct("AttachRequest")
+        f.debug_struct("FollowRequest")
             .field("tenant_id", tenant_id)
             .field("timeline_id", timeline_id)
             .field("slot", slot)

@@ -104,7 +104,7 @@ mod tests {
         assert!(danger("remote_write", ten).unwrap().contains("not of both together"));
         assert!(danger("remote_apply", ten).unwrap().contains("not of both together"));
         let on = danger("on", ten).unwrap();
-        assert!(on.contains("object storage") && on.contains("(10m)"), "{on}");
+        assert!(on.contains("the bucket") && on.contains("(10m)"), "{on}");
         assert_eq!((danger("local", ten), danger("off", ten)), (None, None));
     }
 }

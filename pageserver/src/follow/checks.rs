@@ -4,13 +4,13 @@ use postgres_formats::version::PgVersion;
 use pq_proto::client::ClientError;
 use pq_proto::replication::ReplicationClient;
 
-use super::error::AttachError;
+use super::error::FollowError;
 
 /// Parameters fixed when a server is built, and their required values.
 const BUILD: [(&str, &str); 3] = [("block_size", "8192"), ("wal_block_size", "8192"), ("segment_size", "1GB")];
 
 /// Checks version, build and settings.
-pub(super) async fn check_server(client: &mut ReplicationClient) -> Result<(), AttachError> {
+pub(super) async fn check_server(client: &mut ReplicationClient) -> Result<(), FollowError> {
     let major = client.server_major();
     if PgVersion::from_major(major).is_none() {
         return refused(format!("the server is PostgreSQL {major}: versions 14 to 18 are supported"));
@@ -31,21 +31,21 @@ pub(super) async fn check_server(client: &mut ReplicationClient) -> Result<(), A
     Ok(())
 }
 
-fn refused(reason: String) -> Result<(), AttachError> {
-    Err(AttachError::Refused(reason))
+fn refused(reason: String) -> Result<(), FollowError> {
+    Err(FollowError::Refused(reason))
 }
 
 /// Explains to the user why the slot could not be created.
-pub(super) fn slot_error(slot: &str, error: ClientError) -> AttachError {
+pub(super) fn slot_error(slot: &str, error: ClientError) -> FollowError {
     use pq_proto::sqlstate::SqlState;
     match error.sqlstate() {
-        Some(SqlState::DUPLICATE_OBJECT) => AttachError::Refused(format!(
+        Some(SqlState::DUPLICATE_OBJECT) => FollowError::Refused(format!(
             "the replication slot {slot} exists already on the server: give another name, or drop it \
              (pg_drop_replication_slot) if nothing uses it"
         )),
         Some(SqlState::OBJECT_IN_USE) => {
-            AttachError::Refused(format!("the replication slot {slot} is in use on the server: {error}"))
+            FollowError::Refused(format!("the replication slot {slot} is in use on the server: {error}"))
         }
-        _ => AttachError::Refused(format!("cannot make the replication slot {slot}: {error}")),
+        _ => FollowError::Refused(format!("cannot make the replication slot {slot}: {error}")),
     }
 }

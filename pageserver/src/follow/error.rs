@@ -7,7 +7,7 @@ use errors::StorageError;
 
 /// Why a server cannot be followed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AttachError {
+pub(super) enum FollowError {
     #[error("{0}")]
     Client(#[from] ClientError),
     #[error("{0}")]

@@ -10,8 +10,8 @@ use pq_proto::sqlstate::SqlState;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 
-use super::error::AttachError;
-use super::status::{AttachPhase, StatusCell};
+use super::error::FollowError;
+use super::status::{FollowPhase, StatusCell};
 use super::{checks, synchrony};
 use crate::walreceiver::{WalReceivers, WalSource};
 use engine::context::{DownloadBehavior, RequestContext};
@@ -42,18 +42,18 @@ pub(super) struct Job {
 /// Completes the request, or leaves nothing behind except the reason in the status.
 pub(super) async fn run(job: Arc<Job>) {
     let (id, host) = (job.timeline, job.source.host());
-    tracing::info!(timeline = %id, "attaching the server at {host}");
+    tracing::info!(timeline = %id, "following the server at {host}");
     let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::Import));
     let tenant_is_new = !job.manager.tenants().contains(&job.tenant);
-    match job.attach().await {
-        Ok(()) => tracing::info!(timeline = %id, "attached the server at {host}"),
+    match job.follow().await {
+        Ok(()) => tracing::info!(timeline = %id, "followed the server at {host}"),
         Err(error) => {
-            tracing::warn!(timeline = %id, "the server at {host} was not attached: {error}");
+            tracing::warn!(timeline = %id, "the server at {host} was not followed: {error}");
             if tenant_is_new && job.manager.timelines(job.tenant).is_ok_and(|timelines| timelines.is_empty()) {
                 // It was empty, and what is left of it would come back as a tenant without timelines.
                 let _ = job.manager.delete_tenant(job.tenant).await;
             }
-            job.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(error.to_string())));
+            job.status.update(|status| (status.phase, status.error) = (FollowPhase::Failed, Some(error.to_string())));
         }
     }
 }
@@ -61,10 +61,10 @@ pub(super) async fn run(job: Arc<Job>) {
 impl Job {
     /// Whatever the job has created is left for the next start to remove.
     pub(super) fn note_panic(&self, reason: String) {
-        self.status.update(|status| (status.phase, status.error) = (AttachPhase::Failed, Some(reason)));
+        self.status.update(|status| (status.phase, status.error) = (FollowPhase::Failed, Some(reason)));
     }
 
-    async fn attach(&self) -> Result<(), AttachError> {
+    async fn follow(&self) -> Result<(), FollowError> {
         let mut client = self.or_cancelled(self.connect()).await?;
         self.or_cancelled(checks::check_server(&mut client)).await?;
         self.or_cancelled(self.warn(&mut client)).await?;
@@ -74,18 +74,18 @@ impl Job {
             discard(&self.dir()).await?;
             return Err(error);
         }
-        match self.attach_with_slot(client).await {
+        match self.follow_with_slot(client).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.clean_up(error).await),
         }
     }
 
-    async fn connect(&self) -> Result<ReplicationClient, AttachError> {
+    async fn connect(&self) -> Result<ReplicationClient, FollowError> {
         Ok(ReplicationClient::connect(&self.source.config()?).await?)
     }
 
     /// Warns about settings of the server with consequences that its administrator may not expect.
-    async fn warn(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
+    async fn warn(&self, client: &mut ReplicationClient) -> Result<(), FollowError> {
         let config = self.source.config()?;
         let name = config.get_application_name().unwrap_or_default();
         let until_written = self.manager.conf().checkpoint_timeout;
@@ -96,7 +96,7 @@ impl Job {
         Ok(())
     }
 
-    async fn make_slot(&self, client: &mut ReplicationClient) -> Result<(), AttachError> {
+    async fn make_slot(&self, client: &mut ReplicationClient) -> Result<(), FollowError> {
         let slot = self.source.slot();
         let failed = |error| checks::slot_error(slot, error);
         match client.create_physical_slot(slot, true).await {
@@ -109,14 +109,14 @@ impl Job {
         }
     }
 
-    async fn attach_with_slot(&self, client: ReplicationClient) -> Result<(), AttachError> {
+    async fn follow_with_slot(&self, client: ReplicationClient) -> Result<(), FollowError> {
         let label = format!("pageserver timeline {}", self.timeline);
         let options = BaseBackupOptions { label, ..BaseBackupOptions::default() };
         let backup = self.or_cancelled(async { Ok(client.base_backup(&options).await?) }).await?;
         let timeline = self.import(backup).await?;
         if self.cancel.is_cancelled() {
             remove(timeline).await?;
-            return Err(AttachError::Cancelled);
+            return Err(FollowError::Cancelled);
         }
         if let Err(error) = self.manager.add(timeline.clone()).await {
             remove(timeline).await?;
@@ -124,7 +124,7 @@ impl Job {
         }
         self.receivers.start(timeline.clone(), self.source.clone()).await;
         self.first_wal(&timeline).await;
-        self.status.update(|status| status.phase = AttachPhase::Streaming);
+        self.status.update(|status| status.phase = FollowPhase::Streaming);
         Ok(())
     }
 
@@ -137,11 +137,11 @@ impl Job {
         }
     }
 
-    async fn import(&self, backup: BaseBackup) -> Result<Timeline, AttachError> {
+    async fn import(&self, backup: BaseBackup) -> Result<Timeline, FollowError> {
         let start = backup_start(&backup);
         let total: u64 = backup.tablespaces().iter().filter_map(|tablespace| tablespace.size_kb).sum();
         self.status.update(|status| {
-            (status.phase, status.start_lsn) = (AttachPhase::Copying, Some(start.lsn));
+            (status.phase, status.start_lsn) = (FollowPhase::Copying, Some(start.lsn));
             status.total_bytes = (total > 0).then_some(total * 1024);
         });
         let ctx = RequestContext::new(TaskKind::ImportPgData, DownloadBehavior::Error);
@@ -158,17 +158,17 @@ impl Job {
         imported
     }
 
-    async fn receive_all(&self, mut backup: BaseBackup, mut import: BackupImport) -> Result<Timeline, AttachError> {
+    async fn receive_all(&self, mut backup: BaseBackup, mut import: BackupImport) -> Result<Timeline, FollowError> {
         let start = backup.start().lsn;
         self.or_cancelled(self.receive(&mut backup, &mut import)).await?;
         let end = backup.end().map_or(start, |end| end.lsn);
-        self.status.update(|status| (status.phase, status.consistent_lsn) = (AttachPhase::Finishing, Some(end)));
+        self.status.update(|status| (status.phase, status.consistent_lsn) = (FollowPhase::Finishing, Some(end)));
         let mut progress = |stats: &ImportStats| self.status.update(|status| status.layers = stats.layers);
         let (timeline, _) = import.finish(end, &mut progress).await?;
         Ok(timeline)
     }
 
-    async fn receive(&self, backup: &mut BaseBackup, import: &mut BackupImport) -> Result<(), AttachError> {
+    async fn receive(&self, backup: &mut BaseBackup, import: &mut BackupImport) -> Result<(), FollowError> {
         while let Some(event) = backup.next().await? {
             match event {
                 BackupEvent::NewArchive { name, spcoid, .. } => import.archive(&name, spcoid).await?,
@@ -186,20 +186,20 @@ impl Job {
 
     /// Removes what was written, and the slot, which would otherwise retain WAL forever. Reports what cannot be
     /// removed.
-    async fn clean_up(&self, error: AttachError) -> AttachError {
+    async fn clean_up(&self, error: FollowError) -> FollowError {
         if let Err(left) = discard(&self.dir()).await {
             tracing::warn!("{} is left: {left}", self.dir());
         }
         let slot = self.source.slot();
         let dropped = env::clock::timeout(DROP_SLOT_TIMEOUT, async {
-            self.connect().await?.drop_slot_when_idle(slot).await.map_err(AttachError::from)
+            self.connect().await?.drop_slot_when_idle(slot).await.map_err(FollowError::from)
         });
         let left = match dropped.await {
             Ok(Ok(())) => return error,
             Ok(Err(left)) => left.to_string(),
             Err(_) => "timed out".to_owned(),
         };
-        AttachError::Refused(format!(
+        FollowError::Refused(format!(
             "{error}; and the replication slot {slot} could not be dropped ({left}): drop it on the server, it \
              keeps WAL"
         ))
@@ -209,10 +209,10 @@ impl Job {
         self.manager.conf().timeline_path(&self.tenant, &self.timeline)
     }
 
-    async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, AttachError>>) -> Result<T, AttachError> {
+    async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, FollowError>>) -> Result<T, FollowError> {
         tokio::select! {
             done = work => done,
-            () = self.cancel.cancelled() => Err(AttachError::Cancelled),
+            () = self.cancel.cancelled() => Err(FollowError::Cancelled),
         }
     }
 }
@@ -226,7 +226,7 @@ fn backup_start(backup: &BaseBackup) -> BackupStart {
 }
 
 /// Removes a timeline that is not registered yet.
-async fn remove(timeline: Timeline) -> Result<(), AttachError> {
+async fn remove(timeline: Timeline) -> Result<(), FollowError> {
     let dir = timeline.dir().to_owned();
     if let Err(error) = timeline.bury().await {
         tracing::warn!(timeline = %timeline.timeline_id(), "it may be left in the bucket, delete it: {error}");

@@ -1,4 +1,4 @@
-//! `pagectl attach`: follows a running Postgres, and shows the progress of its base backup.
+//! `pagectl follow`: follows a running Postgres, and shows the progress of its base backup.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 
 /// Which Postgres to follow.
 #[derive(Debug, Args)]
-pub(crate) struct AttachArgs {
+pub(crate) struct FollowArgs {
     /// How to reach it: postgres://user@host:port or "host=... user=...". The user needs REPLICATION. Use the
     /// environment variable if this contains a password.
     #[arg(env = "PAGECTL_CONNSTR", hide_env_values = true)]
@@ -29,7 +29,7 @@ pub(crate) struct AttachArgs {
 }
 
 /// Runs the command.
-pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
+pub(super) fn run(remote: &Remote<'_>, args: FollowArgs) -> anyhow::Result<()> {
     let mut body = json!({ "connstr": args.connstr });
     if let Some(tenant) = remote.common.tenant {
         body["tenant_id"] = json!(tenant.tenant_id);
@@ -40,11 +40,11 @@ pub(super) fn run(remote: &Remote<'_>, args: AttachArgs) -> anyhow::Result<()> {
     if let Some(slot) = args.slot {
         body["slot"] = json!(slot);
     }
-    let begun = remote.client.call("POST", "/v1/attach", Some(&body))?;
+    let begun = remote.client.call("POST", "/v1/follow", Some(&body))?;
     let (tenant, timeline) = (text(&begun, "tenant_id"), text(&begun, "timeline_id"));
     let status = match args.no_wait {
         true => Value::Null,
-        false => wait(remote, &format!("/v1/tenant/{tenant}/timeline/{timeline}/attach_status"))?,
+        false => wait(remote, &format!("/v1/tenant/{tenant}/timeline/{timeline}/follow_status"))?,
     };
     warn(&status);
     let readable = match status["consistent_lsn"].as_str() {
@@ -78,7 +78,7 @@ fn wait(remote: &Remote<'_>, path: &str) -> anyhow::Result<Value> {
             }
             Some("failed") => {
                 bar.finish_and_clear();
-                bail!("the attachment failed: {}", text(&status, "error"));
+                bail!("the copy failed: {}", text(&status, "error"));
             }
             _ => env::clock::pause(PERIOD),
         }
