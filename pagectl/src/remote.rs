@@ -27,6 +27,7 @@ pub(crate) use connection::ServerArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum RemoteCommand {
     /// Follow a running Postgres: copy it, then stream its WAL.
+    #[command(alias = "attach")]
     Follow(follow::FollowArgs),
     /// Tenants: list, create, delete.
     Tenant {

@@ -83,7 +83,7 @@ pub(crate) fn choose(
     place: &str,
 ) -> anyhow::Result<Found> {
     if all.is_empty() {
-        bail!("{place} has no timeline: follow or import one first");
+        bail!("{place} has no timeline: follow a server, or import a data directory first");
     }
     if let Some(tenant) = tenant {
         all.retain(|found| found.tenant == tenant);

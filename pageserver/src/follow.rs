@@ -132,7 +132,7 @@ async fn finish(task: Option<JoinHandle<()>>) {
         Some(task) => Some(task.await),
         None => None,
     } {
-        tracing::error!("a follow failed: {error}");
+        tracing::error!("following a server failed: {error}");
     }
 }
 

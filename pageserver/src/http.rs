@@ -30,6 +30,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::routing::{get, post};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -108,6 +109,13 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(stored::scrub, stored::scrub_status))
 }
 
+/// Paths by the names that they had before; not in the document.
+fn former_paths() -> Router<App> {
+    Router::new()
+        .route("/v1/attach", post(timeline::follow))
+        .route("/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/attach_status", get(timeline::follow_status))
+}
+
 fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Router {
     let (router, mut document) = paths().split_for_parts();
     document::complete(&mut document, options.auth.is_required());
@@ -127,6 +135,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         request_timeout: options.request_timeout,
     }));
     router
+        .merge(former_paths())
         .route_layer(from_fn_with_state(app.clone(), guard::check))
         .fallback(async || ApiError::not_found("no such path: /v1/doc lists those there are"))
         .method_not_allowed_fallback(async || {

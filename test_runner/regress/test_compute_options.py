@@ -178,6 +178,6 @@ def test_a_start_that_fails_leaves_nothing_and_says_why(followed, computes):
     assert 'could not access file "there_is_none"' in said
     assert computes.names() == [] and computes.pagectl("branch", "delete", "fails").code != 0
     said = computes.refuse(*again, "--superuser", "nobody", names="say with --superuser")
-    assert 'followed by the name of "postgres"' in said
+    assert 'follows the cluster as user "postgres"' in said
     compute = computes.start(*again[1:])
     assert compute.sql("SELECT 1") == "1"

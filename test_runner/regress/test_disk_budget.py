@@ -49,7 +49,7 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
 
 
 BUDGET = 48 << 20
-IMPORT_FAILS = r"WARN.*(was not followed|no more is taken in)"
+IMPORT_FAILS = r"WARN.*(cannot follow the server|no more is taken in)"
 
 
 @pytest.fixture

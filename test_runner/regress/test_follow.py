@@ -114,7 +114,7 @@ def test_a_server_stops_in_seconds_while_it_is_followed(make_postgres, make_page
 def test_what_cannot_be_followed_leaves_nothing(make_postgres, make_pageserver):
     pg = make_postgres("refusing", max_replication_slots=2).start()
     pg.sql("CREATE ROLE plain LOGIN")
-    server = make_pageserver("refusing").start().allow(r"WARN.*was not followed")
+    server = make_pageserver("refusing").start().allow(r"WARN.*cannot follow the server")
     secret = server.secret("hunter-2-s3cret")
     for connstr, names in [
         ("host=/nowhere user=postgres", ["/nowhere"]),
@@ -145,7 +145,7 @@ def test_what_cannot_be_followed_leaves_nothing(make_postgres, make_pageserver):
 
 def test_a_server_without_wal_for_replicas_is_refused(make_postgres, make_pageserver):
     pg = make_postgres("minimal", wal_level="minimal", max_wal_senders=0).start()
-    server = make_pageserver("minimal").start().allow(r"WARN.*was not followed")
+    server = make_pageserver("minimal").start().allow(r"WARN.*cannot follow the server")
     timeline = server.start_follow(connection_string(pg))
     status = wait_until(lambda: (s := server.follow_status(timeline))["phase"] == "failed" and s, 30)
     assert status["error"]
@@ -204,7 +204,7 @@ def test_a_password_reaches_the_server_and_nobody_else(make_postgres, make_pages
         assert (server.workdir / "objects").stat().st_mode & 0o777 == 0o700
         others = [path for path in timeline.dir().iterdir() if path.is_file() and path.stat().st_mode & 0o077]
         assert not any(secret.encode() in path.read_bytes() for path in others)
-        server.allow(r"WARN.*was not followed")
+        server.allow(r"WARN.*cannot follow the server")
         wrong = server.secret("wrong-s3cret")
         failed = server.start_follow(connection_string(pg, user="follower", password=wrong))
         status = wait_until(lambda: (s := server.follow_status(failed))["phase"] == "failed" and s, 30)

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import struct
+import subprocess
 import xml.etree.ElementTree as xml
 
 import pytest
@@ -125,6 +126,17 @@ def test_every_path_of_the_document_is_there_and_no_other(followed):
                 assert status == 405, f"{method} {path}: {status}"
     http.refuse("GET", "/v1/no/such/path", status=404)
     http.refuse("GET", "/", status=404)
+
+
+def test_paths_and_commands_go_on_by_their_former_names(followed, pagectl_binary):
+    http, timeline = followed.pageserver.http, followed.timeline
+    path = f"/v1/tenant/{timeline.tenant}/timeline/{timeline.id}"
+    assert http.get(f"{path}/attach_status") == http.get(f"{path}/follow_status")
+    body = {"connstr": "host=/nonexistent", "tenant_id": timeline.tenant, "timeline_id": timeline.id}
+    for name in ("follow", "attach"):
+        assert http.raw("POST", f"/v1/{name}", json.dumps(body).encode())[0] == 409, name
+        told = subprocess.run([pagectl_binary, name, "--help"], capture_output=True, text=True, check=True).stdout
+        assert "replication slot" in told, name
 
 
 NUL_ID = "0" * 32

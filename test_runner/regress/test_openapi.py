@@ -15,7 +15,7 @@ from fixtures.tokens import Signer
 
 OPERATIONS = ("get", "put", "post", "delete")
 # Alarms that a client with full permissions can cause.
-CAUSED = (r"WARN.*was not followed", r"WARN.*WAL does not come", r"WARN.*[Ii]ndex part|WARN.*[Uu]pload",
+CAUSED = (r"WARN.*cannot follow the server", r"WARN.*WAL does not come", r"WARN.*[Ii]ndex part|WARN.*[Uu]pload",
           r"WARN.*detach")
 
 CONFIG = """

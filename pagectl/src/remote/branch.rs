@@ -100,7 +100,7 @@ impl Remote<'_> {
         all.retain(|timeline| timeline["ancestor_timeline_id"].is_null());
         match all.as_slice() {
             [only] => Ok(only.clone()),
-            [] => bail!("the server has no timeline: follow one first"),
+            [] => bail!("the pageserver has no timeline: follow a server first (pagectl follow)"),
             several => bail!("the server has {} clusters: say with --from or --timeline which is meant", several.len()),
         }
     }

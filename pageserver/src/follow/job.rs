@@ -42,13 +42,13 @@ pub(super) struct Job {
 /// Completes the request, or leaves nothing behind except the reason in the status.
 pub(super) async fn run(job: Arc<Job>) {
     let (id, host) = (job.timeline, job.source.host());
-    tracing::info!(timeline = %id, "following the server at {host}");
+    tracing::info!(timeline = %id, "copying the server at {host}");
     let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::Import));
     let tenant_is_new = !job.manager.tenants().contains(&job.tenant);
     match job.follow().await {
-        Ok(()) => tracing::info!(timeline = %id, "followed the server at {host}"),
+        Ok(()) => tracing::info!(timeline = %id, "following the server at {host}"),
         Err(error) => {
-            tracing::warn!(timeline = %id, "the server at {host} was not followed: {error}");
+            tracing::warn!(timeline = %id, "cannot follow the server at {host}: {error}");
             if tenant_is_new && job.manager.timelines(job.tenant).is_ok_and(|timelines| timelines.is_empty()) {
                 // It was empty, and what is left of it would come back as a tenant without timelines.
                 let _ = job.manager.delete_tenant(job.tenant).await;

@@ -93,7 +93,7 @@ fn own_name(source: &WalSource) -> Result<Option<String>, Failure> {
 /// Whether this server owns the tenant according to the bucket; the inner error says why that is unknown.
 async fn may_take(timeline: &Timeline) -> Result<Result<(), String>, Failure> {
     let Some(remote) = timeline.remote() else {
-        return Ok(Err("Without the bucket nobody knows which of two servers should have it".to_owned()));
+        return Ok(Err("Without a bucket nobody knows which of two servers should have it".to_owned()));
     };
     match remote.check().await {
         Ok(()) => Ok(Ok(())),

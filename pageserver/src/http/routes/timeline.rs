@@ -241,7 +241,7 @@ pub(crate) async fn follow(
     Body(wanted): Body<FollowBody>,
 ) -> Result<(StatusCode, Json<FollowAnswer>), ApiError> {
     let (tenant_id, timeline_id) = app.sources.follow(wanted)?;
-    tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "following a cluster");
+    tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "copying a running cluster, to follow it");
     Ok((StatusCode::ACCEPTED, Json(FollowAnswer { tenant_id, timeline_id })))
 }
 
