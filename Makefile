@@ -45,7 +45,7 @@ build:  ## build the release binaries
 demo: setup build  ## a pageserver behind a live Postgres, an accident undone by a compute, every page verified
 	scripts/demo.sh
 
-demo-s3: setup build  ## the same with an S3 server on loopback as object storage
+demo-s3: setup build  ## the same with an S3 server on loopback as the bucket
 	DEMO_STORE=weed scripts/demo.sh
 
 test: setup  ## all checks and all tests: one that fails keeps no other from running
@@ -68,7 +68,7 @@ test-aarch64:  ## unit tests of formats, redo and engine, and files, on an emula
 	$(AARCH64_ENV) $(CARGO) test $(AARCH64) --no-fail-fast --lib $(addprefix -p ,$(AARCH64_TESTED))
 	$(AARCH64_ENV) $(CARGO) test $(AARCH64) --no-fail-fast -p engine --test layer_stack_model std_fs
 
-test-all-versions: build  ## redo, files and attach with servers of all versions, Postgres' own tests in full
+test-all-versions: build  ## redo, files and following of servers of all versions, Postgres' own tests in full
 	scripts/postgres_servers.sh
 	scripts/postgres_regress.sh
 	$(PYTEST) test_runner/regress -k "pg14 or pg15 or pg16 or pg17 or pg18" --pg-versions all \
@@ -77,14 +77,14 @@ test-all-versions: build  ## redo, files and attach with servers of all versions
 redo-coverage: test-all-versions  ## docs/redo-coverage.md from what test-all-versions found
 	$(VENV)/bin/python scripts/redo_coverage.py $(REDO_RESULTS) docs/redo-coverage.md
 
-soak: build  ## mixed load on an attached server for SOAK_MINUTES, then every page is compared
+soak: build  ## mixed load on a followed server for SOAK_MINUTES, then every page is compared
 	$(PYTEST) test_runner/regress/test_soak.py --soak-minutes $(SOAK_MINUTES)
 
-test-stores: build  ## faults of object storage in full: 100 kills of each kind, a bucket away for ten minutes, real S3
+test-stores: build  ## faults of the bucket in full: 100 kills of each kind, a bucket away for ten minutes, real S3
 	$(PYTEST) test_runner/regress/test_object_storage.py test_runner/regress/test_disk_budget.py --both-stores \
 		--store-operations 40 --store-kills 100 --store-outage-seconds 600
 
-test-faults:  ## every fault at every call of 200 operations on object storage
+test-faults:  ## every fault at every call of 200 operations on the bucket
 	TEST_FAULT_RUNS=17 TEST_FAULT_OPERATIONS=200 $(CARGO) test $(TESTED) --test remote_faults -- --nocapture
 
 test-api: build  ## thousands of calls of every operation of the management interface by a fuzzer, against its document

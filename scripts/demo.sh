@@ -3,7 +3,7 @@
 # stock Postgres on the moment before it, and in the end every page compared. Needs nothing but what scripts/setup.sh
 # installs, and leaves nothing behind but the picture of the layers.
 #
-# In the end the pageserver's disk is lost, and everything read back from object storage: a directory, or with
+# In the end the pageserver's disk is lost, and everything read back from the bucket: a directory, or with
 # DEMO_STORE=weed (or moto) a bucket of an S3 server on loopback.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -127,7 +127,7 @@ open_store() {
     [ ${#STORE_FLAGS[@]} -gt 0 ] || fail "the S3 server did not start"
 }
 
-# Whether object storage has everything up to the end of the timeline.
+# Whether the bucket has everything up to the end of the timeline.
 stored() {
     local info
     info=$(api GET "/v1/tenant/$TENANT/timeline/$MAIN")
