@@ -153,7 +153,7 @@ impl BlockCache {
     /// Bytes in memory, by use.
     pub fn memory_by_use(&self) -> [(&'static str, u64); 4] {
         [
-            ("cache", self.memory().weight()),
+            ("cache", self.memory.get().map_or(0, Cache::weight)),
             ("ahead", self.ahead.account.used()),
             ("reads", self.reads.used()),
             ("background", self.background.used()),

@@ -1,11 +1,13 @@
 //! Resources shared by the tenants of one engine: its caches, and limits on concurrent expensive work. Each engine
 //! has its own, so that several can run in one process without affecting each other.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 
 use crate::block_cache::BlockCache;
+use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::page_cache::PageCache;
 
 /// Maximum number of whole layers downloaded in the background at once.
@@ -24,6 +26,8 @@ pub struct Resources {
     pub(crate) downloads: Arc<Semaphore>,
     /// Limits concurrent removals of deleted timelines.
     pub(crate) removals: Arc<Semaphore>,
+    /// Limits concurrent flushes of all timelines, once the first one has said to how many.
+    flushes: Arc<OnceLock<L0FlushGlobalState>>,
 }
 
 impl Default for Resources {
@@ -33,6 +37,31 @@ impl Default for Resources {
             blocks: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             removals: Arc::new(Semaphore::new(REMOVALS_MAX)),
+            flushes: Arc::default(),
         }
+    }
+}
+
+impl Resources {
+    /// The limit on concurrent flushes. `max_concurrency` counts only in the first call.
+    pub(crate) fn flushes(&self, max_concurrency: NonZeroUsize) -> &L0FlushGlobalState {
+        self.flushes.get_or_init(|| L0FlushGlobalState::new(L0FlushConfig::Direct { max_concurrency }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn timelines_flush_in_turns() {
+        let resources = Resources::default();
+        let one = NonZeroUsize::MIN;
+        let first = resources.flushes(one).inner().acquire().await.unwrap();
+        let others = resources.clone();
+        let mut second = std::pin::pin!(others.flushes(one).inner().acquire());
+        assert!(futures_util::poll!(&mut second).is_pending(), "a second flush at the same time");
+        drop(first);
+        second.await.unwrap();
     }
 }

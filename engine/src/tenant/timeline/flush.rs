@@ -156,7 +156,8 @@ async fn place(
 
 async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> Result<FlushProgress, StorageError> {
     let cancel = state.cancel.clone();
-    let written = frozen.layer.write_to_disk(ctx, None, state.l0_flush.inner(), &state.gate, cancel).await;
+    let limit = state.conf.resources.flushes(state.conf.l0_flush_max_concurrency);
+    let written = frozen.layer.write_to_disk(ctx, None, limit.inner(), &state.gate, cancel).await;
     let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
     let (desc, temp) = written.map_err(layer_error)?.ok_or_else(whole)?;
     Ok(FlushProgress::Written(desc, temp))

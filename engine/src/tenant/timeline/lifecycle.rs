@@ -17,7 +17,6 @@ use super::state::{Branching, RecordLsn, Start, TimelineState};
 use super::{publish, recovery, upload};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
-use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::resources::Resources;
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::remote::{IndexPart, TenantRemote, Uploader};
@@ -306,8 +305,6 @@ pub(super) fn assemble(
     let Manifest { tenant_shard_id, timeline_id, origin, generation, in_bucket, .. } = manifest;
     let uploader = remote.map(|(remote, found)| Uploader::start(remote, timeline_id, found));
     let disk_consistent = RecordLsn { last: manifest.disk_consistent_lsn, prev: manifest.prev_record_lsn };
-    let limit = L0FlushConfig::Direct { max_concurrency: conf.l0_flush_max_concurrency };
-    let l0_flush = L0FlushGlobalState::new(limit);
     let start = Start {
         conf,
         tenant_shard_id,
@@ -317,7 +314,6 @@ pub(super) fn assemble(
         map: map.clone(),
         disk_consistent,
         lock,
-        l0_flush,
         generation,
         in_bucket,
         told: manifest.wal_source.clone(),

@@ -18,7 +18,6 @@ use super::dir_lock::DirLock;
 use super::manifest::{Origin, Told};
 use super::redo_settings::RedoSettings;
 use crate::config::PageServerConf;
-use crate::l0_flush::L0FlushGlobalState;
 use crate::observer::WriteObserver;
 use crate::page_cache::CachedTimeline;
 use crate::tenant::layer_map::{Layer, LayerMap};
@@ -50,7 +49,8 @@ impl Layers {
     /// Checks what must hold of the successor of `before`; otherwise readers would miss versions or find them twice.
     fn assert_follows(&self, before: &Layers) {
         // No gap or overlap, from the files up to the open layer.
-        let mut next = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
+        let in_files = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
+        let mut next = in_files;
         for Frozen { layer, end } in &self.frozen {
             let start = layer.start_lsn();
             assert!(next.is_none_or(|next| next == start), "a frozen layer begins at {start}, not at {next:?}");
@@ -62,7 +62,7 @@ impl Layers {
             assert!(next.is_none_or(|next| next == start), "the open layer begins at {start}, not at {next:?}");
         }
         // Nothing leaves memory before it is in a file.
-        let durable = self.map.l0_layers().last().map_or(Lsn(0), |layer| layer.desc().lsn_range.end);
+        let durable = in_files.unwrap_or(Lsn(0));
         for frozen in &before.frozen {
             let kept = self.frozen.iter().any(|now| Arc::ptr_eq(&now.layer, &frozen.layer));
             assert!(
@@ -127,7 +127,6 @@ pub(crate) struct TimelineState {
     pub(crate) redo: RwLock<RedoSettings>,
     /// Externally supplied metadata, as recorded in the manifest.
     pub(crate) told: RwLock<Option<Told>>,
-    pub(crate) l0_flush: L0FlushGlobalState,
     /// Sees all values that are ingested.
     pub(crate) observer: Option<Box<dyn WriteObserver>>,
     /// Held while values are put and while the open layer is frozen.
@@ -171,7 +170,6 @@ pub(crate) struct Start {
     pub(crate) map: LayerMap,
     pub(crate) disk_consistent: RecordLsn,
     pub(crate) lock: DirLock,
-    pub(crate) l0_flush: L0FlushGlobalState,
     /// The generation of the manifest.
     pub(crate) generation: u32,
     /// As recorded in the manifest.
@@ -183,7 +181,7 @@ pub(crate) struct Start {
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
         let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
-        let Start { lock, l0_flush, generation, in_bucket, told, uploader, .. } = start;
+        let Start { lock, generation, in_bucket, told, uploader, .. } = start;
         let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
         // L0 layers are contiguous: the next begins where the last ends, even if nothing was stored in between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
@@ -198,7 +196,6 @@ impl TimelineState {
             leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
             told: RwLock::new(told),
-            l0_flush,
             observer: conf.observer.map(|new| new(disk_consistent.last)),
             ingest: Mutex::new(IngestState { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
             flusher: Mutex::new(None),
