@@ -14,7 +14,7 @@ from fixtures.wait import wait_until
 
 # What a server logs about it.
 DAMAGE = (
-    r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be followed|a scrub has found"
+    r"(WARN|ERROR).*(index part|chain of generations|cannot be opened|cannot be attached|a scrub has found"
     r"|was damaged or missing, and is made anew)"
 )
 

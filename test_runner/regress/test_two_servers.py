@@ -38,7 +38,7 @@ def tenants(server) -> list[str]:
 def test_nothing_is_taken_unasked(pair):
     followed, second = pair
     first, tenant = followed.pageserver, followed.timeline.tenant
-    second.allow(r"WARN.*tenants in .* are not followed").start()
+    second.allow(r"WARN.*tenants in .* are not attached").start()
     assert tenants(second) == []
     assert "server_id" in second.log_text() and tenant in second.log_text()
     followed.postgres.bench(200)
@@ -57,7 +57,7 @@ def test_the_slot_comes_with_the_tenant(pair):
     followed, second = pair
     first, timeline = followed.pageserver, followed.timeline
     first.allow(FENCED, POSTGRES_IS_GONE)
-    second.allow(r"WARN.*tenants in .* are not followed").start()
+    second.allow(r"WARN.*tenants in .* are not attached").start()
     taken = second.timeline(timeline.tenant, timeline.id)
     second.http.put(f"/v1/tenant/{timeline.tenant}/location_config", {"mode": "AttachedSingle"})
     over = Followed(followed.postgres, second, taken)

@@ -31,14 +31,12 @@ fn danger(level: &str, until_written: Duration) -> Option<String> {
     match level {
         "remote_write" | "remote_apply" => Some(
             "such a commit survives the loss of the server or of the pageserver, but not of both together, nor that of \
-             the server once another pageserver has taken the tenant over: it waits until its WAL is in memory \
-             here, not \
-             until it is stored"
+             the server once another pageserver has taken the tenant over: it waits until its WAL is in memory here, \
+             not until it is stored"
                 .to_owned(),
         ),
         "on" => Some(format!(
-            "each commit waits until its WAL is in object storage, or on disk here without any: up to \
-             checkpoint_timeout \
+            "each commit waits until its WAL is in the bucket, or on disk here without one: up to checkpoint_timeout \
              ({}) and an upload. Lower checkpoint_timeout here, or use remote_write, and mind then what that is worth",
             humantime::format_duration(until_written)
         )),

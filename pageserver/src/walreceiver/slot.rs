@@ -81,8 +81,7 @@ pub(super) async fn free(timeline: &Timeline, source: &WalSource) -> Result<(), 
 fn advice(pid: &str) -> String {
     format!(
         "It is tried again until it is free. A pageserver that had the tenant before lets go of it once it reaches \
-         object storage; to free it at once, stop whatever uses it, or on the server: \
-         SELECT pg_terminate_backend({pid})"
+         the bucket; to free it at once, stop whatever uses it, or on the server: SELECT pg_terminate_backend({pid})"
     )
 }
 
