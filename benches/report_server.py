@@ -55,7 +55,7 @@ def intake(found):
         first = case["rounds"][0]
         peak = max(one["pageserver"]["peak_rss_mib"] for one in case["rounds"])
         yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | {len(case['rounds'])} | "
-               f"{case['pageserver_mib_per_s']} | {case['standby_mib_per_s']} | {case['ratio']}x | "
+               f"{case['pageserver_mib_per_s']:.0f} | {case['standby_mib_per_s']:.0f} | {case['ratio']}x | "
                f"{first['pageserver']['cpu_seconds']:.1f}, {first['standby']['cpu_seconds']:.1f} | {peak} | "
                f"{artifact.verdict(case['ratio'] >= INTAKE)} |")
     yield ""

@@ -3,14 +3,14 @@
 
     benches/models/compaction_policy.py [--wal-gib 300] [--out benches/models/compaction_policy.md]
 
-It decides between policies before any of them is code, and says nothing about this code's speed. Everything is counted in
-bytes of values; there are no files, no clocks and no caches.
+It decides between policies before any of them is code, and says nothing about this code's speed. Everything is counted
+in bytes of values; there are no files, no clocks and no caches.
 
-The database is a row of cells of 1 GiB of keys (131,072 pages); a cell's image takes 410 MiB. WAL arrives in records of
-200 bytes. Eight L0 layers of 256 MiB at a time are sorted into one delta for each cell that they touch. Then each cell
-follows its policy: merge deltas, make an image, fold what lies below the horizon, drop what no read can reach. 100 GiB
-of WAL are the history to keep. Reads are of pages drawn like the pages that are written, at the newest LSN, over four L0
-layers, which wait to be sorted.
+The database is a row of cells of 1 GiB of keys (131,072 pages); a cell's image takes 410 MiB. WAL arrives in records
+of 200 bytes. Eight L0 layers of 256 MiB at a time are sorted into one delta for each cell that they touch. Then each
+cell follows its policy: merge deltas, make an image, fold what lies below the horizon, drop what no read can reach.
+100 GiB of WAL are the history to keep. Reads are of pages drawn like the pages that are written, at the newest LSN,
+over four L0 layers, which wait to be sorted.
 
 * `merge`: when more than `height` deltas lie above the newest image, the run of 3 to 6 neighbours with the fewest bytes
   for each delta saved becomes one.
@@ -20,6 +20,7 @@ layers, which wait to be sorted.
   the horizon.
 * `thin`: an image that is neither the horizon's nor the newest is dropped.
 * `filters`: a delta counts as searched only if it has the page, or for one page in a hundred falsely.
+* `embed`: a page with so many records in one sorted delta gets its image there, and a search for it goes no deeper.
 """
 
 import argparse
@@ -49,6 +50,7 @@ class Policy:
     fold: float | None = 0.3
     thin: bool = True
     filters: bool = True
+    embed: int | None = None
 
 
 @dataclass
@@ -162,19 +164,25 @@ class Store:
             needed += IMAGE + self.below(cell, horizon)[1]
         return stored / needed
 
+    def searched(self, has: float) -> float:
+        """How often a delta is searched that has a page with probability `has`."""
+        return has + (1 - has) * FALSE_POSITIVE if self.policy.filters else 1.0
+
     def searches(self, hot: list[tuple[float, int]]) -> list[tuple[float, float]]:
         """Searched layers with their share of reads; `hot` are shares of a cell's writes, by page class."""
         found = []
         for cell, weight in zip(self.cells, self.weights):
             deltas = cell.above(cell.images[-1])
             for share, pages in hot:
-                depth = 1.0
-                for delta in deltas:
+                searched = lambda records: self.searched(1 - math.exp(-records))
+                depth = SORT_AT * searched(L0 * weight / RECORD * share / pages)
+                for delta in reversed(deltas):
                     records = delta.size / RECORD * share / pages
-                    has = 1 - math.exp(-records)
-                    depth += has + (1 - has) * FALSE_POSITIVE if self.policy.filters else 1.0
-                has = 1 - math.exp(-L0 * weight / RECORD * share / pages)
-                depth += SORT_AT * (has + (1 - has) * FALSE_POSITIVE if self.policy.filters else 1.0)
+                    depth += searched(records)
+                    if self.policy.embed is not None and records >= self.policy.embed:
+                        break
+                else:
+                    depth += 1.0
                 found.append((depth, weight * share))
         return found
 
@@ -235,6 +243,8 @@ POLICIES = [
     replace(BASE, name="height 4, image at 1 x, filters", height=4),
     replace(BASE, name="height 8, image at 1 x, filters", height=8),
     replace(BASE, name="height 12, image at 1 x, filters", height=12),
+    replace(BASE, name="height 6, image at 1 x, filters, images embedded at 32 records", embed=32),
+    replace(BASE, name="height 12, image at 1 x, filters, images embedded at 32 records", height=12, embed=32),
     replace(BASE, name="height 6, image at 0.5 x, filters", image_ratio=0.5),
     replace(BASE, name="height 6, image at 2 x, filters", image_ratio=2.0),
     replace(BASE, name="height 6, image at 4 x, filters", image_ratio=4.0),
@@ -269,7 +279,8 @@ def main() -> None:
     found = table(args.wal_gib * GIB, args.history_gib * GIB)
     if args.out:
         head = (f"# Compaction policies, modelled\n\nMade by `{Path(__file__).name}`, which says what is modelled: "
-                f"{args.wal_gib:g} GiB of WAL,\n{args.history_gib:g} GiB of history kept. No measurement of this code.\n")
+                f"{args.wal_gib:g} GiB of WAL,\n{args.history_gib:g} GiB of history kept. "
+                "No measurement of this code.\n")
         args.out.write_text(head + found)
 
 
