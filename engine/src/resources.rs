@@ -62,6 +62,6 @@ mod tests {
         let mut second = std::pin::pin!(others.flushes(one).inner().acquire());
         assert!(futures_util::poll!(&mut second).is_pending(), "a second flush at the same time");
         drop(first);
-        second.await.unwrap();
+        drop(second.await.unwrap());
     }
 }

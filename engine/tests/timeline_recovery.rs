@@ -67,7 +67,7 @@ impl Stored {
     }
 
     fn layers(&self) -> Vec<Utf8PathBuf> {
-        self.names().iter().filter(|name| name.contains("-v1-")).map(|name| self.path.join(name)).collect()
+        self.names().iter().filter(|name| name.contains("-v2-")).map(|name| self.path.join(name)).collect()
     }
 
     async fn check(&self, timeline: &Timeline) {
@@ -94,8 +94,9 @@ async fn everything_flushed_is_there_again() {
 async fn leftovers_are_removed_and_strangers_are_not() {
     let stored = stored().await;
     let before = stored.names();
-    let newer = stored.layers()[0].file_name().unwrap().replace("-v1-00000001", "-v1-00000002");
-    let beyond = format!("{}-{}__{:016X}-{:016X}-v1-00000001", Key::MIN, Key::MAX, LAST.0 + 1, LAST.0 + 9);
+    let newer = stored.layers()[0].file_name().unwrap().replace("-v2-00000001", "-v2-00000002");
+    let beyond =
+        format!("{}-{}__{:016X}-{:016X}-v2-00000001-0000000000000007", Key::MIN, Key::MAX, LAST.0 + 1, LAST.0 + 9);
     for name in ["ephemeral-1-7", "x.___temp", "manifest.___temp", &newer, &beyond, "notes.txt"] {
         std::fs::write(stored.path.join(name), b"left").unwrap();
     }

@@ -1,7 +1,7 @@
 //! `pagectl layer dump|verify`: inspects single layer files.
 
 use camino::Utf8Path;
-use engine::tenant::storage_layer::LayerName;
+use engine::tenant::storage_layer::LayerFileName;
 use engine::tenant::storage_layer::inspect::LayerInspector;
 use layer_format::header::LayerKind;
 use serde_json::json;
@@ -53,7 +53,7 @@ async fn print_versions(layer: &LayerInspector) -> anyhow::Result<()> {
 pub(crate) async fn verify(store: &Store, file: &Utf8Path) -> anyhow::Result<()> {
     let layer = LayerInspector::open(file).await?;
     let seen = layer.verify().await?;
-    if let Some(Ok((name, _))) = file.file_name().map(LayerName::parse_file_name) {
+    if let Some(Ok(LayerFileName { name, .. })) = file.file_name().map(str::parse) {
         let inside = layer.desc().layer_name();
         anyhow::ensure!(name == inside, "corrupt file {file} at offset 0: its header says that it is {inside}");
     }

@@ -31,7 +31,7 @@ pub use image_layer::ImageLayer;
 pub use image_writer::ImageLayerWriter;
 pub use inmemory_layer::InMemoryLayer;
 pub use layer_file::{read_identity, read_remote_identity};
-pub use name::{LayerName, LayerNameParseError};
+pub use name::{LayerFileName, LayerName, LayerNameParseError};
 pub(crate) use read_plan::ReadPlan;
 pub use reconstruct::{KeyHistory, ReconstructState};
 pub(crate) use remote_file::RemoteFile;

@@ -16,6 +16,7 @@ mod read;
 mod rebuild;
 mod recovery;
 mod redo_settings;
+mod retention;
 mod state;
 mod upload;
 
@@ -154,7 +155,12 @@ impl Timeline {
     pub fn check_readable(&self, lsn: Lsn) -> Result<(), StorageError> {
         let first = self.min_readable_lsn();
         if lsn >= first {
-            return Ok(());
+            return self.state.check_retained(lsn).map_err(|cutoff| {
+                StorageError::Invalid(format!(
+                    "LSN {lsn} is not readable: history below LSN {cutoff} has been removed, but for branch points, \
+                     leases and holds"
+                ))
+            });
         }
         Err(StorageError::Invalid(format!(
             "LSN {lsn} is not readable: the copy of the cluster is consistent only from its end at LSN {first} on"

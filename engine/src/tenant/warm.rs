@@ -292,7 +292,7 @@ mod tests {
             Utf8Path::new("/t"),
             desc,
             1,
-            LayerIdentity { file_id: 1, tail_offset: 4096 },
+            LayerIdentity { file_id: 1, tail_offset: 4096, filter_blocks: 0 },
         );
         let name = layer.path().file_name().unwrap().to_owned();
         ((timeline, name), Arc::new(layer))

@@ -6,4 +6,5 @@ mod residency;
 mod scans;
 mod store;
 mod timeline;
+mod views;
 mod world;

@@ -55,8 +55,8 @@ pub struct World {
     _dir: Utf8TempDir,
     pub conf: &'static PageServerConf,
     pub bucket: Bucket,
-    tenant: TenantShardId,
-    timeline: TimelineId,
+    pub tenant: TenantShardId,
+    pub timeline: TimelineId,
 }
 
 /// A layer and what it was made from.
@@ -117,9 +117,8 @@ impl World {
         }
         let (desc, temp) = writer.finish(&ctx).await?;
         let inspector = LayerInspector::open(&temp).await?;
-        let identity =
-            LayerIdentity { file_id: inspector.header().file_id.0, tail_offset: inspector.footer().index_block * 4096 };
-        let name = desc.layer_name().file_name(1);
+        let identity = inspector.identity();
+        let name = desc.layer_name().file_name(1, identity.file_id).to_string();
         let path = RemotePath::layer(&self.tenant, &self.timeline, &name);
         let storage = self.bucket.storage();
         storage.put_file(RequestClass::Upload, &path, &temp).await?;
@@ -140,7 +139,7 @@ impl World {
             &self.conf.resources,
             &self.timeline_dir(),
             made.desc.clone(),
-            1,
+            made.desc.layer_name().file_name(1, made.identity.file_id),
             made.identity,
             made.object.clone(),
         );
@@ -152,7 +151,9 @@ impl World {
     pub async fn made_again(&self, made: &Made) -> Arc<Layer> {
         let dir = self.timeline_dir().join("again");
         fs::create_dir_all(&dir).await.expect("made");
-        let layer = Layer::cold(&self.conf.resources, &dir, made.desc.clone(), 1, made.identity, made.object.clone());
+        let name = made.desc.layer_name().file_name(1, made.identity.file_id);
+        let layer =
+            Layer::cold(&self.conf.resources, &dir, made.desc.clone(), name, made.identity, made.object.clone());
         layer.download(&context()).await.expect("fetched");
         Arc::new(layer)
     }

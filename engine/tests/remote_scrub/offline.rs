@@ -98,7 +98,7 @@ async fn orphans_are_removed_only_if_nobody_may_need_them() {
     let delta = world.layer_names().await[3].clone();
     let bytes = world.get(&world.object(&delta)).await;
     // Copies of the layer under an older generation, and under one that was not given out yet.
-    let (old, newer) = (delta.replace("-v1-00000001", "-v1-00000000"), delta.replace("-v1-00000001", "-v1-00000007"));
+    let (old, newer) = (delta.replace("-v2-00000001", "-v2-00000000"), delta.replace("-v2-00000001", "-v2-00000007"));
     world.put(&world.object(&old), &bytes).await;
     std::fs::write(world.dir().join(&old), &bytes[..]).unwrap();
     std::fs::write(world.dir().join("x.___temp"), b"").unwrap();

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use engine::tenant::list_timelines;
-use engine::tenant::storage_layer::LayerName;
+use engine::tenant::storage_layer::LayerFileName;
 use engine::tenant::timeline::Timeline;
 use engine::tenant::timeline::manifest::MANIFEST_NAME;
 use pageserver_api::value::Value;
@@ -167,7 +167,7 @@ pub fn check_found(history: &History, image: Platter, reported: Option<Lsn>) -> 
 /// Checks that there are only the manifest and one file per layer.
 fn check_files(history: &History, disk: &SimDisk, timeline: &Timeline) -> anyhow::Result<()> {
     let files = disk.platter().list(&history.dir());
-    let (layers, others): (Vec<_>, Vec<_>) = files.iter().partition(|name| LayerName::parse_file_name(name).is_ok());
+    let (layers, others): (Vec<_>, Vec<_>) = files.iter().partition(|name| name.parse::<LayerFileName>().is_ok());
     ensure!(others == [MANIFEST_NAME], "beside layers there are {others:?}");
     let expected = timeline.info().layers;
     ensure!(layers.len() == expected, "{} layer files for {expected} layers", layers.len());

@@ -164,8 +164,17 @@ impl Maker {
         let entry = |number: usize| {
             let start = IMPORT_LSN + 8 * number as u64;
             let lsns = (start, start + 8);
-            let identity = LayerIdentity { file_id: start.0, tail_offset: 4096 };
-            LayerEntry { is_delta: true, keys: (Key::MIN, Key::MAX), lsns, generation: 1, file_size: 4096, identity }
+            let identity = LayerIdentity { file_id: start.0, tail_offset: 4096, filter_blocks: 0 };
+            LayerEntry {
+                is_delta: true,
+                keys: (Key::MIN, Key::MAX),
+                lsns,
+                generation: 1,
+                id_in_name: true,
+                file_size: 4096,
+                identity,
+                visible: None,
+            }
         };
         let manifest = Manifest {
             tenant_shard_id: self.new.tenant_shard_id,
@@ -178,7 +187,10 @@ impl Maker {
             wal_log_hints_changes: Vec::new(),
             disk_consistent_lsn: IMPORT_LSN + bytes as u64,
             prev_record_lsn: IMPORT_LSN,
-            layers: (0..bytes / 81).map(entry).collect(),
+            edition: 0,
+            gc_cutoff: Lsn::INVALID,
+            retained: Vec::new(),
+            layers: (0..bytes / 87).map(entry).collect(),
         };
         manifest.store(&self.dir()).await?;
         Ok(manifest)

@@ -55,6 +55,8 @@ bugs! {
     KeepLeftovers,
     /// The next in-memory layer begins one LSN too late.
     SkipOneLsn,
+    /// A layer's filter lacks some of its keys.
+    FilterFalseNegative,
 }
 
 impl Bug {

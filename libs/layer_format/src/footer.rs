@@ -20,6 +20,8 @@ pub struct Footer {
     pub fences_block: u64,
     /// Length of the fences in bytes.
     pub fences_len: u64,
+    /// Number of blocks of the key filter, which lie between the fences and the footer; 0 without one.
+    pub filter_blocks: u32,
     /// Number of values in the index.
     pub entries: u64,
     /// Total length of these values in bytes.
@@ -29,7 +31,7 @@ pub struct Footer {
 impl Footer {
     /// Encodes the footer as block `block` of its file.
     pub fn encode(&self, block: u64) -> [u8; BLOCK_SIZE] {
-        let mut out = Vec::with_capacity(64);
+        let mut out = Vec::with_capacity(72);
         out.extend_from_slice(&FOOTER_MAGIC);
         out.extend_from_slice(&self.file_id.0.to_le_bytes());
         out.extend_from_slice(&self.index_block.to_le_bytes());
@@ -38,6 +40,7 @@ impl Footer {
         out.extend_from_slice(&self.fences_len.to_le_bytes());
         out.extend_from_slice(&self.entries.to_le_bytes());
         out.extend_from_slice(&self.value_bytes.to_le_bytes());
+        out.extend_from_slice(&self.filter_blocks.to_le_bytes());
         seal(ENVELOPE_FILE_ID, block, &out)
     }
 
@@ -55,6 +58,8 @@ impl Footer {
             fences_len: cursor.u64()?,
             entries: cursor.u64()?,
             value_bytes: cursor.u64()?,
+            // Zeros in files of version 1.
+            filter_blocks: cursor.u32()?,
         };
         cursor.expect_zeros()?;
         let ordered =
@@ -75,6 +80,7 @@ mod tests {
             index_pages: 2,
             fences_block: 9,
             fences_len: 48,
+            filter_blocks: 3,
             entries: 100,
             value_bytes: 1234,
         };

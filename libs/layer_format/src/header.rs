@@ -12,8 +12,10 @@ use crate::bytes::Cursor;
 
 /// First bytes of every layer file.
 pub const MAGIC: [u8; 8] = *b"PSLAYER\n";
-/// Version of the format written here.
-pub const FORMAT_VERSION: u16 = 1;
+/// Version of the format written here. Files of version 1 have no filter.
+pub const FORMAT_VERSION: u16 = 2;
+/// The oldest readable version.
+pub const OLDEST_VERSION: u16 = 1;
 
 /// The kind of a layer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +85,10 @@ impl Header {
         let mut cursor = Cursor::new(open(ENVELOPE_FILE_ID, 0, block)?);
         cursor.take(MAGIC.len())?;
         let version = cursor.u16()?;
-        if version != FORMAT_VERSION {
-            return Err(FormatError::new(format!("format version {version}, this program reads {FORMAT_VERSION}")));
+        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&version) {
+            return Err(FormatError::new(format!(
+                "format version {version}, this program reads {OLDEST_VERSION} to {FORMAT_VERSION}"
+            )));
         }
         let kind = LayerKind::from_number(cursor.u8()?)?;
         cursor.u8()?;

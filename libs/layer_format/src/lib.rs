@@ -1,4 +1,4 @@
-//! The format of layer files: checksummed blocks, header, index pages, fences and footer. Bytes only, no I/O.
+//! The format of layer files: checksummed blocks, header, index pages, fences, filter and footer. Bytes only, no I/O.
 //!
 //! `docs/formats.md` shows the layout. A layer file is a sequence of 4 KiB [`block`]s, each with its own checksum;
 //! positions above that level are *logical*: they count only payload bytes.
@@ -9,6 +9,7 @@
 pub mod block;
 pub mod bytes;
 pub mod fences;
+pub mod filter;
 pub mod footer;
 pub mod header;
 pub mod index;

@@ -80,6 +80,10 @@ metrics! {
     get_vectored_seconds: Histogram = latency();
     /// Number of layers visited by one read.
     layers_per_read_global: Histogram = powers_of_two(11);
+    /// Searches for a key in the filter of a delta layer.
+    filter_probes: Counter = Counter::default();
+    /// Searches that a filter ended, because the layer does not have the key.
+    filter_skips: Counter = Counter::default();
     /// Number of WAL records applied to rebuild one page.
     deltas_per_read_global: Histogram = powers_of_two(9);
     /// Seconds that a read waits for WAL.

@@ -166,8 +166,8 @@ impl Room {
     async fn upload(&self, remote: &Arc<TenantRemote>, layer: &FinishedLayer) -> Result<(), StorageError> {
         let (desc, file) = layer;
         let identity = read_identity(file).await?;
-        let name = desc.layer_name().file_name(remote.generation());
-        let path = RemotePath::layer(&self.tenant, &self.timeline, &name);
+        let name = desc.layer_name().file_name(remote.generation(), identity.file_id);
+        let path = RemotePath::layer(&self.tenant, &self.timeline, &name.to_string());
         loop {
             let uploaded = async {
                 self.marked.get_or_try_init(|| mark_import(remote, self.timeline)).await?;

@@ -21,7 +21,8 @@ use self::access::Access;
 use crate::context::RequestContext;
 use crate::resources::Resources;
 use crate::tenant::storage_layer::{
-    DeltaLayer, ImageLayer, LayerIdentity, PersistentLayerDesc, ReadPlan, ReconstructState, RemoteFile, RemoteObject,
+    DeltaLayer, ImageLayer, LayerFileName, LayerIdentity, PersistentLayerDesc, ReadPlan, ReconstructState, RemoteFile,
+    RemoteObject,
 };
 use errors::StorageError;
 
@@ -31,8 +32,11 @@ const HEALS_MAX: usize = 2;
 /// A layer file: what it covers, where it is, and its reader once it has been opened.
 #[derive(Debug)]
 pub struct Layer {
+    /// What counts of it.
     desc: PersistentLayerDesc,
-    generation: u32,
+    /// What its file covers.
+    file: PersistentLayerDesc,
+    name: LayerFileName,
     identity: LayerIdentity,
     path: Utf8PathBuf,
     resources: Resources,
@@ -102,7 +106,7 @@ impl Layer {
         self.access.restore(ahead_ms);
     }
 
-    /// The layer of generation `generation` whose file is in directory `dir`. Does not access the file.
+    /// The new layer of generation `generation` whose file is in directory `dir`. Does not access the file.
     pub fn new(
         resources: &Resources,
         dir: &Utf8Path,
@@ -110,37 +114,61 @@ impl Layer {
         generation: u32,
         identity: LayerIdentity,
     ) -> Self {
-        let layer = Self::make(resources, dir, desc, generation, identity, None);
+        let name = desc.layer_name().file_name(generation, identity.file_id);
+        Self::named(resources, dir, desc, name, identity)
+    }
+
+    /// The layer whose file `name` is in directory `dir`. Does not access the file.
+    pub fn named(
+        resources: &Resources,
+        dir: &Utf8Path,
+        desc: PersistentLayerDesc,
+        name: LayerFileName,
+        identity: LayerIdentity,
+    ) -> Self {
+        let layer = Self::make(resources, dir, desc, name, identity, None);
         layer.touch();
         layer
     }
 
-    /// The layer of generation `generation` that is only in the bucket. Its blocks may be cached in directory `dir`.
+    /// The same layer, of which only `desc` counts, a part of what its file covers.
+    pub fn showing(self, desc: PersistentLayerDesc) -> Self {
+        Self { desc, ..self }
+    }
+
+    /// The layer `name` that is only in the bucket. Its blocks may be cached in directory `dir`.
     pub fn cold(
         resources: &Resources,
         dir: &Utf8Path,
         desc: PersistentLayerDesc,
-        generation: u32,
+        name: LayerFileName,
         identity: LayerIdentity,
         remote: RemoteObject,
     ) -> Self {
-        Self::make(resources, dir, desc, generation, identity, Some(remote))
+        Self::make(resources, dir, desc, name, identity, Some(remote))
+    }
+
+    /// The same layer, of which only the bucket has the file.
+    pub fn in_bucket_only(&self, dir: &Utf8Path, remote: RemoteObject) -> Self {
+        let (file, name) = (self.file.clone(), self.name.clone());
+        Self::cold(&self.resources, dir, file, name, self.identity, remote).showing(self.desc.clone())
     }
 
     fn make(
         resources: &Resources,
         dir: &Utf8Path,
         desc: PersistentLayerDesc,
-        generation: u32,
+        name: LayerFileName,
         identity: LayerIdentity,
         remote: Option<RemoteObject>,
     ) -> Self {
-        let path = dir.join(desc.layer_name().file_name(generation));
+        let path = dir.join(name.to_string());
         let resident = AtomicBool::new(remote.is_none());
         let (reader, changing, downloading, download_wanted, closed, access) = Default::default();
         Self {
+            file: desc.clone(),
             desc,
-            generation,
+            name,
             identity,
             path,
             resources: resources.clone(),
@@ -160,9 +188,25 @@ impl Layer {
         &self.desc
     }
 
+    /// What its file covers, of which the layer may be a part.
+    pub fn file_desc(&self) -> &PersistentLayerDesc {
+        &self.file
+    }
+
+    /// The name of its file.
+    pub fn file_name(&self) -> &LayerFileName {
+        &self.name
+    }
+
     /// The generation in its file name.
     pub fn generation(&self) -> u32 {
-        self.generation
+        self.name.generation
+    }
+
+    /// The part of `lsns` that counts.
+    fn clamp(&self, lsns: &Range<Lsn>) -> Range<Lsn> {
+        let counts = &self.desc.lsn_range;
+        lsns.start.max(counts.start)..lsns.end.min(counts.end)
     }
 
     /// Distinguishes its file from any other.
@@ -208,6 +252,7 @@ impl Layer {
         ctx: &RequestContext,
     ) -> Result<(), StorageError> {
         self.touch();
+        let lsns = self.clamp(&lsns);
         for _ in 0..HEALS_MAX {
             let (reader, error) = match self.reader(ctx).await {
                 Ok(reader) => match reader.collect(keyspace, lsns.clone(), state, ctx).await {
@@ -231,10 +276,13 @@ impl Layer {
 
     /// All versions of a delta layer: key, LSN, stored length, and whether no earlier version is needed.
     pub(crate) async fn versions(&self, ctx: &RequestContext) -> Result<Vec<(Key, Lsn, u32, bool)>, StorageError> {
-        match &*self.reader(ctx).await? {
-            Reader::Delta(layer) => layer.versions().await,
-            Reader::Image(_) => Err(StorageError::Internal(format!("{} is no delta layer", self.path))),
-        }
+        let mut versions = match &*self.reader(ctx).await? {
+            Reader::Delta(layer) => layer.versions().await?,
+            Reader::Image(_) => return Err(StorageError::Internal(format!("{} is no delta layer", self.path))),
+        };
+        let PersistentLayerDesc { key_range, lsn_range, .. } = &self.desc;
+        versions.retain(|(key, lsn, ..)| key_range.contains(key) && lsn_range.contains(lsn));
+        Ok(versions)
     }
 
     /// What [`Layer::collect`] would read, according to the index.
@@ -245,6 +293,7 @@ impl Layer {
         state: &ReconstructState,
         ctx: &RequestContext,
     ) -> Result<ReadPlan, StorageError> {
+        let lsns = &self.clamp(lsns);
         match &*self.reader(ctx).await? {
             Reader::Delta(layer) => layer.plan_read(keyspace, lsns, state).await,
             Reader::Image(layer) => layer.plan_read(keyspace, lsns, state).await,

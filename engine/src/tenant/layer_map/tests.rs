@@ -19,7 +19,7 @@ const KEYS: u32 = 24;
 const LSNS: u64 = 60;
 
 /// The identity of no file.
-const IDENTITY: LayerIdentity = LayerIdentity { file_id: 1, tail_offset: 4096 };
+const IDENTITY: LayerIdentity = LayerIdentity { file_id: 1, tail_offset: 4096, filter_blocks: 0 };
 
 fn key(n: u32) -> Key {
     Key { field6: n, ..Key::MIN }

@@ -16,7 +16,7 @@ use crate::config::PageServerConf;
 use crate::tenant::remote::{
     Decision, IndexPart, Own, Said, TenantRemote, decide, lost_index_part, outdated, said_of, trace,
 };
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::LayerFileName;
 use crate::tenant::timeline::{Manifest, Opening, has_manifest};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{Listed, RemotePath, RequestClass};
@@ -169,7 +169,7 @@ async fn layers_there(remote: &TenantRemote, id: TimelineId) -> Result<HashMap<S
     let prefix = RemotePath::timeline(&remote.tenant_shard_id(), &id);
     let listed = remote.storage().list(RequestClass::Control, &prefix).await?;
     let named = |object: Listed| (object.path.file_name().to_owned(), object.size);
-    let is_layer = |name: &str| LayerName::parse_file_name(name).is_ok();
+    let is_layer = |name: &str| name.parse::<LayerFileName>().is_ok();
     Ok(listed.into_iter().map(named).filter(|(name, _)| is_layer(name)).collect())
 }
 
@@ -177,6 +177,6 @@ async fn layers_there(remote: &TenantRemote, id: TimelineId) -> Result<HashMap<S
 fn in_bucket_of(local: &Manifest, there: &HashMap<String, u64>) -> Manifest {
     let mut manifest = local.clone();
     let (tenant, timeline) = (local.tenant_shard_id, local.timeline_id);
-    manifest.layers.retain(|entry| there.get(&entry.file_name(tenant, timeline)) == Some(&entry.file_size));
+    manifest.layers.retain(|entry| there.get(&entry.file_name(tenant, timeline).to_string()) == Some(&entry.file_size));
     manifest
 }

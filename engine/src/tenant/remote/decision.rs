@@ -47,7 +47,8 @@ fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
             local.origin, index.origin
         ));
     }
-    let ahead = local.disk_consistent_lsn >= index.disk_consistent_lsn;
+    let position = |manifest: &Manifest| (manifest.disk_consistent_lsn, manifest.edition);
+    let ahead = position(&local) >= position(index);
     if (never_uploaded || nobody_since) && ahead {
         // Earlier versions stored `wal_source` in a separate file, which may be missing or damaged.
         let is_sound = local.wal_source.as_ref().is_some_and(Told::is_sound);
@@ -90,6 +91,9 @@ mod tests {
             wal_log_hints_changes: Vec::new(),
             disk_consistent_lsn: Lsn(lsn),
             prev_record_lsn: Lsn::INVALID,
+            edition: 0,
+            gc_cutoff: Lsn::INVALID,
+            retained: Vec::new(),
             layers: Vec::new(),
         }
     }

@@ -28,6 +28,7 @@ pub async fn bury_timeline(remote: &TenantRemote, manifest: Manifest) -> Result<
         in_bucket: true,
         deleted: true,
         wal_source: None,
+        retained: Vec::new(),
         layers: Vec::new(),
         ..manifest
     };
@@ -64,6 +65,9 @@ pub async fn mark_import(remote: &TenantRemote, timeline_id: TimelineId) -> Resu
         wal_log_hints_changes: Vec::new(),
         disk_consistent_lsn: Lsn::INVALID,
         prev_record_lsn: Lsn::INVALID,
+        edition: 0,
+        gc_cutoff: Lsn::INVALID,
+        retained: Vec::new(),
         layers: Vec::new(),
     };
     bury_timeline(remote, manifest).await

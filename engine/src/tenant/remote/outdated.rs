@@ -11,7 +11,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::{IndexPart, TenantRemote};
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::{LayerFileName, LayerName};
 use errors::StorageError;
 use remote_storage::{Listed, RemotePath, RequestClass};
 
@@ -65,10 +65,8 @@ pub(crate) async fn look(
 pub(crate) fn beyond(listed: &[Listed], generation: u32, end: Lsn, written: i64) -> Option<Beyond> {
     let mut found = Beyond { layers: 0, from: end, to: end, is_certain: false };
     for object in listed {
-        let Ok((LayerName::Delta { key_range, lsn_range }, by)) = LayerName::parse_file_name(object.path.file_name())
-        else {
-            continue;
-        };
+        let Ok(file) = object.path.file_name().parse::<LayerFileName>() else { continue };
+        let (LayerName::Delta { key_range, lsn_range }, by) = (file.name, file.generation) else { continue };
         if key_range == (Key::MIN..Key::MAX) && by == generation && lsn_range.start > end {
             found.layers += 1;
             found.to = found.to.max(Lsn(lsn_range.end.0.saturating_sub(1)));
@@ -86,7 +84,7 @@ mod tests {
 
     fn layer(start: u64, end: u64, generation: u32, modified: i64) -> Listed {
         let name = LayerName::Delta { key_range: Key::MIN..Key::MAX, lsn_range: Lsn(start)..Lsn(end) };
-        let path = Path::from(format!("t/{}", name.file_name(generation)));
+        let path = Path::from(format!("t/{}", name.file_name(generation, start)));
         Listed { path: path.into(), size: 1, modified }
     }
 

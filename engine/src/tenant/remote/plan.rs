@@ -26,6 +26,22 @@ pub(super) enum Unfit {
         /// That of the new one.
         after: utils::lsn::Lsn,
     },
+    /// The edition would go back.
+    #[error("the edition would go back from {before} to {after}")]
+    EarlierEdition {
+        /// That of the previous index part.
+        before: u64,
+        /// That of the new one.
+        after: u64,
+    },
+    /// Nothing below the cutoff may become readable again.
+    #[error("the cutoff would go back from {before} to {after}")]
+    CutoffBackwards {
+        /// That of the previous index part.
+        before: utils::lsn::Lsn,
+        /// That of the new one.
+        after: utils::lsn::Lsn,
+    },
     /// The origin differs from the previous one.
     #[error("the timeline would have another origin than before")]
     OtherOrigin,
@@ -41,7 +57,7 @@ pub(super) enum Unfit {
 
 /// A layer's file name.
 pub(super) fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
-    desc_of(manifest, entry).layer_name().file_name(entry.generation)
+    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id).to_string()
 }
 
 fn desc_of(manifest: &Manifest, entry: &LayerEntry) -> PersistentLayerDesc {
@@ -83,8 +99,8 @@ pub(super) fn check(
     let descs: Vec<PersistentLayerDesc> = next.layers.iter().map(|entry| desc_of(next, entry)).collect();
     invariants::check(descs.iter())?;
     invariants::within_consistent(descs.iter(), next.disk_consistent_lsn)?;
-    for (entry, desc) in next.layers.iter().zip(&descs) {
-        let name = desc.layer_name().file_name(entry.generation);
+    for entry in &next.layers {
+        let name = name_of(next, entry);
         if entry.generation > own {
             return Err(Unfit::LaterGeneration(name, own));
         }
@@ -96,6 +112,12 @@ pub(super) fn check(
         Some(before) if before.origin != next.origin => Err(Unfit::OtherOrigin),
         Some(before) if before.disk_consistent_lsn > next.disk_consistent_lsn => {
             Err(Unfit::Backwards { before: before.disk_consistent_lsn, after: next.disk_consistent_lsn })
+        }
+        Some(before) if before.edition > next.edition => {
+            Err(Unfit::EarlierEdition { before: before.edition, after: next.edition })
+        }
+        Some(before) if before.gc_cutoff > next.gc_cutoff => {
+            Err(Unfit::CutoffBackwards { before: before.gc_cutoff, after: next.gc_cutoff })
         }
         _ => Ok(()),
     }
@@ -126,7 +148,9 @@ mod tests {
             lsns: (Lsn(start), Lsn(end)),
             generation,
             file_size: 1,
-            identity: LayerIdentity { file_id: start, tail_offset: 0 },
+            identity: LayerIdentity { file_id: start, tail_offset: 0, filter_blocks: 0 },
+            id_in_name: true,
+            visible: None,
         }
     }
 
@@ -143,6 +167,9 @@ mod tests {
             wal_log_hints_changes: Vec::new(),
             disk_consistent_lsn: Lsn(400),
             prev_record_lsn: Lsn::INVALID,
+            edition: 7,
+            gc_cutoff: Lsn(150),
+            retained: vec![Lsn(120)],
             layers: vec![l0(101, 201, 1), l0(201, 301, 2), l0(301, 401, 3)],
         }
     }
@@ -169,6 +196,10 @@ mod tests {
             next.disk_consistent_lsn = Lsn(300);
         };
         assert!(matches!(result(backwards), Err(Unfit::Backwards { .. })));
+        let edition = Unfit::EarlierEdition { before: 7, after: 6 };
+        assert_eq!(result(|next| next.edition = 6), Err(edition));
+        let cutoff = Unfit::CutoffBackwards { before: Lsn(150), after: Lsn(149) };
+        assert_eq!(result(|next| next.gc_cutoff = Lsn(149)), Err(cutoff));
         assert_eq!(
             check(&good, None, &HashSet::new(), 3).unwrap_err(),
             Unfit::NotUploaded(name_of(&good, &good.layers[0]))

@@ -11,7 +11,7 @@ use super::report::{Kind, Report};
 use super::subject::Options;
 use crate::resources::Resources;
 use crate::tenant::remote::{outdated, parse_generation};
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::LayerFileName;
 use crate::tenant::timeline::{Manifest, Timeline};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
@@ -94,7 +94,7 @@ impl Check<'_> {
     /// Why an index part should exist although there is none, if so.
     fn missing(&self, objects: &Objects) -> Option<String> {
         let grace = self.options.grace.as_secs();
-        let is_old = |name: &str, age: Option<u64>| LayerName::parse_file_name(name).is_ok() && age >= Some(grace);
+        let is_old = |name: &str, age: Option<u64>| name.parse::<LayerFileName>().is_ok() && age >= Some(grace);
         let layers = objects.there.iter().filter(|(name, there)| is_old(name, there.age)).count();
         let had_one = objects.there.keys().any(|name| name.starts_with(ORIGIN_PREFIX));
         let known_here = self.local.manifest.as_ref().is_some_and(|manifest| manifest.in_bucket);

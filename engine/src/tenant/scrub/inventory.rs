@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tenant::remote::parse_generation;
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::LayerFileName;
 use remote_storage::INDEX_PART_PREFIX;
 
 /// An existing object or file.
@@ -43,7 +43,7 @@ pub(super) fn orphans(
             let replaced = newest.index_part.is_some_and(|counts| generation < counts);
             return replaced.then_some("a newer index part has replaced it");
         }
-        let (_, generation) = LayerName::parse_file_name(name).ok()?;
+        let generation = name.parse::<LayerFileName>().ok()?.generation;
         // Besides its own mark of deletion, a server may have layers of a timeline that it is recreating.
         let being_made = newest.deleted && newest.index_part.is_some_and(|mark| generation >= mark);
         let unnamed = !named.contains(name) && generation <= newest.generation && !being_made;
@@ -60,11 +60,12 @@ pub(super) fn orphans(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant::storage_layer::LayerName;
     use pageserver_api::key::Key;
     use utils::lsn::Lsn;
 
     fn layer(lsn: u64, generation: u32) -> String {
-        LayerName::Image { key_range: Key::MIN..Key::MAX, lsn: Lsn(lsn) }.file_name(generation)
+        LayerName::Image { key_range: Key::MIN..Key::MAX, lsn: Lsn(lsn) }.file_name(generation, lsn).to_string()
     }
 
     #[test]

@@ -120,17 +120,7 @@ fn parts(
         });
         let (here, in_index) = (local.names.contains(&name), object.is_some());
         let layer = match object {
-            Some(object) if !here => {
-                let layer = Layer::cold(
-                    resources,
-                    &local.dir,
-                    layer.desc().clone(),
-                    layer.generation(),
-                    layer.identity(),
-                    object,
-                );
-                Arc::new(layer)
-            }
+            Some(object) if !here => Arc::new(layer.in_bucket_only(&local.dir, object)),
             Some(object) => {
                 layer.set_remote(object);
                 layer
@@ -286,7 +276,7 @@ impl OneTimeline<'_> {
     async fn named_now(&self) -> Result<Option<BTreeSet<String>>, StorageError> {
         let (Some(bucket), Some(generation)) = (self.bucket, self.index) else { return Ok(None) };
         let Some(index) = bucket.read_index_part(self.timeline, generation).await? else { return Ok(None) };
-        let name = |entry: &LayerEntry| entry.file_name(self.tenant, self.timeline);
+        let name = |entry: &LayerEntry| entry.file_name(self.tenant, self.timeline).to_string();
         Ok(Some(index.layers.iter().map(name).collect()))
     }
 

@@ -8,7 +8,7 @@ use utils::id::TimelineId;
 use super::objects::{Bucket, Objects};
 use super::report::{Finding, Kind, Place, Report};
 use super::subject::{Options, Subject};
-use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName, PARTIAL_SUFFIX};
+use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerFileName, PARTIAL_SUFFIX};
 use crate::tenant::timeline::{DirLock, MANIFEST_NAME, Manifest, Timeline};
 use crate::tenant::warm::{self, HotList};
 use errors::{ErrorKind, StorageError};
@@ -122,9 +122,8 @@ pub(super) async fn check_orphans(
 ) -> Result<(), StorageError> {
     for name in &local.names {
         let layer = name.strip_suffix(PARTIAL_SUFFIX).unwrap_or(name);
-        let is_ours = name.ends_with(TEMP_SUFFIX)
-            || name.starts_with(EPHEMERAL_PREFIX)
-            || LayerName::parse_file_name(layer).is_ok();
+        let is_ours =
+            name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || layer.parse::<LayerFileName>().is_ok();
         if !is_ours || named.contains(layer) {
             continue;
         }

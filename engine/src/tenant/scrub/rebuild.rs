@@ -24,7 +24,7 @@ use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::remote::trace;
 use crate::tenant::storage_layer::{
-    LayerIdentity, LayerName, PersistentLayerDesc, ReconstructState, RemoteObject, read_remote_identity,
+    LayerFileName, LayerIdentity, LayerName, PersistentLayerDesc, ReconstructState, RemoteObject, read_remote_identity,
 };
 use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
 use crate::tenant::timeline::{Ancestor, Origin, Told};
@@ -38,17 +38,19 @@ struct Named {
     keys: (Key, Key),
     lsns: (Lsn, Lsn),
     generation: u32,
+    /// In its name.
+    file_id: Option<u64>,
     size: u64,
 }
 
 impl Named {
     fn of(name: &str, there: &There) -> Option<Self> {
-        let (name, generation) = LayerName::parse_file_name(name).ok()?;
+        let LayerFileName { name, generation, file_id } = name.parse().ok()?;
         let (is_delta, keys, lsns) = match name {
             LayerName::Delta { key_range, lsn_range } => (true, key_range, (lsn_range.start, lsn_range.end)),
             LayerName::Image { key_range, lsn } => (false, key_range, (lsn, lsn + 1)),
         };
-        Some(Self { is_delta, keys: (keys.start, keys.end), lsns, generation, size: there.size })
+        Some(Self { is_delta, keys: (keys.start, keys.end), lsns, generation, file_id, size: there.size })
     }
 
     fn covers_all_keys(&self) -> bool {
@@ -209,13 +211,16 @@ impl Rebuild<'_> {
             wal_log_hints_changes: hints(&known.origin, &layers).await?,
             disk_consistent_lsn: last,
             prev_record_lsn: prev,
+            edition: 0,
+            gc_cutoff: Lsn::INVALID,
+            retained: Vec::new(),
             layers: entries,
         };
         Ok(invariant_broken(&manifest, &layers).map_or(Ok(manifest), Err))
     }
 
     async fn entry(&self, known: &Known, named: &Named) -> Result<(LayerEntry, Layer), StorageError> {
-        let Named { is_delta, keys, lsns, generation, size } = *named;
+        let Named { is_delta, keys, lsns, generation, file_id, size } = *named;
         let desc = PersistentLayerDesc {
             tenant_shard_id: self.bucket.tenant,
             timeline_id: self.timeline,
@@ -224,20 +229,23 @@ impl Rebuild<'_> {
             is_delta,
             file_size: size,
         };
-        let name = desc.layer_name().file_name(generation);
+        let file = LayerFileName { name: desc.layer_name(), generation, file_id };
+        let name = file.to_string();
         let path = RemotePath::layer(&self.bucket.tenant, &self.timeline, &name);
         let object = RemoteObject { storage: self.bucket.storage.clone(), path };
         let identity = match known.identities.get(&name) {
             Some(identity) => *identity,
             None => read_remote_identity(&object, &desc).await?,
         };
-        let entry = LayerEntry { is_delta, keys, lsns, generation, file_size: size, identity };
-        Ok((entry, Layer::cold(self.resources, self.dir, desc, generation, identity, object)))
+        let id_in_name = file_id.is_some();
+        let entry =
+            LayerEntry { is_delta, keys, lsns, generation, id_in_name, file_size: size, identity, visible: None };
+        Ok((entry, Layer::cold(self.resources, self.dir, desc, file, identity, object)))
     }
 }
 
 fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
-    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id)
+    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id).to_string()
 }
 
 /// Checks the invariants of every timeline; returns the first violation.
@@ -288,11 +296,18 @@ mod tests {
     }
 
     fn image(keys: (Key, Key), lsn: u64) -> Named {
-        Named { is_delta: false, keys, lsns: (Lsn(lsn), Lsn(lsn + 1)), generation: 1, size: 8192 }
+        Named { is_delta: false, keys, lsns: (Lsn(lsn), Lsn(lsn + 1)), generation: 1, file_id: None, size: 8192 }
     }
 
     fn delta(start: u64, end: u64, generation: u32) -> Named {
-        Named { is_delta: true, keys: (Key::MIN, Key::MAX), lsns: (Lsn(start), Lsn(end)), generation, size: 8192 }
+        Named {
+            is_delta: true,
+            keys: (Key::MIN, Key::MAX),
+            lsns: (Lsn(start), Lsn(end)),
+            generation,
+            file_id: None,
+            size: 8192,
+        }
     }
 
     fn images() -> Vec<Named> {

@@ -47,8 +47,8 @@ impl DeltaLayerWriter {
         let path = owner.temp_path(&name);
         let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
         let writer = BlockWriter::new(file, new_file_id());
-        let (index, encoded) = Default::default();
-        Ok(Self { owner, key_range, lsn_range, path, writer, index, encoded })
+        let index = IndexBuilder::with_filter();
+        Ok(Self { owner, key_range, lsn_range, path, writer, index, encoded: Vec::new() })
     }
 
     /// Appends a value. Keys must ascend, as must the LSNs of each key.

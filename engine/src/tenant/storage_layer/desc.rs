@@ -17,6 +17,8 @@ pub struct LayerIdentity {
     pub file_id: u64,
     /// Byte offset of the index. Opening the file takes the bytes from here to its end.
     pub tail_offset: u64,
+    /// Number of blocks of its key filter.
+    pub filter_blocks: u32,
 }
 
 /// A layer file's owner, and what it covers.

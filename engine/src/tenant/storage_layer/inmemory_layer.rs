@@ -174,7 +174,7 @@ impl InMemoryLayer {
         let mut writer = self.file.writer().lock().await;
         // Keeps the disk busy while the index is sorted.
         writer.start_writeback();
-        let mut index = IndexBuilder::default();
+        let mut index = IndexBuilder::with_filter();
         if !writer.is_ended() {
             self.push_chains_together(&mut writer, &mut index).await?;
         }

@@ -10,10 +10,10 @@ use pageserver_api::key::Key;
 use pageserver_api::value::Value;
 use utils::lsn::Lsn;
 
-use super::PersistentLayerDesc;
 use super::block_source::Extent;
 use super::image_writer::decompress;
 use super::layer_file::LayerFile;
+use super::{LayerIdentity, PersistentLayerDesc};
 use errors::StorageError;
 
 /// Blocks verified at a time.
@@ -72,6 +72,11 @@ impl LayerInspector {
         self.file.footer()
     }
 
+    /// What distinguishes the file from any other.
+    pub fn identity(&self) -> LayerIdentity {
+        self.file.identity()
+    }
+
     /// What the file is according to its header.
     pub fn desc(&self) -> PersistentLayerDesc {
         self.file.desc()
@@ -103,7 +108,11 @@ impl LayerInspector {
                 if last >= place {
                     return Err(self.corrupt(self.file.footer().index_block, "index entries are not in order"));
                 }
+                let is_new = last.is_none_or(|(key, _)| key != entry.key);
                 last = place;
+                if is_new && !self.file.may_contain(entry.key).await? {
+                    return Err(self.corrupt(self.file.footer().fences_block, "the filter denies a key of the index"));
+                }
             }
             for group in entries.chunks(VERIFY_VALUES) {
                 seen.values += self.verify_values(group).await?;

@@ -9,6 +9,7 @@ use camino::Utf8Path;
 use layer_format::FormatError;
 use layer_format::block::{BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_start};
 use layer_format::fences::{FENCE_LEN, Fences};
+use layer_format::filter::{self, KeyHash};
 use layer_format::footer::Footer;
 use layer_format::header::{Header, LayerKind};
 use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPage};
@@ -84,7 +85,12 @@ pub async fn read_remote_identity(
     if desc_of(&header, desc.file_size) != *desc {
         return Err(corrupt(0, "it is another layer, as its header says".to_owned()));
     }
-    Ok(LayerIdentity { file_id: header.file_id.0, tail_offset: footer.index_block * size })
+    Ok(identity_of(&footer))
+}
+
+fn identity_of(footer: &Footer) -> LayerIdentity {
+    let tail_offset = footer.index_block * BLOCK_SIZE as u64;
+    LayerIdentity { file_id: footer.file_id.0, tail_offset, filter_blocks: footer.filter_blocks }
 }
 
 fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
@@ -110,7 +116,7 @@ impl LayerFile {
         let footer = Footer::decode(&footer, last).map_err(|error| corrupt(&file, offset, error))?;
         check_layout(&header, &footer, last).map_err(|error| corrupt(&file, offset, error))?;
         let source = BlockSource::new(Arc::clone(&file), header.file_id, None);
-        let mut fences = source.read_payload(footer.fences_block, last).await?;
+        let mut fences = source.read_payload(footer.fences_block, last - u64::from(footer.filter_blocks)).await?;
         fences.truncate(footer.fences_len as usize);
         let fences = Fences::decode(&fences, footer.index_pages)
             .map_err(|error| corrupt(&file, footer.fences_block * BLOCK_SIZE as u64, error))?;
@@ -144,17 +150,17 @@ impl LayerFile {
             let reason = format!("an index at {} cannot be in {} bytes", identity.tail_offset, desc.file_size);
             StorageError::Corrupt { path: remote.name(), offset: identity.tail_offset, reason }
         })?;
-        let TailLayout { index_block, index_pages, fences_block, last } = layout;
+        let TailLayout { index_block, index_pages, fences_block, filter_block, last } = layout;
         let ahead = if desc.file_size - identity.tail_offset <= TAIL_BYTES_MAX { index_block } else { fences_block };
         let footer = remote.read_last(ahead..last + 1).await?;
         let cached = remote.resources().pages.file();
         let source = BlockSource::remote(Arc::clone(&remote), FileId(identity.file_id));
         let footer = Footer::decode(&footer, last).map_err(|error| source.corrupt(last, error.0))?;
-        let found = (footer.file_id.0, footer.index_block, footer.index_pages, footer.fences_block);
-        if found != (identity.file_id, index_block, index_pages, fences_block) {
+        let found = (identity_of(&footer), footer.index_pages, footer.fences_block);
+        if found != (identity, index_pages, fences_block) {
             return Err(source.corrupt(last, "the footer is of another file"));
         }
-        let mut fences = source.read_payload(fences_block, last).await?;
+        let mut fences = source.read_payload(fences_block, filter_block).await?;
         fences.truncate(footer.fences_len as usize);
         let fences = Fences::decode(&fences, index_pages).map_err(|error| source.corrupt(fences_block, error.0))?;
         let header = Header {
@@ -186,8 +192,7 @@ impl LayerFile {
     }
 
     pub(super) fn identity(&self) -> LayerIdentity {
-        let tail_offset = self.footer.index_block * BLOCK_SIZE as u64;
-        LayerIdentity { file_id: self.header.file_id.0, tail_offset }
+        identity_of(&self.footer)
     }
 
     pub(super) fn pages(&self) -> u32 {
@@ -218,9 +223,44 @@ impl LayerFile {
     /// All entries with keys in `keys`, in order of (key, LSN).
     pub(super) async fn entries(&self, keys: &Range<Key>) -> Result<Vec<IndexEntry>, StorageError> {
         match compact_bounds(keys) {
-            Some((first, last)) => self.entries_between(first, last).await,
-            None => Ok(Vec::new()),
+            Some((first, last)) if first < last || self.may_contain(first).await? => {
+                self.entries_between(first, last).await
+            }
+            _ => Ok(Vec::new()),
         }
+    }
+
+    /// Whether the filter, if there is one, lets `key` pass.
+    pub(super) async fn may_contain(&self, key: CompactKey) -> Result<bool, StorageError> {
+        if self.footer.filter_blocks == 0 {
+            return Ok(true);
+        }
+        let hash = KeyHash::of(key);
+        let number = hash.block(self.footer.filter_blocks);
+        let payload = self.filter_block(number).await?;
+        let passes = filter::may_contain(&payload, hash);
+        METRICS.filter_probes.inc();
+        METRICS.filter_skips.inc_by(u64::from(!passes));
+        Ok(passes)
+    }
+
+    async fn filter_block(&self, number: u32) -> Result<Bytes, StorageError> {
+        // In the page cache the filter's blocks follow the index pages.
+        let cached_as = self.footer.index_pages + number;
+        if let Some(bytes) = self.cached.get(cached_as) {
+            return Ok(bytes);
+        }
+        let first = self.source_end() - u64::from(self.footer.filter_blocks);
+        let position = block_start(first + u64::from(number));
+        let (values, _) = self.source.read_values(&[Extent { position, len: BLOCK_PAYLOAD as u32 }]).await?;
+        let bytes = values.into_iter().next().unwrap_or_default();
+        self.cached.insert(cached_as, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Number of the footer's block.
+    fn source_end(&self) -> u64 {
+        self.file_size / BLOCK_SIZE as u64 - 1
     }
 
     async fn entries_between(&self, first: CompactKey, last: CompactKey) -> Result<Vec<IndexEntry>, StorageError> {
@@ -245,16 +285,18 @@ struct TailLayout {
     index_block: u64,
     index_pages: u32,
     fences_block: u64,
+    filter_block: u64,
     last: u64,
 }
 
 impl TailLayout {
     fn of(identity: LayerIdentity, file_size: u64) -> Option<Self> {
         let size = BLOCK_SIZE as u64;
-        let blocks = file_size.checked_sub(identity.tail_offset)? / size;
+        let filter_blocks = u64::from(identity.filter_blocks);
+        let blocks = (file_size.checked_sub(identity.tail_offset)? / size).checked_sub(filter_blocks)?;
         let whole = identity.tail_offset.is_multiple_of(size) && file_size.is_multiple_of(size);
         let index_block = identity.tail_offset / size;
-        // Each page takes its blocks and a fence; the footer follows the fences.
+        // Each page takes its blocks and a fence; the filter and the footer follow the fences.
         let fence_blocks = |pages: u64| (pages * FENCE_LEN as u64).div_ceil(BLOCK_PAYLOAD as u64);
         let needed = |pages: u64| pages * INDEX_PAGE_BLOCKS + fence_blocks(pages) + 1;
         let guess = blocks * BLOCK_PAYLOAD as u64 / (INDEX_PAGE_BLOCKS * BLOCK_PAYLOAD as u64 + FENCE_LEN as u64);
@@ -265,6 +307,7 @@ impl TailLayout {
             index_block,
             index_pages: u32::try_from(pages).ok()?,
             fences_block,
+            filter_block: last.checked_sub(filter_blocks)?,
             last,
         })
     }
@@ -276,7 +319,8 @@ fn check_layout(header: &Header, footer: &Footer, last: u64) -> Result<(), Forma
     if header.file_id != footer.file_id || header.file_id == FileId(0) {
         return Err(FormatError("header and footer are of different files".to_owned()));
     }
-    if index_end != footer.fences_block || footer.fences_block + fence_blocks != last {
+    let filter_end = footer.fences_block + fence_blocks + u64::from(footer.filter_blocks);
+    if index_end != footer.fences_block || filter_end != last {
         return Err(FormatError("the parts of the file do not join".to_owned()));
     }
     Ok(())

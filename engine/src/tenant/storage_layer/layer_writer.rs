@@ -1,4 +1,4 @@
-//! Finishes a layer file: index pages, fences, footer, header, and the sync that makes it durable.
+//! Finishes a layer file: index pages, fences, filter, footer, header, and the sync that makes it durable.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use camino::Utf8PathBuf;
 use layer_format::block::FileId;
 use layer_format::fences::Fences;
+use layer_format::filter::FilterBuilder;
 use layer_format::footer::Footer;
 use layer_format::header::{Header, LayerKind};
 use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPageBuilder};
@@ -63,16 +64,27 @@ pub(super) struct IndexBuilder {
     fences: Fences,
     /// Pages in pieces of about [`PAGES_PIECE`] bytes, so that they do not move as their number grows.
     pages: Vec<Vec<u8>>,
+    /// Of a delta layer.
+    filter: Option<FilterBuilder>,
     entries: u64,
     value_bytes: u64,
 }
 
 impl IndexBuilder {
+    /// For a delta layer: most searches for a key that it does not have end at its filter.
+    pub(super) fn with_filter() -> Self {
+        Self { filter: Some(FilterBuilder::default()), ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, entry: IndexEntry) {
         if !self.page.push(entry) {
             self.end_page();
             let taken = self.page.push(entry);
             debug_assert!(taken, "an empty page takes any entry");
+        }
+        let is_left_out = fault::planted(fault::Bug::FilterFalseNegative) && self.entries.is_multiple_of(7);
+        if let Some(filter) = self.filter.as_mut().filter(|_| !is_left_out) {
+            filter.push(entry.key);
         }
         self.entries += 1;
         self.value_bytes += u64::from(entry.len);
@@ -124,12 +136,15 @@ impl IndexBuilder {
         let fences = self.fences.encode();
         writer.append(&fences).await?;
         writer.pad_block().await?;
+        let filter_block = writer.block();
+        writer.append(&self.filter.take().map_or_else(Vec::new, FilterBuilder::finish)).await?;
         let footer = Footer {
             file_id: writer.file_id(),
             index_block,
             index_pages: self.fences.len() as u32,
             fences_block,
             fences_len: fences.len() as u64,
+            filter_blocks: (writer.block() - filter_block) as u32,
             entries: self.entries,
             value_bytes: self.value_bytes,
         };

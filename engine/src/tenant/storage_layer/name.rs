@@ -1,7 +1,11 @@
 //! Names of layer files, which encode key range and LSN range.
 //!
 //! Delta: `<key start>-<key end>__<LSN start>-<LSN end>`, image: `<key start>-<key end>__<LSN>`; keys as 36, LSNs as
-//! 16 upper-case hexadecimal digits, ends exclusive. On disk the generation follows: `-v1-<8 hexadecimal digits>`.
+//! 16 upper-case hexadecimal digits, ends exclusive.
+//!
+//! On disk and in the bucket the generation and the file's id follow, in hexadecimal digits: `-v2-<8 digits>-<16
+//! digits>`. The id is drawn for each file, so a name never comes again, even if a layer is rewritten with the same
+//! ranges. Up to version 1 there was none: `-v1-<8 digits>`.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,25 +33,59 @@ pub enum LayerName {
     },
 }
 
+/// The name of a layer's file, and of its object in the bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LayerFileName {
+    /// What the layer covers.
+    pub name: LayerName,
+    /// The generation that wrote it.
+    pub generation: u32,
+    /// The id in its header; `None` in a name of version 1.
+    pub file_id: Option<u64>,
+}
+
 /// The text is not the name of a layer file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a layer file name")]
 pub struct LayerNameParseError(pub String);
 
 impl LayerName {
-    /// The name of the local file of generation `generation`.
-    pub fn file_name(&self, generation: u32) -> String {
-        format!("{self}-v1-{generation:08x}")
+    /// The name of the file of generation `generation` whose header has `file_id`.
+    pub fn file_name(self, generation: u32, file_id: u64) -> LayerFileName {
+        LayerFileName { name: self, generation, file_id: Some(file_id) }
     }
+}
 
-    /// Parses the name of a local file into layer name and generation.
-    pub fn parse_file_name(text: &str) -> Result<(Self, u32), LayerNameParseError> {
-        let error = || LayerNameParseError(text.to_owned());
-        let (name, generation) = text.split_once("-v1-").ok_or_else(error)?;
-        let well_formed = generation.len() == 8 && generation.bytes().all(|b| b.is_ascii_hexdigit());
-        let generation = well_formed.then(|| u32::from_str_radix(generation, 16).ok()).flatten().ok_or_else(error)?;
-        Ok((name.parse().map_err(|_| error())?, generation))
+impl fmt::Display for LayerFileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, generation, file_id } = self;
+        match file_id {
+            Some(file_id) => write!(f, "{name}-v2-{generation:08x}-{file_id:016x}"),
+            None => write!(f, "{name}-v1-{generation:08x}"),
+        }
     }
+}
+
+impl FromStr for LayerFileName {
+    type Err = LayerNameParseError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_file(text).filter(|name| name.to_string() == text).ok_or_else(|| LayerNameParseError(text.to_owned()))
+    }
+}
+
+fn parse_file(text: &str) -> Option<LayerFileName> {
+    let (name, generation, file_id) = match text.split_once("-v2-") {
+        Some((name, rest)) => {
+            let (generation, file_id) = rest.split_once('-')?;
+            (name, generation, Some(u64::from_str_radix(file_id, 16).ok()?))
+        }
+        None => {
+            let (name, generation) = text.split_once("-v1-")?;
+            (name, generation, None)
+        }
+    };
+    let generation = u32::from_str_radix(generation, 16).ok()?;
+    Some(LayerFileName { name: name.parse().ok()?, generation, file_id })
 }
 
 impl fmt::Display for LayerName {
@@ -93,11 +131,20 @@ mod tests {
         let image = LayerName::Image { key_range, lsn: Lsn(0x1_0000_0000) };
         for name in [delta, image] {
             assert_eq!(name.to_string().parse(), Ok(name.clone()));
-            assert_eq!(LayerName::parse_file_name(&name.file_name(0x1f)), Ok((name.clone(), 0x1f)));
             assert!(name.to_string().to_lowercase().parse::<LayerName>().is_err());
+            let old = LayerFileName { name: name.clone(), generation: 0x1f, file_id: None };
+            let new = name.clone().file_name(0x1f, 0xabc);
+            assert_eq!(old.to_string(), format!("{name}-v1-0000001f"));
+            assert_eq!(new.to_string(), format!("{name}-v2-0000001f-0000000000000abc"));
+            for file in [old, new] {
+                let text = file.to_string();
+                assert_eq!(text.parse(), Ok(file));
+                let bad = [text.to_uppercase(), text.replace("-v", "-v1"), text.replacen("001f", "1f", 1), text + "0"];
+                assert!(bad.iter().all(|text| text.parse::<LayerFileName>().is_err()), "{bad:?}");
+            }
         }
         for text in ["", "manifest", "0-1__2", "ephemeral-1"] {
-            assert!(text.parse::<LayerName>().is_err() && LayerName::parse_file_name(text).is_err());
+            assert!(text.parse::<LayerName>().is_err() && text.parse::<LayerFileName>().is_err());
         }
     }
 }

@@ -112,12 +112,11 @@ async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Resul
         state.check_writable()?;
         let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LayerFlush));
         let layer = place(state, &mut progress, &frozen, &ctx).await?;
-        let map = state.layers().map.with_l0(layer).map_err(|error| StorageError::Internal(error.to_string()))?;
-        publish::layers(state, map, frozen.end).await?;
+        publish::flushed(state, Some(layer), frozen.end).await?;
         *progress = None;
     }
     match target.filter(|target| target.last > state.disk_consistent().last) {
-        Some(target) => publish::layers(state, state.layers().map.clone(), target).await,
+        Some(target) => publish::flushed(state, None, target).await,
         None => Ok(()),
     }
 }

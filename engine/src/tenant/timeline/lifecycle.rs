@@ -13,6 +13,7 @@ use utils::lsn::Lsn;
 use super::Timeline;
 use super::dir_lock::DirLock;
 use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin, Told};
+use super::retention::Retention;
 use super::state::{Branching, RecordLsn, Start, TimelineState};
 use super::{publish, recovery, upload};
 use crate::config::PageServerConf;
@@ -215,6 +216,9 @@ fn new_manifest(
         wal_log_hints_changes: Vec::new(),
         disk_consistent_lsn: consistent.last,
         prev_record_lsn: consistent.prev,
+        edition: 0,
+        gc_cutoff: Lsn::INVALID,
+        retained: Vec::new(),
         layers: Vec::new(),
     }
 }
@@ -273,9 +277,9 @@ async fn place_all(
     for (desc, path) in imported.layers {
         let layer = match (imported.cold.get(&path), remote) {
             (Some(identity), Some(remote)) => {
-                let name = desc.layer_name().file_name(generation);
-                let object = remote.layer_object(desc.timeline_id, &name);
-                Layer::cold(resources, dir, desc, generation, *identity, object)
+                let name = desc.layer_name().file_name(generation, identity.file_id);
+                let object = remote.layer_object(desc.timeline_id, &name.to_string());
+                Layer::cold(resources, dir, desc, name, *identity, object)
             }
             _ => {
                 let identity = read_identity(&path).await?;
@@ -313,6 +317,8 @@ pub(super) fn assemble(
         ancestor,
         map: map.clone(),
         disk_consistent,
+        edition: manifest.edition,
+        retention: Retention { cutoff: manifest.gc_cutoff, retained: manifest.retained.clone() },
         lock,
         generation,
         in_bucket,

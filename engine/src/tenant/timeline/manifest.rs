@@ -4,6 +4,8 @@
 //! After a crash the timeline is therefore what the manifest says, and files that it does not name are leftovers.
 //! `docs/formats.md` describes the bytes.
 
+mod former;
+
 use std::ops::Range;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -15,9 +17,10 @@ use utils::bin_ser::BeSer;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use self::former::Former;
 use crate::resources::Resources;
 use crate::tenant::layer_map::Layer;
-use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc};
+use crate::tenant::storage_layer::{LayerFileName, LayerIdentity, PersistentLayerDesc};
 use errors::{ErrorKind, StorageError};
 use virtual_file::fs;
 
@@ -28,7 +31,7 @@ pub const MANIFEST_NAME: &str = "manifest";
 pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
 
 const MAGIC: [u8; 8] = *b"PGSMANIF";
-const FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 5;
 /// The oldest readable version.
 const OLDEST_VERSION: u32 = 3;
 const HEADER_LEN: usize = 12;
@@ -101,21 +104,34 @@ pub struct Ancestor {
     pub lsn: Lsn,
 }
 
-/// A layer file as the manifest names it.
+/// The part of a layer file that belongs to the timeline; the rest is dead and will not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Visible {
+    /// Keys, end exclusive.
+    pub keys: (Key, Key),
+    /// LSNs, end exclusive.
+    pub lsns: (Lsn, Lsn),
+}
+
+/// A layer file as the manifest names it. No two entries name the same file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerEntry {
     /// Whether it is a delta layer; otherwise it is an image layer.
     pub is_delta: bool,
-    /// Keys covered, end exclusive.
+    /// Keys covered by the file, end exclusive.
     pub keys: (Key, Key),
-    /// LSNs covered, end exclusive; one LSN for an image layer.
+    /// LSNs covered by the file, end exclusive; one LSN for an image layer.
     pub lsns: (Lsn, Lsn),
     /// Generation in the file's name.
     pub generation: u32,
+    /// Whether the file's name ends in its id. Up to manifests of version 4 names did not.
+    pub id_in_name: bool,
     /// Size of the file in bytes.
     pub file_size: u64,
     /// Distinguishes the file from any other.
     pub identity: LayerIdentity,
+    /// The part of it that counts, if not all of it does.
+    pub visible: Option<Visible>,
 }
 
 /// A manifest's content.
@@ -141,6 +157,13 @@ pub struct Manifest {
     pub disk_consistent_lsn: Lsn,
     /// Start of the record that ends at `disk_consistent_lsn`; 0/0 if not known.
     pub prev_record_lsn: Lsn,
+    /// Grows whenever a layer other than the next L0 layer is added, or one is removed: of two manifests of one owner
+    /// with the same `disk_consistent_lsn`, the one with the larger edition is the later one.
+    pub edition: u64,
+    /// Below this LSN only the `retained` ones are readable; 0/0 if the whole history is.
+    pub gc_cutoff: Lsn,
+    /// Readable LSNs below `gc_cutoff`, ascending.
+    pub retained: Vec<Lsn>,
     /// All layers.
     pub layers: Vec<LayerEntry>,
 }
@@ -148,24 +171,45 @@ pub struct Manifest {
 impl LayerEntry {
     /// The entry of `layer`.
     pub fn of(layer: &Layer) -> Self {
-        let desc = layer.desc();
-        Self {
-            is_delta: desc.is_delta,
+        let (desc, file) = (layer.desc(), layer.file_desc());
+        let visible = Visible {
             keys: (desc.key_range.start, desc.key_range.end),
             lsns: (desc.lsn_range.start, desc.lsn_range.end),
+        };
+        Self {
+            is_delta: desc.is_delta,
+            keys: (file.key_range.start, file.key_range.end),
+            lsns: (file.lsn_range.start, file.lsn_range.end),
+            visible: (desc != file).then_some(visible),
             generation: layer.generation(),
+            id_in_name: layer.file_name().file_id.is_some(),
             file_size: desc.file_size,
             identity: layer.identity(),
         }
     }
 
-    /// An image layer covers one LSN.
+    /// An image layer covers one LSN, and what is visible lies within the file.
     fn is_well_formed(&self) -> bool {
-        self.is_delta || self.lsns.0.0.checked_add(1) == Some(self.lsns.1.0)
+        let covers_one = self.lsns.0.0.checked_add(1) == Some(self.lsns.1.0);
+        let within = self.visible.is_none_or(|Visible { keys, lsns }| {
+            self.keys.0 <= keys.0 && keys.1 <= self.keys.1 && self.lsns.0 <= lsns.0 && lsns.1 <= self.lsns.1
+        });
+        (self.is_delta || covers_one) && within
     }
 
-    /// The description of the entry's layer.
+    /// The description of the entry's layer: what is visible of its file.
     pub fn desc(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> PersistentLayerDesc {
+        let file = self.file_desc(tenant_shard_id, timeline_id);
+        match self.visible {
+            Some(Visible { keys, lsns }) => {
+                PersistentLayerDesc { key_range: range(keys), lsn_range: range(lsns), ..file }
+            }
+            None => file,
+        }
+    }
+
+    /// The description of the whole file.
+    pub fn file_desc(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> PersistentLayerDesc {
         PersistentLayerDesc {
             tenant_shard_id,
             timeline_id,
@@ -177,8 +221,10 @@ impl LayerEntry {
     }
 
     /// The name of its file.
-    pub fn file_name(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> String {
-        self.desc(tenant_shard_id, timeline_id).layer_name().file_name(self.generation)
+    pub fn file_name(&self, tenant_shard_id: TenantShardId, timeline_id: TimelineId) -> LayerFileName {
+        let name = self.file_desc(tenant_shard_id, timeline_id).layer_name();
+        let file_id = self.id_in_name.then_some(self.identity.file_id);
+        LayerFileName { name, generation: self.generation, file_id }
     }
 
     /// The layer of the entry, in the timeline directory `dir`.
@@ -189,7 +235,9 @@ impl LayerEntry {
         tenant_shard_id: TenantShardId,
         timeline_id: TimelineId,
     ) -> Layer {
-        Layer::new(resources, dir, self.desc(tenant_shard_id, timeline_id), self.generation, self.identity)
+        let file = self.file_desc(tenant_shard_id, timeline_id);
+        let name = self.file_name(tenant_shard_id, timeline_id);
+        Layer::named(resources, dir, file, name, self.identity).showing(self.desc(tenant_shard_id, timeline_id))
     }
 }
 
@@ -210,6 +258,9 @@ impl Manifest {
             wal_log_hints_changes: Vec::new(),
             disk_consistent_lsn: self.origin.import_lsn,
             prev_record_lsn: Lsn::INVALID,
+            edition: 0,
+            gc_cutoff: Lsn::INVALID,
+            retained: Vec::new(),
             layers: Vec::new(),
             ..self.clone()
         }
@@ -248,7 +299,11 @@ impl Manifest {
         if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number) {
             return Err(StorageError::Invalid(format!("{path}: manifest of unknown format version {version:02x?}")));
         }
-        let manifest = Self::des(body).map_err(|error| corrupt(HEADER_LEN, error.to_string()))?;
+        let decoded = match number < former::NEXT_VERSION {
+            true => Former::des(body).map(Self::from),
+            false => Self::des(body),
+        };
+        let manifest = decoded.map_err(|error| corrupt(HEADER_LEN, error.to_string()))?;
         match manifest.layers.iter().find(|entry| !entry.is_well_formed()) {
             Some(entry) => Err(corrupt(HEADER_LEN, format!("impossible layer {entry:?}"))),
             None => Ok(manifest),
@@ -277,6 +332,35 @@ impl Manifest {
     /// Replaces the manifest in directory `dir`. The layers it names must be durable. Only the owner may read it.
     pub async fn store(&self, dir: &Utf8Path) -> Result<(), StorageError> {
         virtual_file::write_secret_durably(&Self::path(dir), &self.encode()?).await
+    }
+}
+
+impl From<Former<Origin, Told>> for Manifest {
+    fn from(former: Former<Origin, Told>) -> Self {
+        Self {
+            tenant_shard_id: former.tenant_shard_id,
+            timeline_id: former.timeline_id,
+            generation: former.generation,
+            in_bucket: former.in_bucket,
+            deleted: former.deleted,
+            wal_source: former.wal_source,
+            origin: former.origin,
+            wal_log_hints_changes: former.wal_log_hints_changes,
+            disk_consistent_lsn: former.disk_consistent_lsn,
+            prev_record_lsn: former.prev_record_lsn,
+            edition: 0,
+            gc_cutoff: Lsn::INVALID,
+            retained: Vec::new(),
+            layers: former.layers.into_iter().map(LayerEntry::from).collect(),
+        }
+    }
+}
+
+impl From<former::Entry> for LayerEntry {
+    fn from(former: former::Entry) -> Self {
+        let former::Entry { is_delta, keys, lsns, generation, file_size, file_id, tail_offset } = former;
+        let identity = LayerIdentity { file_id, tail_offset, filter_blocks: 0 };
+        Self { is_delta, keys, lsns, generation, id_in_name: false, file_size, identity, visible: None }
     }
 }
 

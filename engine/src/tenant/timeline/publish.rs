@@ -1,14 +1,26 @@
 //! The only path by which a timeline's state changes: first the durable manifest, then the in-memory state, then the
 //! upload to the bucket.
 
+use std::sync::Arc;
+
 use super::manifest::{LayerEntry, Manifest, Told};
 use super::state::{RecordLsn, TimelineState};
-use crate::tenant::layer_map::{LayerMap, invariants};
+use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::remote::Wanted;
 use errors::StorageError;
 
-/// Makes `map` the timeline's layers and `consistent` its durable position. The caller must hold the `flusher` lock.
-pub(super) async fn layers(state: &TimelineState, map: LayerMap, consistent: RecordLsn) -> Result<(), StorageError> {
+/// Adds `layer`, the next L0 layer, if there is one, and makes `consistent` the durable position. The caller must hold
+/// the `flusher` lock.
+pub(super) async fn flushed(
+    state: &TimelineState,
+    layer: Option<Arc<Layer>>,
+    consistent: RecordLsn,
+) -> Result<(), StorageError> {
+    let _publisher = state.publisher.lock().await;
+    let mut map = state.layers().map.clone();
+    if let Some(layer) = layer {
+        map = map.with_l0(layer).map_err(|violation| StorageError::Internal(violation.to_string()))?;
+    }
     if fault::planted(fault::Bug::PromiseTooEarly) {
         state.advance_disk_consistent(consistent);
     }
@@ -26,7 +38,7 @@ pub(super) async fn layers(state: &TimelineState, map: LayerMap, consistent: Rec
 /// Replaces the externally supplied metadata of the timeline.
 pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), StorageError> {
     let _guard = state.enter()?;
-    let _flusher = state.flusher.lock().await;
+    let _publisher = state.publisher.lock().await;
     let layers = state.layers();
     let manifest = Manifest { wal_source: Some(told), ..manifest_of(state, &layers.map, state.disk_consistent()) };
     store(state, &manifest).await?;
@@ -38,7 +50,7 @@ pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), Storag
 /// Rewrites the manifest from the current state. Submits nothing, as the bucket already knows that state.
 pub(super) async fn again(state: &TimelineState) -> Result<(), StorageError> {
     let _guard = state.enter()?;
-    let _flusher = state.flusher.lock().await;
+    let _publisher = state.publisher.lock().await;
     store(state, &manifest_of(state, &state.layers().map, state.disk_consistent())).await
 }
 
@@ -55,6 +67,9 @@ pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: Rec
         wal_log_hints_changes: state.redo.read().wal_log_hints_changes(),
         disk_consistent_lsn: consistent.last,
         prev_record_lsn: consistent.prev,
+        edition: state.edition(),
+        gc_cutoff: state.retention.read().cutoff,
+        retained: state.retention.read().retained.clone(),
         layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
     }
 }

@@ -8,7 +8,7 @@ use camino::Utf8Path;
 use super::manifest::{MANIFEST_NAME, Manifest, WAL_SOURCE_NAME};
 use crate::resources::Resources;
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
-use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerName, PARTIAL_SUFFIX, RemoteObject};
+use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerFileName, PARTIAL_SUFFIX, RemoteObject};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RemoteStorage};
 use virtual_file::fs::{self, TEMP_SUFFIX};
@@ -36,7 +36,7 @@ pub(super) async fn recover(
             }
             (Err(StorageError::Corrupt { .. }), Some(object)) => {
                 fs::unlink(local.path()).await?;
-                Layer::cold(resources, dir, local.desc().clone(), local.generation(), local.identity(), object)
+                local.in_bucket_only(dir, object)
             }
             (Err(error), _) => return Err(error),
         };
@@ -125,7 +125,7 @@ fn is_kept_by_name(name: &str) -> bool {
 
 fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(PARTIAL_SUFFIX).unwrap_or(name);
-    name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || LayerName::parse_file_name(name).is_ok()
+    name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || name.parse::<LayerFileName>().is_ok()
 }
 
 /// Whether the directory has a manifest, and thus is a timeline rather than the rest of an unfinished import.

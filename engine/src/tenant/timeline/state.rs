@@ -1,7 +1,7 @@
 //! The state of a timeline: plain data with watches. The functions that operate on it live elsewhere.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +17,7 @@ use utils::sync::gate::{Gate, GateGuard};
 use super::dir_lock::DirLock;
 use super::manifest::{Origin, Told};
 use super::redo_settings::RedoSettings;
+use super::retention::Retention;
 use crate::config::PageServerConf;
 use crate::observer::WriteObserver;
 use crate::page_cache::CachedTimeline;
@@ -129,10 +130,17 @@ pub(crate) struct TimelineState {
     pub(crate) told: RwLock<Option<Told>>,
     /// Sees all values that are ingested.
     pub(crate) observer: Option<Box<dyn WriteObserver>>,
+    /// Which LSNs are readable, as recorded in the manifest.
+    pub(crate) retention: RwLock<Retention>,
+    /// Of the manifest.
+    edition: AtomicU64,
     /// Held while values are put and while the open layer is frozen.
     pub(crate) ingest: Mutex<IngestState>,
-    /// Held while frozen layers are written and while the manifest is replaced.
+    /// Held while frozen layers are written.
     pub(crate) flusher: Mutex<Option<FlushProgress>>,
+    /// Held while the manifest is replaced, and the layers with it. Whoever changes the layers derives the new map from
+    /// the current one under this lock.
+    pub(crate) publisher: Mutex<()>,
     /// The generation under which manifests are written; 0 if there never was a bucket.
     pub(crate) generation: u32,
     /// Uploads the timeline to the bucket, if there is one.
@@ -169,6 +177,8 @@ pub(crate) struct Start {
     pub(crate) ancestor: Option<Branching>,
     pub(crate) map: LayerMap,
     pub(crate) disk_consistent: RecordLsn,
+    pub(crate) edition: u64,
+    pub(crate) retention: Retention,
     pub(crate) lock: DirLock,
     /// The generation of the manifest.
     pub(crate) generation: u32,
@@ -181,7 +191,7 @@ pub(crate) struct Start {
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
         let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
-        let Start { lock, generation, in_bucket, told, uploader, .. } = start;
+        let Start { edition, retention, lock, generation, in_bucket, told, uploader, .. } = start;
         let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
         // L0 layers are contiguous: the next begins where the last ends, even if nothing was stored in between.
         let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
@@ -196,9 +206,12 @@ impl TimelineState {
             leases: parking_lot::Mutex::default(),
             redo: RwLock::new(origin.redo_context().into()),
             told: RwLock::new(told),
+            retention: RwLock::new(retention),
+            edition: AtomicU64::new(edition),
             observer: conf.observer.map(|new| new(disk_consistent.last)),
             ingest: Mutex::new(IngestState { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
             flusher: Mutex::new(None),
+            publisher: Mutex::new(()),
             generation: generation.max(owned),
             uploader,
             manifest_in_bucket: AtomicBool::new(in_bucket),
@@ -233,6 +246,19 @@ impl TimelineState {
         assert!(self.cancel.is_cancelled(), "an open timeline forgets what is in memory");
         let mut current = self.layers.write();
         *current = Arc::new(Layers { map: current.map.clone(), ..Layers::default() });
+    }
+
+    /// The edition of the manifest.
+    pub(crate) fn edition(&self) -> u64 {
+        self.edition.load(Ordering::Acquire)
+    }
+
+    /// Whether `lsn` is readable; otherwise the cutoff of the timeline whose history it is.
+    pub(crate) fn check_retained(&self, lsn: Lsn) -> Result<(), Lsn> {
+        match &self.ancestor {
+            Some(ancestor) if lsn <= ancestor.lsn => ancestor.state.check_retained(lsn),
+            _ => self.retention.read().check(lsn),
+        }
     }
 
     pub(crate) fn record_lsn(&self) -> RecordLsn {

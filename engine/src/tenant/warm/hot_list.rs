@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utils::bin_ser::BeSer;
 use utils::id::TimelineId;
 
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::{LayerFileName, LayerName};
 use errors::StorageError;
 
 /// A layer's heat halves in this time without reads.
@@ -144,7 +144,7 @@ impl HotList {
 }
 
 fn keys_of(name: &str) -> Option<std::ops::Range<pageserver_api::key::Key>> {
-    match LayerName::parse_file_name(name).ok()?.0 {
+    match name.parse::<LayerFileName>().ok()?.name {
         LayerName::Delta { key_range, .. } | LayerName::Image { key_range, .. } => Some(key_range),
     }
 }
@@ -161,7 +161,7 @@ mod tests {
 
     fn layer(first: u32, end: u32, lsn: u64) -> String {
         let key = |field6| Key { field6, ..Key::MIN };
-        LayerName::Image { key_range: key(first)..key(end), lsn: Lsn(lsn) }.file_name(1)
+        LayerName::Image { key_range: key(first)..key(end), lsn: Lsn(lsn) }.file_name(1, 7).to_string()
     }
 
     #[test]

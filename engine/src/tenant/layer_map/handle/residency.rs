@@ -100,7 +100,7 @@ impl Layer {
         if !self.is_local() {
             return Ok(VerifiedLayer::default());
         }
-        LayerInspector::open_as(&self.path, &self.desc).await?.verify().await
+        LayerInspector::open_as(&self.path, &self.file).await?.verify().await
     }
 
     /// Verifies every block of the object. Returns their number.
@@ -146,13 +146,13 @@ impl Layer {
     async fn open_local(&self, ctx: &RequestContext) -> Result<Reader, StorageError> {
         let pages = &self.resources.pages;
         match self.desc.is_delta {
-            true => DeltaLayer::open(&self.path, &self.desc, pages, ctx).await.map(Reader::Delta),
-            false => ImageLayer::open(&self.path, &self.desc, pages, ctx).await.map(Reader::Image),
+            true => DeltaLayer::open(&self.path, &self.file, pages, ctx).await.map(Reader::Delta),
+            false => ImageLayer::open(&self.path, &self.file, pages, ctx).await.map(Reader::Image),
         }
     }
 
     async fn open_object(&self, object: RemoteObject) -> RemoteFile {
-        RemoteFile::open(object, self.identity, &self.desc, self.partial_path(), &self.resources).await
+        RemoteFile::open(object, self.identity, &self.file, self.partial_path(), &self.resources).await
     }
 
     async fn open_remote(&self, object: RemoteObject) -> Result<Reader, StorageError> {
@@ -160,7 +160,7 @@ impl Layer {
         if self.closed.is_cancelled() {
             remote.leave_disk();
         }
-        let (desc, identity, generation) = (&self.desc, self.identity, self.generation);
+        let (desc, identity, generation) = (&self.file, self.identity, self.name.generation);
         match desc.is_delta {
             true => DeltaLayer::open_remote(remote, desc, identity, generation).await.map(Reader::Delta),
             false => ImageLayer::open_remote(remote, desc, identity, generation).await.map(Reader::Image),

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use pageserver_api::shard::TenantShardId;
 
 use super::{MAX_LEN, Record, decode, make, parse};
-use crate::tenant::storage_layer::LayerName;
+use crate::tenant::storage_layer::LayerFileName;
 use errors::StorageError;
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};
 
@@ -84,7 +84,7 @@ fn no_chain(storage: &RemoteStorage, tenant: TenantShardId, reason: &str) -> Sto
 pub(crate) fn trace(name: &str) -> Option<u32> {
     match name.strip_prefix(INDEX_PART_PREFIX).or_else(|| name.strip_prefix(ORIGIN_PREFIX)) {
         Some(digits) => parse(digits),
-        None => LayerName::parse_file_name(name).ok().map(|(_, generation)| generation),
+        None => name.parse::<LayerFileName>().ok().map(|file| file.generation),
     }
 }
 

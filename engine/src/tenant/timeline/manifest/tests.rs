@@ -12,16 +12,20 @@ fn sample() -> Manifest {
         keys: (Key::MIN, Key::MAX),
         lsns: (Lsn(0x101), Lsn(0x201)),
         generation: 1,
+        id_in_name: true,
         file_size: 0x3000,
-        identity: LayerIdentity { file_id: 0x77, tail_offset: 0x2000 },
+        identity: LayerIdentity { file_id: 0x77, tail_offset: 0x2000, filter_blocks: 5 },
+        visible: Some(Visible { keys: (Key::MIN, Key::MAX), lsns: (Lsn(0x181), Lsn(0x201)) }),
     };
     let image = LayerEntry {
         is_delta: false,
         keys: (Key::MIN, Key { field6: 7, ..Key::MIN }),
         lsns: (Lsn(0x100), Lsn(0x101)),
         generation: 1,
+        id_in_name: false,
         file_size: 0x2000,
-        identity: LayerIdentity { file_id: 0x88, tail_offset: 0x1000 },
+        identity: LayerIdentity { file_id: 0x88, tail_offset: 0x1000, filter_blocks: 0 },
+        visible: None,
     };
     Manifest {
         tenant_shard_id: TenantShardId::unsharded(TenantId::from([0x11; 16])),
@@ -43,6 +47,9 @@ fn sample() -> Manifest {
         },
         disk_consistent_lsn: Lsn(0x200),
         prev_record_lsn: Lsn(0x1F8),
+        edition: 0x44,
+        gc_cutoff: Lsn(0x190),
+        retained: vec![Lsn(0x185)],
         layers: vec![image, delta],
     }
 }
@@ -54,6 +61,36 @@ fn path() -> &'static Utf8Path {
 #[test]
 fn golden_bytes() {
     let expected = concat!(
+        "5047534d414e494600000005",
+        "111111111111111111111111111111110000",
+        "22222222222222222222222222222222",
+        "000000030100010000000000000003783d79",
+        "0000000f01020304050607080100000001000000000000000100",
+        "0000000000000180",
+        "01333333333333333333333333333333330000000000000100",
+        "000000000000000100000000000001f001",
+        "000000000000020000000000000001f8",
+        "00000000000000440000000000000190",
+        "00000000000000010000000000000185",
+        "0000000000000002",
+        "00000000000000000000000000000000000000000000000000000000000000000000000007",
+        "0000000000000100000000000000010100000001000000000000002000",
+        "000000000000008800000000000010000000000000",
+        "01000000000000000000000000000000000000ffffffffffffffffffffffffffffffffffff",
+        "0000000000000101000000000000020100000001010000000000003000",
+        "000000000000007700000000000020000000000501",
+        "000000000000000000000000000000000000ffffffffffffffffffffffffffffffffffff",
+        "00000000000001810000000000000201",
+        "66c868b2",
+    );
+    let hex: String = sample().encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, expected);
+}
+
+/// As version 4 wrote it.
+#[test]
+fn former_bytes_are_read() {
+    let former = concat!(
         "5047534d414e494600000004",
         "111111111111111111111111111111110000",
         "22222222222222222222222222222222",
@@ -72,8 +109,13 @@ fn golden_bytes() {
         "00000000000000770000000000002000",
         "e1e59177",
     );
-    let hex: String = sample().encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, expected);
+    let bytes: Vec<u8> =
+        (0..former.len()).step_by(2).map(|at| u8::from_str_radix(&former[at..at + 2], 16).unwrap()).collect();
+    let mut expected = Manifest { edition: 0, gc_cutoff: Lsn::INVALID, retained: Vec::new(), ..sample() };
+    for entry in &mut expected.layers {
+        (entry.id_in_name, entry.identity.filter_blocks, entry.visible) = (false, 0, None);
+    }
+    assert_eq!(Manifest::decode(path(), &bytes).unwrap(), expected);
 }
 
 #[test]
@@ -115,9 +157,11 @@ fn layer_entry() -> impl Strategy<Value = LayerEntry> {
     let key = any::<[u8; 18]>().prop_map(|bytes| Key::from_bytes(&bytes));
     let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u64>());
     (any::<bool>(), key.clone(), key, numbers).prop_map(|(is_delta, start, end, (low, high, generation, file_size))| {
-        let identity = LayerIdentity { file_id: high, tail_offset: low };
+        let identity = LayerIdentity { file_id: high, tail_offset: low, filter_blocks: generation };
         let (low, high) = if is_delta { (low, high) } else { (low / 2, low / 2 + 1) };
-        LayerEntry { is_delta, keys: (start, end), lsns: (Lsn(low), Lsn(high)), generation, file_size, identity }
+        let (keys, lsns, id_in_name) = ((start, end), (Lsn(low), Lsn(high)), low % 2 == 0);
+        let visible = (low % 3 == 0).then_some(Visible { keys, lsns });
+        LayerEntry { is_delta, keys, lsns, generation, id_in_name, file_size, identity, visible }
     })
 }
 
