@@ -145,7 +145,7 @@ def test_how_long_ago_is_found_by_the_server(followed, ctl):
     ("on", "waits until its WAL is in the bucket"),
     ("local", None),
 ])
-def test_attach_warns_of_what_synchronous_commits_are_worth(
+def test_following_warns_of_what_synchronous_commits_are_worth(
     make_postgres, make_pageserver, pagectl_binary, work_dir, level, told
 ):
     pg = make_postgres(f"synchronous-{level}", max_replication_slots=10).start()

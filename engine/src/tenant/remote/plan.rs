@@ -55,18 +55,13 @@ pub(super) enum Unfit {
     },
 }
 
-/// A layer's file name.
-pub(super) fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
-    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id).to_string()
-}
-
 fn desc_of(manifest: &Manifest, entry: &LayerEntry) -> PersistentLayerDesc {
     entry.desc(manifest.tenant_shard_id, manifest.timeline_id)
 }
 
 /// The names of all layers of a manifest.
 pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = String> {
-    manifest.layers.iter().map(|entry| name_of(manifest, entry))
+    manifest.layers.iter().map(|entry| manifest.file_name(entry))
 }
 
 /// The file names of all layers of a manifest, as a set.
@@ -100,7 +95,7 @@ pub(super) fn check(
     invariants::check(descs.iter())?;
     invariants::within_consistent(descs.iter(), next.disk_consistent_lsn)?;
     for entry in &next.layers {
-        let name = name_of(next, entry);
+        let name = next.file_name(entry);
         if entry.generation > own {
             return Err(Unfit::LaterGeneration(name, own));
         }
@@ -202,7 +197,7 @@ mod tests {
         assert_eq!(result(|next| next.gc_cutoff = Lsn(149)), Err(cutoff));
         assert_eq!(
             check(&good, None, &HashSet::new(), 3).unwrap_err(),
-            Unfit::NotUploaded(name_of(&good, &good.layers[0]))
+            Unfit::NotUploaded(good.file_name(&good.layers[0]))
         );
     }
 
@@ -214,7 +209,7 @@ mod tests {
         assert!(same_contents(&before, &next) && unnamed(&before, &next).is_empty());
         let dropped = next.layers.pop().unwrap();
         assert!(!same_contents(&before, &next));
-        assert_eq!(unnamed(&before, &next), [name_of(&before, &dropped)]);
+        assert_eq!(unnamed(&before, &next), [before.file_name(&dropped)]);
         assert!(unnamed(&next, &before).is_empty());
     }
 }

@@ -167,7 +167,7 @@ impl Rebuild<'_> {
     }
 
     fn is_there(&self, manifest: &Manifest, entry: &LayerEntry) -> bool {
-        self.objects.there.get(&name_of(manifest, entry)).is_some_and(|there| there.size == entry.file_size)
+        self.objects.there.get(&manifest.file_name(entry)).is_some_and(|there| there.size == entry.file_size)
     }
 
     async fn known(&self) -> Result<Option<Known>, StorageError> {
@@ -179,7 +179,7 @@ impl Rebuild<'_> {
         let entries = manifests.iter().rev().flat_map(|it| it.layers.iter().map(move |entry| (*it, entry)));
         Ok(Some(Known {
             origin: first.origin,
-            identities: entries.map(|(manifest, entry)| (name_of(manifest, entry), entry.identity)).collect(),
+            identities: entries.map(|(manifest, entry)| (manifest.file_name(entry), entry.identity)).collect(),
             end: index.map_or_else(Default::default, |index| (index.disk_consistent_lsn, index.prev_record_lsn)),
             told: index.and_then(|index| index.wal_source.clone()),
         }))
@@ -242,10 +242,6 @@ impl Rebuild<'_> {
             LayerEntry { is_delta, keys, lsns, generation, id_in_name, file_size: size, identity, visible: None };
         Ok((entry, Layer::cold(self.resources, self.dir, desc, file, identity, object)))
     }
-}
-
-fn name_of(manifest: &Manifest, entry: &LayerEntry) -> String {
-    entry.file_name(manifest.tenant_shard_id, manifest.timeline_id).to_string()
 }
 
 /// Checks the invariants of every timeline; returns the first violation.

@@ -251,6 +251,11 @@ impl Manifest {
         dir.join(MANIFEST_NAME)
     }
 
+    /// The file name of one of its layers.
+    pub(crate) fn file_name(&self, entry: &LayerEntry) -> String {
+        entry.file_name(self.tenant_shard_id, self.timeline_id).to_string()
+    }
+
     /// The same timeline before anything happened to it: only its immutable properties.
     pub(crate) fn without_history(&self) -> Self {
         Self {
