@@ -19,7 +19,8 @@ TOPOLOGY = ("date", "commit", "dirty", "cores", "cpu", "memory_gib", "kernel", "
             "allocator", "profile", "store", "delay_ms", "client_on_same_cores", "load_before")
 VALIDITY = ("unit", "expected", "seen", "compared", "different")
 # The code that the figures measure; changes elsewhere in the repository do not make them out of date.
-MEASURED = ("pageserver", "pageserver_api", "wal_decoder", "libs", "Cargo.lock")
+MEASURED = ("pageserver", "pageserver_api", "pageserver_client", "engine", "redo", "pgdata", "datadir", "compute",
+            "remote_storage", "virtual_file", "wal_decoder", "libs", "Cargo.lock")
 NOT_MEASURED = (":!libs/xtask", ":!*/tests/*", ":!*/fuzz/*", ":!*.md")
 
 

@@ -10,6 +10,7 @@ use utils::id::TimelineId;
 
 use crate::block_cache::BlockLimits;
 use crate::disk_budget::DiskBudget;
+use crate::live_keys::LiveKeys;
 use crate::observer::NewObserver;
 use crate::resources::Resources;
 use remote_storage::RemoteStorage;
@@ -23,6 +24,122 @@ pub enum AttachOnStart {
     All,
     /// Those on the local disk.
     Local,
+}
+
+/// When and how layers are compacted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompactionPolicy {
+    /// L0 layers are sorted when there are this many; 0 disables compaction.
+    pub l0_layers: usize,
+    /// Maximum number of L0 layers sorted together.
+    pub l0_layers_max: usize,
+    /// Intended size of a sorted layer in bytes.
+    pub file_bytes: u64,
+    /// Number of delta layers that may lie above an image of the same keys before some are merged.
+    pub height: usize,
+    /// Images are made of keys whose delta layers have this percentage of the bytes of their newest images.
+    pub image_percent: u64,
+    /// Images are made at the cutoff where what lies between them and the older ones there is this percentage of the
+    /// bytes that have to be kept.
+    pub fold_percent: u64,
+    /// Images within the history that is kept go when they were not read for so long, unless they are the newest of
+    /// their keys, or the oldest.
+    pub thin_after: Duration,
+    /// Sorted layers have an image of a page after so many records of it in a row; 0: never.
+    pub records: usize,
+    /// Maximum bytes of layers that one job rewrites, if it can be helped,
+    pub job_bytes: u64,
+    /// and in any case, but for a single L0 layer.
+    pub job_bytes_max: u64,
+    /// Memory in bytes that one job may take for what it reads, however much that is.
+    pub memory: u64,
+    /// From this many L0 layers on, ingest is slowed; 0 never slows it.
+    pub l0_slow: usize,
+    /// At this many L0 layers ingest waits for compaction.
+    pub l0_wait: usize,
+}
+
+impl CompactionPolicy {
+    /// No compaction.
+    pub const OFF: Self = Self { l0_layers: 0, l0_slow: 0, ..Self::ON };
+    /// The defaults of a server.
+    pub const ON: Self = Self {
+        l0_layers: 4,
+        l0_layers_max: 8,
+        file_bytes: 128 << 20,
+        height: 6,
+        image_percent: 50,
+        fold_percent: 30,
+        thin_after: Duration::from_secs(3600),
+        records: 32,
+        job_bytes: 1 << 30,
+        job_bytes_max: u64::MAX,
+        memory: 96 << 20,
+        l0_slow: 6,
+        l0_wait: 12,
+    };
+
+    /// The same, with files and jobs for which a disk of so many bytes has room beside everything else.
+    #[must_use]
+    pub fn within(&self, disk: u64) -> Self {
+        Self {
+            file_bytes: self.file_bytes.min(disk / 32),
+            job_bytes: self.job_bytes.min(disk / 8),
+            job_bytes_max: self.job_bytes_max.min(disk / 4),
+            ..self.clone()
+        }
+    }
+}
+
+/// How much history is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionPolicy {
+    /// What arrived within this time is kept.
+    pub pitr_interval: Duration,
+    /// This many bytes of WAL up to the last record are kept, whenever they arrived.
+    pub gc_horizon: u64,
+    /// History goes beyond so many bytes of WAL, however new it is; 0 is no limit. `gc_horizon` wins.
+    pub history_max_bytes: u64,
+    /// How often history that nothing keeps is removed; zero: only on request.
+    pub gc_period: Duration,
+    /// How long nothing is removed after a tenant was attached: until then a branch may be unknown, as lists of buckets
+    /// lag.
+    pub quiet_after_attach: Duration,
+}
+
+impl RetentionPolicy {
+    /// The defaults of a server.
+    pub const DEFAULT: Self = Self {
+        pitr_interval: Duration::from_secs(7 * 24 * 3600),
+        gc_horizon: 64 << 20,
+        history_max_bytes: 0,
+        gc_period: Duration::from_secs(600),
+        quiet_after_attach: Duration::from_secs(900),
+    };
+    /// History goes only on request.
+    pub const ON_REQUEST: Self = Self { gc_period: Duration::ZERO, ..Self::DEFAULT };
+    /// Longer times make no sense.
+    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+    /// What makes no sense about how much is kept, if anything does: the setting's name, and why.
+    pub fn defect(&self) -> Option<(&'static str, String)> {
+        let Self { pitr_interval, gc_horizon, history_max_bytes, .. } = *self;
+        if pitr_interval < Duration::from_secs(1) {
+            return Some(("pitr_interval", "must be at least 1s".to_owned()));
+        }
+        if pitr_interval > Self::LONGEST {
+            return Some(("pitr_interval", "must not be above 36500days".to_owned()));
+        }
+        if gc_horizon == 0 {
+            let reason = "must not be 0: whoever reads the end would find it gone when the next record comes";
+            return Some(("gc_horizon", reason.to_owned()));
+        }
+        if history_max_bytes > 0 && history_max_bytes < gc_horizon {
+            let reason = format!("must be 0, for no limit, or at least gc_horizon, which is {gc_horizon}");
+            return Some(("history_max_bytes", reason));
+        }
+        None
+    }
 }
 
 /// A server's identity, as recorded in the bucket for the owners of tenants.
@@ -63,12 +180,18 @@ pub struct PageServerConf {
     pub checkpoint_distance: u64,
     /// An open in-memory layer is frozen at this age if its LSN has advanced.
     pub checkpoint_timeout: Duration,
+    /// When and how layers are compacted.
+    pub compaction: CompactionPolicy,
+    /// How much history is kept.
+    pub retention: RetentionPolicy,
     /// How many frozen layers may be flushed concurrently.
     pub l0_flush_max_concurrency: NonZeroUsize,
     /// Bytes of an in-memory layer's newest values that stay in memory even though they are on disk already.
     pub ephemeral_keep_bytes: u64,
     /// How long a read waits for WAL that has not arrived.
     pub wait_lsn_timeout: Duration,
+    /// Reads that take longer are told about in the log; zero: none.
+    pub slow_read_threshold: Duration,
     /// How long a lease keeps an LSN readable.
     pub lsn_lease_length: Duration,
     /// Maximum number of keys in one vectored read.
@@ -99,6 +222,8 @@ pub struct PageServerConf {
     pub disk_reserve: u64,
     /// Remaining local disk space as last measured; not a setting.
     pub disk_budget: DiskBudget,
+    /// Knows which keys are in use; without it, all are. Not a setting.
+    pub live_keys: Option<&'static dyn LiveKeys>,
     /// Creates the observer of values written to a timeline; not a setting.
     pub observer: Option<NewObserver>,
     /// Resources shared by all tenants; not a setting.
@@ -116,9 +241,12 @@ impl PageServerConf {
             virtual_file_io_engine: None,
             checkpoint_distance: 256 << 20,
             checkpoint_timeout: Duration::from_secs(600),
+            compaction: CompactionPolicy::OFF,
+            retention: RetentionPolicy::ON_REQUEST,
             l0_flush_max_concurrency: NonZeroUsize::MIN,
             ephemeral_keep_bytes: 0,
             wait_lsn_timeout: Duration::from_secs(300),
+            slow_read_threshold: Duration::ZERO,
             lsn_lease_length: Duration::from_secs(600),
             max_get_vectored_keys: NonZeroUsize::MIN.saturating_add(31),
             rebuild_bytes: 16 << 20,
@@ -134,6 +262,7 @@ impl PageServerConf {
             disk_budget_bytes: 0,
             disk_reserve: 0,
             disk_budget: DiskBudget::default(),
+            live_keys: None,
             observer: None,
             resources: Resources::default(),
         }

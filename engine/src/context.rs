@@ -1,5 +1,7 @@
 //! The context of a request: on whose behalf it runs and what it may do.
 
+use std::time::Duration;
+
 use crate::task_mgr::TaskKind;
 
 /// What to do about a layer that is only in the bucket.
@@ -28,17 +30,28 @@ pub struct RequestContext {
     task_kind: TaskKind,
     download_behavior: DownloadBehavior,
     scope: Scope,
+    waited: Duration,
 }
 
 impl RequestContext {
     /// A context for a task of this kind.
     pub fn new(task_kind: TaskKind, download_behavior: DownloadBehavior) -> Self {
-        Self { task_kind, download_behavior, scope: Scope::Unset }
+        Self { task_kind, download_behavior, scope: Scope::Unset, waited: Duration::ZERO }
     }
 
     /// The same context, with its I/O attributed to tools.
     pub fn with_scope_debug_tools(&self) -> Self {
         Self { scope: Scope::DebugTools, ..self.clone() }
+    }
+
+    /// The same context, for a request that has waited so long before it could begin.
+    pub fn having_waited(&self, waited: Duration) -> Self {
+        Self { waited, ..self.clone() }
+    }
+
+    /// How long the request had to wait before it could begin.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// The kind of task that makes the request.

@@ -42,6 +42,8 @@ pub enum Level {
 pub struct Measured {
     /// Bytes that may still be taken in; negative if there are too many already.
     pub room: i64,
+    /// Bytes that may be taken in all: the budget, or the file system.
+    pub capacity: u64,
     /// Intake slows down below this room.
     pub slow_below: i64,
     /// Layers are evicted below this room.
@@ -73,6 +75,10 @@ struct Inner {
     used: AtomicU64,
     /// Bytes of files that belong to no timeline yet.
     held: AtomicU64,
+    /// Those of them that are not written yet.
+    promised: AtomicU64,
+    /// What the layers and everything else may take in all.
+    capacity: AtomicU64,
     slow_below: AtomicI64,
     evict_below: AtomicI64,
     has_keeper: AtomicBool,
@@ -91,6 +97,8 @@ impl Default for Inner {
             room: AtomicI64::new(i64::MAX),
             used: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            capacity: AtomicU64::new(u64::MAX),
             slow_below: AtomicI64::new(0),
             evict_below: AtomicI64::new(0),
             has_keeper: AtomicBool::new(false),
@@ -133,10 +141,22 @@ impl DiskBudget {
         self.inner.room.load(Ordering::Relaxed)
     }
 
+    /// Bytes that may be taken in all; without a keeper there is no limit.
+    pub fn capacity(&self) -> u64 {
+        self.inner.capacity.load(Ordering::Relaxed)
+    }
+
     /// Whether `bytes` could be fetched into the local cache without causing evictions.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.room().saturating_sub(bytes) > self.inner.evict_below.load(Ordering::Relaxed)
+    }
+
+    /// Whether `bytes` could be written where nothing can be evicted: three times as much as causes evictions would
+    /// still be free for what is taken in.
+    pub fn has_ample_room_for(&self, bytes: u64) -> bool {
+        let keep = self.inner.evict_below.load(Ordering::Relaxed).saturating_mul(3);
+        self.room().saturating_sub(signed(bytes)) > keep
     }
 
     /// Notes that `bytes` were written.
@@ -164,6 +184,7 @@ impl DiskBudget {
         let meanwhile = signed(self.begin().saturating_sub(begun));
         inner.slow_below.store(measured.slow_below, Ordering::Relaxed);
         inner.evict_below.store(measured.evict_below, Ordering::Relaxed);
+        inner.capacity.store(measured.capacity, Ordering::Relaxed);
         inner.room.store(measured.room.saturating_sub(meanwhile), Ordering::Relaxed);
         *inner.measured.lock() = measured;
         inner.has_keeper.store(true, Ordering::Relaxed);
@@ -230,6 +251,25 @@ impl DiskBudget {
                     let _ = env::clock::timeout(left, rounds.changed()).await;
                 }
             }
+        }
+    }
+
+    /// Waits until `bytes` could be used and intake would still not be slowed.
+    async fn wait_for_spare(&self, bytes: u64) -> Result<(), StorageError> {
+        let mut rounds = self.inner.rounds.subscribe();
+        let deadline = env::clock::now() + PATIENCE;
+        loop {
+            rounds.mark_unchanged();
+            if self.room().saturating_sub(signed(bytes)) >= self.inner.slow_below.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(env::clock::now());
+            if left.is_zero() {
+                let advice = self.inner.measured.lock().advice.clone();
+                return Err(StorageError::NoRoom(format!("the local disk has no room to spare: {advice}")));
+            }
+            self.inner.pressed.notify_one();
+            let _ = env::clock::timeout(left, rounds.changed()).await;
         }
     }
 

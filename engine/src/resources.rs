@@ -9,9 +9,12 @@ use tokio::sync::Semaphore;
 use crate::block_cache::BlockCache;
 use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::page_cache::PageCache;
+use crate::slow_reads::SlowReads;
 
 /// Maximum number of whole layers downloaded in the background at once.
 const DOWNLOADS_MAX: usize = 2;
+/// Maximum number of compaction jobs at once.
+const COMPACTIONS_MAX: usize = 1;
 /// Maximum number of deleted timelines whose objects are removed at once.
 const REMOVALS_MAX: usize = 4;
 
@@ -24,6 +27,12 @@ pub struct Resources {
     pub blocks: Arc<BlockCache>,
     /// Limits concurrent downloads of whole layers.
     pub(crate) downloads: Arc<Semaphore>,
+    /// Limits concurrent sorts of L0 layers.
+    pub(crate) sorts: Arc<Semaphore>,
+    /// Limits concurrent other jobs of compaction.
+    pub(crate) compactions: Arc<Semaphore>,
+    /// How much is said about slow reads.
+    pub(crate) slow_reads: Arc<SlowReads>,
     /// Limits concurrent removals of deleted timelines.
     pub(crate) removals: Arc<Semaphore>,
     /// Limits concurrent flushes of all timelines, once the first one has said to how many.
@@ -36,6 +45,9 @@ impl Default for Resources {
             pages: Arc::default(),
             blocks: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
+            sorts: Arc::new(Semaphore::new(COMPACTIONS_MAX)),
+            compactions: Arc::new(Semaphore::new(COMPACTIONS_MAX)),
+            slow_reads: Arc::default(),
             removals: Arc::new(Semaphore::new(REMOVALS_MAX)),
             flushes: Arc::default(),
         }

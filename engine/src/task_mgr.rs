@@ -15,6 +15,10 @@ pub enum TaskKind {
     TenantManager,
     /// Flushes frozen layers.
     LayerFlushTask,
+    /// Rewrites layers so that reads have fewer to search.
+    Compaction,
+    /// Finds out what history nothing keeps.
+    GarbageCollector,
     /// Downloads whole layers from the bucket.
     LayerDownload,
     /// Verifies what is stored.

@@ -28,6 +28,8 @@ enum Step {
     Branch(usize, u8),
     /// Delete, if there are no branches.
     Delete(usize),
+    /// Detach from the ancestor, if nobody needs what is before the branch point.
+    Detach(usize),
     /// Shut down and load again.
     Restart,
 }
@@ -39,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(Step::Flush),
         3 => (any::<usize>(), any::<u8>()).prop_map(|(at, share)| Step::Branch(at, share)),
         1 => any::<usize>().prop_map(Step::Delete),
+        1 => any::<usize>().prop_map(Step::Detach),
         1 => Just(Step::Restart),
     ]
 }
@@ -48,7 +51,10 @@ struct World {
     tenant: TenantShardId,
     manager: TenantManager,
     models: BTreeMap<TimelineId, Model>,
-    parents: BTreeMap<TimelineId, TimelineId>,
+    /// What each branch continues, and from where.
+    parents: BTreeMap<TimelineId, (TimelineId, Lsn)>,
+    /// Where the histories of those begin that were detached.
+    begins: BTreeMap<TimelineId, Lsn>,
 }
 
 impl World {
@@ -63,7 +69,8 @@ impl World {
         let manager = TenantManager::load_idle(conf).await.unwrap();
         assert!(manager.broken().is_empty());
         let models = BTreeMap::from([(new.timeline_id, model)]);
-        Self { conf, tenant: new.tenant_shard_id, manager, models, parents: BTreeMap::new() }
+        let (parents, begins) = Default::default();
+        Self { conf, tenant: new.tenant_shard_id, manager, models, parents, begins }
     }
 
     fn pick(&self, number: usize) -> (TimelineId, Timeline) {
@@ -81,8 +88,9 @@ impl World {
 
     async fn branch(&mut self, number: usize, share: u8) {
         let (ancestor_id, ancestor) = self.pick(number);
-        let length = ancestor.last_record_lsn().0 - IMPORT_LSN.0;
-        let lsn = Lsn(IMPORT_LSN.0 + length * u64::from(share) / 255);
+        let begin = ancestor.min_readable_lsn();
+        let length = ancestor.last_record_lsn().0 - begin.0;
+        let lsn = Lsn(begin.0 + length * u64::from(share) / 255);
         let new = NewBranch { timeline_id: TimelineId::generate(), ancestor_id, lsn: Some(lsn) };
         let (_, created) = self.manager.branch(self.tenant, new).await.unwrap();
         assert_eq!(created, Created::New);
@@ -91,13 +99,13 @@ impl World {
         let mut model = self.models[&ancestor_id].clone();
         model.truncate(lsn);
         self.models.insert(new.timeline_id, model);
-        self.parents.insert(new.timeline_id, ancestor_id);
+        self.parents.insert(new.timeline_id, (ancestor_id, lsn));
     }
 
     async fn delete(&mut self, number: usize) {
         let (id, timeline) = self.pick(number);
         drop(timeline);
-        let has_children = self.parents.values().any(|parent| *parent == id);
+        let has_children = self.parents.values().any(|(parent, _)| *parent == id);
         if self.models.len() == 1 {
             return;
         }
@@ -108,7 +116,39 @@ impl World {
                 assert!(!has_children);
                 self.models.remove(&id);
                 self.parents.remove(&id);
+                self.begins.remove(&id);
                 assert!(!self.conf.timeline_path(&self.tenant, &id).exists());
+            }
+        }
+    }
+
+    /// Whether a read of the branch at its branch point goes through `to` to what is below `lsn`.
+    fn reaches_below(&self, branch: TimelineId, (to, lsn): (TimelineId, Lsn)) -> bool {
+        let (mut at, point) = self.parents[&branch];
+        while at != to {
+            match self.parents.get(&at) {
+                Some((parent, begin)) if point <= *begin => at = *parent,
+                _ => return false,
+            }
+        }
+        point < lsn
+    }
+
+    async fn detach(&mut self, number: usize) {
+        let (id, _) = self.pick(number);
+        let detached = self.manager.detach_timeline(self.tenant, id).await;
+        let Some((_, lsn)) = self.parents.get(&id).copied() else {
+            assert_eq!(detached.is_ok(), self.begins.contains_key(&id), "{detached:?}");
+            return;
+        };
+        let needed = self.parents.keys().any(|branch| *branch != id && self.reaches_below(*branch, (id, lsn)));
+        match detached {
+            Err(ManageError::Precondition(reason)) => assert!(needed && reason.contains("branches off"), "{reason}"),
+            other => {
+                other.unwrap();
+                assert!(!needed, "somebody needs what is below {lsn}");
+                self.parents.remove(&id);
+                self.begins.insert(id, lsn);
             }
         }
     }
@@ -124,7 +164,13 @@ impl World {
         for (id, model) in &self.models {
             let timeline = self.manager.get(self.tenant, *id).unwrap();
             let last = timeline.last_record_lsn();
-            for lsn in [IMPORT_LSN, Lsn((IMPORT_LSN.0 + last.0) / 2), last] {
+            let begin = timeline.min_readable_lsn();
+            assert!(self.begins.get(id).is_none_or(|lsn| *lsn == begin));
+            if begin > IMPORT_LSN {
+                assert!(timeline.check_readable(begin - 1).is_err());
+                assert!(timeline.get_vectored(&all, begin - 1, &context()).await.is_err());
+            }
+            for lsn in [begin, Lsn((begin.0 + last.0) / 2), last] {
                 let found = timeline.get_vectored(&all, lsn, &context()).await.unwrap();
                 let found: BTreeMap<_, _> = found.into_iter().map(|(key, value)| (key, value.unwrap())).collect();
                 assert!(found == model.values(&(Key::MIN..Key::MAX), lsn), "timeline {id} at {lsn}");
@@ -149,6 +195,7 @@ proptest! {
                     Step::Flush(at) => world.pick(*at).1.flush(&context()).await.unwrap(),
                     Step::Branch(at, share) => world.branch(*at, *share).await,
                     Step::Delete(at) => world.delete(*at).await,
+                    Step::Detach(at) => world.detach(*at).await,
                     Step::Restart => world.restart().await,
                 }
             }

@@ -11,9 +11,11 @@ use fault::{Bug, plant};
 use sim::block_on;
 use sim::crash::{self, Effort, crash_everywhere};
 use sim::damage::{self, Content, Subject, flip_bits, histories, misname};
+use sim::detach::{self, detach_and_forget};
 use sim::disk::SimDisk;
 use sim::history::{History, Script, root};
 use sim::refusals::{self, out_of_room};
+use sim::retention::{self, keep_and_remove};
 use sim::samples::Maker;
 use virtual_file::{FatalAction, set_fatal_action};
 
@@ -22,8 +24,14 @@ const SEED: u64 = 11;
 /// A test that may catch a bug.
 type Detector = (&'static str, fn() -> anyhow::Result<()>);
 
-const DETECTORS: [Detector; 4] =
-    [("model", model), ("crash points", crash_points), ("corruption", corruption), ("refusals", refused)];
+const DETECTORS: [Detector; 6] = [
+    ("model", model),
+    ("crash points", crash_points),
+    ("corruption", corruption),
+    ("refusals", refused),
+    ("retention", retention),
+    ("detaching", detaching),
+];
 
 fn script(name: &str) -> Script {
     Script { root: root(name), seed: SEED, ops: 60, checkpoint_distance: 70_000, restarts: true, retries: false }
@@ -63,6 +71,14 @@ fn corruption() -> anyhow::Result<()> {
 fn refused() -> anyhow::Result<()> {
     let script = Script { ops: 25, restarts: false, retries: true, ..script("planted-refusals") };
     out_of_room(&script, 2, &mut refusals::Tally::default())
+}
+
+fn retention() -> anyhow::Result<()> {
+    keep_and_remove(&root("planted-retention"), SEED, &mut retention::Tally::default())
+}
+
+fn detaching() -> anyhow::Result<()> {
+    detach_and_forget(&root("planted-detach"), SEED, &mut detach::Tally::default())
 }
 
 /// The first test that finds something, and what it found.

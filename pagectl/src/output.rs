@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
@@ -17,6 +18,11 @@ pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
+/// Prints a line about something that goes on, apart from the result.
+pub(crate) fn progress(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Prints the result: as JSON if requested, otherwise the summary line.
 pub(crate) fn finish(json: bool, value: &serde_json::Value, summary: impl Display) {
     if json { line(value) } else { line(summary) }
@@ -27,5 +33,13 @@ pub(crate) fn byte_bar(total: u64) -> ProgressBar {
     const STYLE: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
     let bar = ProgressBar::new(total);
     bar.set_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// Shows that something long is under way, hidden if stderr is not a terminal.
+pub(crate) fn spinner(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }

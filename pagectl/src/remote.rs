@@ -2,12 +2,18 @@
 
 mod branch;
 mod client;
+mod compact;
 mod compute;
+mod condition;
 mod connection;
+mod detach;
 mod follow;
+mod history;
 mod layers;
+mod limits;
 mod lsn;
 mod moment;
+mod progress;
 mod scrub;
 mod tenant;
 mod timeline;
@@ -22,6 +28,8 @@ use crate::args::Common;
 use crate::scrub::ScrubArgs;
 use connection::Remote;
 pub(crate) use connection::ServerArgs;
+use history::HoldCommand;
+use limits::HistoryCommand;
 
 /// Commands for a running server.
 #[derive(Debug, Subcommand)]
@@ -34,7 +42,7 @@ pub(crate) enum RemoteCommand {
         #[command(subcommand)]
         command: TenantCommand,
     },
-    /// Timelines: list, info, branch, delete.
+    /// Timelines: list, info, branch, archive, unarchive, detach, delete.
     Timeline {
         #[command(subcommand)]
         command: TimelineCommand,
@@ -58,6 +66,27 @@ pub(crate) enum RemoteCommand {
     Lease {
         /// The LSN to keep readable.
         lsn: Lsn,
+    },
+    /// Sort, merge and image the layers of a timeline, as far as that is due. The server does so by itself.
+    Compact {
+        /// At once, which is what it always does.
+        #[arg(long)]
+        now: bool,
+    },
+    /// Show the history of a tenant that nothing keeps, and what keeps the rest; with --now, remove it. The server does
+    /// so by itself.
+    Gc(history::GcArgs),
+    /// How much history a timeline keeps: show, set.
+    History {
+        /// What to do.
+        #[command(subcommand)]
+        command: HistoryCommand,
+    },
+    /// Keep moments readable for as long as you want.
+    Hold {
+        /// What to do.
+        #[command(subcommand)]
+        command: HoldCommand,
     },
     /// Find the last LSN up to which no commit is later than a given time.
     LsnAt {
@@ -103,8 +132,24 @@ pub(crate) enum TimelineCommand {
         #[arg(long)]
         id: Option<TimelineId>,
     },
+    /// Archive a timeline: it takes in nothing more, can be read at its end, and the history before that goes.
+    Archive {
+        /// Its name or id, if not given by --timeline.
+        branch: Option<String>,
+    },
+    /// Take an archived timeline back into service, with the history that is left.
+    Unarchive {
+        /// Its name or id, if not given by --timeline.
+        branch: Option<String>,
+    },
     /// Delete a timeline and everything stored for it.
     Delete,
+    /// Make a branch a timeline of its own: it copies what it inherits, and its history begins where it branched off.
+    /// The timeline that it branched off may be deleted then.
+    Detach {
+        /// Its name or id; defaults to the timeline of --timeline.
+        branch: Option<String>,
+    },
 }
 
 /// Asks the server to scrub its storage.
@@ -125,11 +170,24 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Timeline { command: TimelineCommand::Branch { at_lsn, at_time, id } } => {
             timeline::branch(&remote, at_lsn, at_time, id)
         }
+        RemoteCommand::Timeline { command: TimelineCommand::Archive { branch } } => {
+            timeline::archive(&remote, branch.as_deref(), true)
+        }
+        RemoteCommand::Timeline { command: TimelineCommand::Unarchive { branch } } => {
+            timeline::archive(&remote, branch.as_deref(), false)
+        }
         RemoteCommand::Timeline { command: TimelineCommand::Delete } => timeline::delete(&remote),
+        RemoteCommand::Timeline { command: TimelineCommand::Detach { branch } } => {
+            detach::run(&remote, branch.as_deref())
+        }
         RemoteCommand::Branch { command } => branch::run(&remote, command),
         RemoteCommand::Compute(args) => compute::run(&remote, args),
         RemoteCommand::Layers { svg } => layers::run(&remote, svg),
         RemoteCommand::Checkpoint => lsn::checkpoint(&remote),
+        RemoteCommand::Compact { now: _ } => compact::run(&remote),
+        RemoteCommand::Gc(args) => history::gc(&remote, args),
+        RemoteCommand::History { command } => limits::run(&remote, command),
+        RemoteCommand::Hold { command } => history::hold(&remote, command),
         RemoteCommand::Lease { lsn } => lsn::lease(&remote, lsn),
         RemoteCommand::LsnAt { moment, lease } => lsn::at(&remote, &moment, lease),
     }

@@ -7,7 +7,10 @@ use crate::store::Store;
 pub(crate) async fn run(store: &Store) -> anyhow::Result<()> {
     let opened = store.open().await?;
     let info = opened.timeline().info();
-    let value = serde_json::to_value(&info)?;
+    let height = opened.timeline().height();
+    let mut value = serde_json::to_value(&info)?;
+    value["height"] = height.into();
+    value["holds"] = serde_json::to_value(opened.timeline().holds())?;
     if let (false, Some(fields)) = (store.common.json, value.as_object()) {
         for (name, field) in fields {
             let text = field.as_str().map_or_else(|| field.to_string(), str::to_owned);
@@ -15,8 +18,8 @@ pub(crate) async fn run(store: &Store) -> anyhow::Result<()> {
         }
     }
     let summary = format!(
-        "timeline {} from LSN {} to {}: {} layers, {} bytes",
-        info.timeline_id, info.import_lsn, info.last_record_lsn, info.layers, info.layer_bytes
+        "timeline {} from LSN {} to {}: {} layers, {} bytes, height {height}, {} L0 layers",
+        info.timeline_id, info.import_lsn, info.last_record_lsn, info.layers, info.layer_bytes, info.l0_layers
     );
     output::finish(store.common.json, &value, summary);
     Ok(())

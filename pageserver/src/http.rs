@@ -6,6 +6,7 @@
 
 mod access;
 mod app;
+mod condition;
 mod document;
 mod error;
 mod extract;
@@ -44,7 +45,7 @@ use app::{App, AppState, new_ctx};
 use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
-use routes::{diff, layers, lsn, node, page, stored, tenant, timeline, writer};
+use routes::{detach, diff, history, layers, lsn, node, page, stored, tenant, timeline, window, writer};
 use scrubs::Scrubs;
 
 pub use sources::Sources;
@@ -95,14 +96,23 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(timeline::checkpoint))
         .routes(routes!(timeline::follow))
         .routes(routes!(timeline::follow_status))
+        .routes(routes!(history::compact))
+        .routes(routes!(detach::detach_ancestor))
+        .routes(routes!(window::history, window::set_history))
+        .routes(routes!(window::archival_config))
         .routes(routes!(diff::diff))
         .routes(routes!(writer::register, writer::release))
         .routes(routes!(lsn::get_lsn_by_timestamp))
         .routes(routes!(lsn::get_timestamp_of_lsn))
         .routes(routes!(lsn::lsn_lease))
+        .routes(routes!(history::gc))
+        .routes(routes!(history::do_gc))
+        .routes(routes!(history::holds))
+        .routes(routes!(history::hold, history::release))
         .routes(routes!(page::keyspace))
         .routes(routes!(page::getpage))
         .routes(routes!(page::touchpage))
+        .routes(routes!(page::trace))
         .routes(routes!(layers::list))
         .routes(routes!(layers::picture))
         .routes(routes!(stored::download, stored::download_by_get, stored::evict))

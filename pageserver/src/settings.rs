@@ -15,7 +15,8 @@ use std::net::SocketAddr;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
+use pgdata::PostgresKeys;
 use pgdata::size_changes::SizeChanges;
 use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 
@@ -50,7 +51,10 @@ impl Settings {
         conf.ephemeral_keep_bytes = self.ephemeral_keep_bytes;
         conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
         conf.wait_lsn_timeout = self.wait_lsn_timeout;
+        conf.slow_read_threshold = self.slow_read_threshold;
         conf.lsn_lease_length = self.lsn_lease_length;
+        conf.compaction = self.compaction();
+        conf.retention = self.retention();
         conf.max_get_vectored_keys = self.max_get_vectored_keys;
         conf.page_service_max_batch_size = self.page_service_max_batch_size;
         conf.attach_on_start = self.attach_on_start;
@@ -61,8 +65,36 @@ impl Settings {
         conf.prefetch_whole_after = self.prefetch_whole_after;
         conf.disk_budget_bytes = self.disk_budget;
         conf.disk_reserve = self.disk_reserve;
+        conf.live_keys = Some(&PostgresKeys);
         conf.observer = Some(SizeChanges::observer);
         conf
+    }
+
+    fn compaction(&self) -> CompactionPolicy {
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let threshold = count(self.compaction_threshold);
+        CompactionPolicy {
+            l0_layers: threshold,
+            l0_layers_max: threshold.saturating_mul(2),
+            file_bytes: self.compaction_target_size,
+            height: count(self.compaction_height),
+            job_bytes: self.compaction_target_size.saturating_mul(8),
+            memory: self.compaction_memory,
+            // Nobody makes them fewer if nothing is compacted.
+            l0_slow: if threshold > 0 { count(self.compaction_l0_slow) } else { 0 },
+            l0_wait: count(self.compaction_l0_wait),
+            ..CompactionPolicy::ON
+        }
+    }
+
+    fn retention(&self) -> RetentionPolicy {
+        RetentionPolicy {
+            pitr_interval: self.pitr_interval,
+            gc_horizon: self.gc_horizon,
+            history_max_bytes: self.history_max_bytes,
+            gc_period: self.gc_period,
+            quiet_after_attach: self.gc_pause_after_attach,
+        }
     }
 
     /// The bucket, as described by the settings.

@@ -6,6 +6,7 @@
 //! `apply` (visible to readers) and `flush` (durable here, or, if there is a bucket, in the bucket: the server's slot
 //! retains the WAL from there on). When a session fails, the next one starts over from the last stored record.
 
+mod archival;
 mod backoff;
 mod failure;
 mod history;
@@ -110,7 +111,7 @@ impl WalReceivers {
         let _changing = self.inner.writers.lock().await;
         for timeline in tenants.iter().flat_map(|tenant| self.inner.manager.timelines(*tenant).unwrap_or_default()) {
             let id = (timeline.tenant_shard_id(), timeline.timeline_id());
-            if self.is_running(&timeline) || self.inner.halted.lock().contains(&id) {
+            if self.is_running(&timeline) || self.inner.halted.lock().contains(&id) || timeline.is_archived() {
                 continue;
             }
             match WalSource::of(&timeline) {

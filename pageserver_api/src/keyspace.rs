@@ -46,6 +46,12 @@ impl KeySpace {
         after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| *key < range.end)
     }
 
+    /// Whether any key of `range` is in the set.
+    pub fn overlaps(&self, range: &Range<Key>) -> bool {
+        let first = self.ranges.partition_point(|own| own.end <= range.start);
+        range.start < range.end && self.ranges.get(first).is_some_and(|own| own.start < range.end)
+    }
+
     /// The keys that are both in `self` and in `range`.
     pub fn intersect(&self, range: &Range<Key>) -> KeySpace {
         let cut = |own: &Range<Key>| own.start.max(range.start)..own.end.min(range.end);
@@ -133,6 +139,7 @@ mod tests {
             prop_assert_eq!(members(difference.ranges()), &set_a - &set_b);
             for range in space_b.ranges() {
                 let both = space_a.intersect(range);
+                prop_assert_eq!(space_a.overlaps(range), !both.is_empty());
                 prop_assert_eq!(members(both.ranges()), &set_a & &members(std::slice::from_ref(range)));
             }
         }

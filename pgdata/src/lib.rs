@@ -24,6 +24,7 @@ pub mod import;
 pub mod ingest;
 pub mod keys;
 pub mod listing;
+mod live_keys;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod settings;
@@ -32,5 +33,6 @@ pub mod store;
 mod timeline_store;
 pub mod timestamps;
 
+pub use live_keys::PostgresKeys;
 pub use store::{PageHistory, PageStore};
 pub use timeline_store::TimelineStore;

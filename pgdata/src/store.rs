@@ -36,7 +36,7 @@ pub trait PageStore: Send + Sync {
 
 /// A store that can tell what last changed a page.
 pub trait PageHistory: PageStore {
-    /// The newest version of `key` at or below `lsn`, as stored, and its LSN.
+    /// The newest version of `key` at or below `lsn` as it was written, not as compaction has made it, and its LSN.
     fn newest_version(
         &self,
         key: Key,

@@ -6,6 +6,7 @@
 //! tenants/<tenant>/hot-layers
 //! tenants/<tenant>/timelines/<timeline>/index_part-<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/timelines/<timeline>/<file name of the layer, which includes its generation>
+//! tenants/<tenant>/timelines/<timeline>/layers-<generation, 8 hexadecimal digits>-<edition, 16 of them>
 //! tenants/<tenant>/timelines/<timeline>/origin-<generation, 8 hexadecimal digits>
 //! ```
 
@@ -18,7 +19,10 @@ use utils::id::TimelineId;
 /// Prefix of the names of index parts.
 pub const INDEX_PART_PREFIX: &str = "index_part-";
 
-/// Prefix of the names of origins. They sort after index parts, and those after layers.
+/// Prefix of the names of lists of layers. They sort after index parts, and those after layers.
+pub const LAYER_LIST_PREFIX: &str = "layers-";
+
+/// Prefix of the names of origins. They sort after lists of layers.
 pub const ORIGIN_PREFIX: &str = "origin-";
 
 /// The path of an object in its bucket.
@@ -76,7 +80,7 @@ impl RemotePath {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{ORIGIN_PREFIX}{generation:08x}")))
     }
 
-    /// A layer, by its file name, which includes its generation.
+    /// A layer, or a list of layers, by its file name, which includes its generation.
     pub fn layer(tenant: &TenantShardId, timeline: &TimelineId, file_name: &str) -> Self {
         Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{file_name}")))
     }

@@ -71,6 +71,20 @@ def compute(place: Path) -> list[Path]:
     return put(place, compute={"pg_major": 15, "drop_caches": False, "sizes": [size], "pgbench": None})
 
 
+def compaction(place: Path) -> list[Path]:
+    depth = {"searched_p50": 1, "searched_p99": 3, "records_p50": 1, "records_p99": 20}
+    sample = {"written_mib": 1, "read_p50_us": 90, "read_p99_us": 200, "depth": depth, "l0": 2, "layers": 9,
+              "read_searched_p99": 8, "read_records_p99": 32, "space": 1.1, "stored_mib": 5, "rss_mib": 50.0}
+    did = {"jobs": 1, "bytes_in": 1, "bytes_out": 1, "millis": 1}
+    runs = [{"order": "uniform", "compaction": on, "pages": 4, "written_mib": 9, "kept_mib": 2, "import_mib": 1,
+             "ingest_mib_per_s": 90.0, "pause_p99_us": 1000, "most_l0": 5, "settled_s": 0.5, "stored_mib": 10,
+             "settling_read_p99_us": 120, "idle_read_p99_us": 100,
+             "job_bytes_per_byte": 2.0, "jobs": dict.fromkeys(["sort", "merge", "image", "fold"], did),
+             "samples": [sample] * 16}
+            for on in (True, False)]
+    return put(place, compaction=runs)
+
+
 def ingest(place: Path) -> list[Path]:
     """Files as a run of the benchmark leaves them below the build's directory."""
     ids = [f"io_mode={mode} volume_mib=128 key_size_bytes={size} key_layout={layout} write_delta={delta}"
@@ -108,7 +122,8 @@ def run(report: str, place: Path) -> subprocess.CompletedProcess:
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
-REPORTS = {"ingest": ingest, "server": server, "redo": redo, "tiered": tiered, "compute": compute}
+REPORTS = {"ingest": ingest, "server": server, "redo": redo, "tiered": tiered, "compute": compute,
+           "compaction": compaction}
 SPOILED = {
     "zero rows": lambda one: one["validity"].update(expected=0, seen=0, compared=0),
     "nothing compared": lambda one: one["validity"].update(compared=0),

@@ -30,6 +30,9 @@ class Bucket:
     def index_parts(self):
         return sorted(self.root.glob(f"tenants/*/timelines/{self.followed.timeline.id}/index_part-*"))
 
+    def layer_lists(self):
+        return sorted(self.root.glob(f"tenants/*/timelines/{self.followed.timeline.id}/layers-*"))
+
     def generations(self):
         return sorted(self.root.glob("tenants/*/generations/*"))
 
@@ -61,15 +64,21 @@ class Bucket:
 def bucket(make_postgres, make_pageserver, make_store, pagectl_binary, request):
     name = request.node.name.removeprefix("test_")[:30]
     store = make_store("directory")
-    settings = {**QUICK, **store.settings(name)}
+    settings = {**QUICK, **store.settings(name), "checkpoint_distance": 1 << 20, "compaction_threshold": 2}
     followed = follow_new(make_postgres, make_pageserver, name, settings=settings)
-    followed.postgres.bench(500)
+    for _ in range(2):
+        followed.postgres.bench(500)
+        followed.catch_up()
+        followed.pageserver.http.put(f"{followed.timeline.path}/checkpoint")
+    done = followed.pageserver.http.put(f"{followed.timeline.path}/compact")
+    assert done["sort"]["jobs"] > 0 or followed.timeline.info()["compaction"]["sort"]["jobs"] > 0, done
     yield Bucket(followed, store, name, pagectl_binary)
     if followed.pageserver.is_running():
         followed.pageserver.stop()
 
 
 def test_an_index_part_that_was_removed(bucket):
+    assert len(bucket.layer_lists()) == 1, "its layers were compacted, and one list of them is kept"
     for path in bucket.index_parts():
         path.unlink()
     bucket.start_on_an_empty_disk()
@@ -104,6 +113,23 @@ def test_an_older_index_part_that_was_put_back(bucket):
     code, found = bucket.scrub("--repair-bucket")
     assert code == 0 and found["sound"], found
     print(bucket.all_is_served(), found["tenants"][0]["findings"])
+
+
+def test_a_list_of_layers_that_was_damaged(bucket):
+    """Nothing needs it now, but a lost index part would."""
+    # Each job has another list written.
+    bucket.followed.pageserver.configure(compaction_threshold=0)
+    bucket.start_on_an_empty_disk()
+    own = lambda: [path for path in bucket.layer_lists() if path.name.startswith("layers-00000002-")]
+    (path,) = wait_until(lambda: own() if own() == bucket.layer_lists() else None, 30, what="a list by the new owner")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    code, found = bucket.scrub()
+    assert code != 0 and path.name in json.dumps(found), found
+    code, found = bucket.scrub("--repair-bucket")
+    assert code == 0 and found["sound"], found
+    bucket.all_is_served()
 
 
 @pytest.mark.parametrize("damage", ["removed", "overwritten"])

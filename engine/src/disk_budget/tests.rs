@@ -29,12 +29,21 @@ async fn what_is_admitted_lowers_the_room() {
     budget.set(measured(300 * MIB), budget.begin());
     assert_eq!(budget.level(), Level::Open);
     assert!(budget.has_room_for(99 * MIB) && !budget.has_room_for(100 * MIB));
+    assert!(!budget.has_ample_room_for(0));
     budget.admit(150 * MIB).await.unwrap();
     budget.admit(51 * MIB).await.unwrap();
     assert_eq!((budget.room(), budget.level()), (99 << 20, Level::Slow));
     budget.pressed().await;
     budget.admit(99 * MIB).await.unwrap();
     assert_eq!(budget.level(), Level::Refuse);
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_is_ample_with_three_times_as_much_as_causes_evictions() {
+    let budget = DiskBudget::default();
+    assert!(budget.has_ample_room_for(1 << 40), "without a keeper there is no limit");
+    budget.set(measured(700 * MIB), budget.begin());
+    assert!(budget.has_ample_room_for(99 * MIB) && !budget.has_ample_room_for(100 * MIB));
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,4 +147,38 @@ async fn what_is_taken_in_while_the_keeper_measures_counts() {
     assert_eq!(budget.room(), 280 << 20);
     budget.set(measured(280 * MIB), budget.begin());
     assert_eq!(budget.room(), 280 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_work_leaves_intake_its_room() {
+    let budget = DiskBudget::default();
+    let hold = budget.hold();
+    budget.set(measured(300 * MIB), budget.begin());
+    let slow_below = budget.measured().unwrap().slow_below;
+    let spare = 300 * MIB as i64 - slow_below;
+    hold.take_spare(spare as u64).await.unwrap();
+    assert_eq!((budget.room(), budget.level()), (slow_below, Level::Open));
+    let refused = hold.take_spare(1).await.unwrap_err().to_string();
+    assert!(refused.contains("no room to spare"), "{refused}");
+    assert_eq!(hold.bytes(), spare as u64, "nothing is held of what was refused");
+    drop(hold);
+    assert_eq!(budget.room(), 300 * MIB as i64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_promised_stays_so_until_it_is_written() {
+    let budget = DiskBudget::default();
+    budget.set(measured(300 * MIB), budget.begin());
+    let (hold, other) = (budget.hold(), budget.hold());
+    hold.take_spare(50 * MIB).await.unwrap();
+    other.add(7 * MIB);
+    assert_eq!((budget.held(), budget.promised()), (57 * MIB, 50 * MIB));
+    hold.note_written(20 * MIB);
+    other.note_written(7 * MIB);
+    assert_eq!((budget.held(), budget.promised()), (57 * MIB, 30 * MIB));
+    hold.note_written(40 * MIB);
+    assert_eq!((budget.held(), budget.promised()), (57 * MIB, 0), "more was written than was promised");
+    hold.take_spare(10 * MIB).await.unwrap();
+    drop((hold, other));
+    assert_eq!((budget.held(), budget.promised()), (0, 0));
 }

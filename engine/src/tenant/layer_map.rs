@@ -4,9 +4,13 @@
 //! adds an L0 layer and costs one copy of the list of L0 layers; anything else rebuilds the index over the keys.
 
 mod coverage;
+pub mod debt;
+mod graveyard;
 mod handle;
 pub mod invariants;
+pub mod mark;
 mod select;
+pub mod thin;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,8 +19,8 @@ use std::sync::Arc;
 use pageserver_api::key::Key;
 use utils::lsn::Lsn;
 
-use crate::tenant::storage_layer::LayerName;
 use coverage::Coverage;
+pub use graveyard::Graveyard;
 pub use handle::Layer;
 pub use invariants::Violation;
 use select::{Candidates, Choice};
@@ -54,6 +58,10 @@ impl LayerMap {
     /// The map with one more L0 layer, which must follow all others.
     pub fn with_l0(&self, layer: Arc<Layer>) -> Result<Self, Violation> {
         invariants::check_next_l0(self.l0.last().map(|last| last.desc()), layer.desc())?;
+        let begins = layer.desc().lsn_range.start;
+        if let Some(end) = self.delta_end().filter(|end| begins < *end) {
+            return Err(Violation::Gap { next: layer.desc().layer_name().to_string(), expected: end });
+        }
         let mut l0 = Vec::with_capacity(self.l0.len() + 1);
         l0.extend_from_slice(&self.l0);
         l0.push(layer);
@@ -65,11 +73,16 @@ impl LayerMap {
         Ok(next)
     }
 
-    /// The map without the layers named in `remove`, and with those in `add`.
-    pub fn update(&self, remove: &HashSet<LayerName>, add: Vec<Arc<Layer>>) -> Result<Self, Violation> {
-        let kept: Vec<_> = self.iter().filter(|layer| !remove.contains(&layer.desc().layer_name())).cloned().collect();
-        assert_eq!(self.len() - kept.len(), remove.len(), "layers are to go that are not there: {remove:?}");
-        Self::new(kept.into_iter().chain(add).collect())
+    /// The map without the layers `removed`, all of which must be in it, and with those in `added`.
+    pub fn replaced(&self, removed: &[Arc<Layer>], added: Vec<Arc<Layer>>) -> Result<Self, Violation> {
+        let gone: HashSet<*const Layer> = removed.iter().map(Arc::as_ptr).collect();
+        let kept: Vec<_> = self.iter().filter(|layer| !gone.contains(&Arc::as_ptr(layer))).cloned().collect();
+        if self.len() - kept.len() != removed.len() {
+            let missing = removed.iter().find(|layer| !self.iter().any(|it| Arc::ptr_eq(it, layer)));
+            let name = missing.or(removed.first()).map(|layer| layer.desc().layer_name().to_string());
+            return Err(Violation::Missing(name.unwrap_or_default()));
+        }
+        Self::new(kept.into_iter().chain(added).collect())
     }
 
     /// The layer to read next for each part of `keys` that any layer covers below `end_lsn` (exclusive). Parts are
@@ -109,7 +122,19 @@ impl LayerMap {
 
     /// Where the delta layers end: their largest exclusive end LSN.
     pub fn delta_end(&self) -> Option<Lsn> {
+        // Nothing is above the last L0 layer.
+        if let Some(last) = self.l0.last() {
+            return Some(last.desc().lsn_range.end);
+        }
         self.iter().filter(|layer| layer.desc().is_delta).map(|layer| layer.desc().lsn_range.end).max()
+    }
+
+    /// Up to which LSN (exclusive) everything is in other layers than L0 layers.
+    pub fn sorted_to(&self) -> Option<Lsn> {
+        match self.l0.first() {
+            Some(first) => Some(first.desc().lsn_range.start),
+            None => self.delta_end(),
+        }
     }
 
     /// Size of all layer files in bytes.

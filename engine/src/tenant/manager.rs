@@ -4,8 +4,11 @@
 //! Reads go through a map that is locked only briefly. Changes to a tenant's set of timelines are serialized per
 //! tenant; a change that waits for the bucket does not hold up other tenants.
 
+mod archival;
 mod attach;
 mod delete;
+mod detach;
+mod garbage;
 mod inventory;
 mod load;
 mod open_tenant;
@@ -117,6 +120,9 @@ impl TenantManager {
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
         let manager = Self::load_all(conf, false).await?;
         env::spawn::vital("tend timelines", manager.clone().tend());
+        if !conf.retention.gc_period.is_zero() {
+            env::spawn::vital("history that nothing keeps", manager.clone().collect_garbage_periodically());
+        }
         let all = manager.clone();
         let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
         env::spawn::vital("local disk", keeper);
@@ -246,6 +252,12 @@ impl TenantManager {
             return same_branch(&present, &new)
                 .then_some((present, Created::Existed))
                 .ok_or_else(|| exists(new.timeline_id));
+        }
+        if ancestor.is_archived() {
+            return Err(ManageError::NotAcceptable(format!(
+                "timeline {} is archived: unarchive it before a branch of it is made",
+                new.ancestor_id
+            )));
         }
         let lsn = new.lsn.unwrap_or_else(|| ancestor.last_record_lsn());
         let branch = ancestor.branch_with(new.timeline_id, lsn, told).await.map_err(|error| match error.kind() {

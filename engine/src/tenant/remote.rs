@@ -10,6 +10,7 @@ mod decision;
 mod deletion;
 mod generation;
 mod index_part;
+mod layer_list;
 pub(crate) mod outdated;
 mod plan;
 mod uploader;
@@ -32,6 +33,7 @@ pub(crate) use generation::{
 };
 pub use index_part::check_new;
 pub(crate) use index_part::{IndexPart, MAX_LEN as MAX_INDEX_PART, Own, Said, lost as lost_index_part, said_of};
+pub(crate) use layer_list::{LayerList, Spare};
 pub use plan::layer_names;
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 pub use uploader::{Uploader, Wanted};

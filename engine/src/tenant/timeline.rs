@@ -4,11 +4,20 @@
 //! handle that others use.
 
 mod changed_keys;
+mod compact;
+mod condition;
+mod damage;
+mod debt;
+mod detach;
+mod detaching;
 mod dir_lock;
 mod flush;
+mod gc;
 mod info;
 mod ingest;
+mod keeping;
 mod lifecycle;
+mod live;
 pub mod manifest;
 mod open;
 mod publish;
@@ -19,6 +28,8 @@ mod redo_settings;
 mod retention;
 mod state;
 mod upload;
+mod window;
+mod work;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,28 +48,51 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
+use crate::config::RetentionPolicy;
 use crate::context::RequestContext;
 use crate::observer::WriteObserver;
-use crate::tenant::layer_map::Layer;
+use crate::tenant::layer_map::debt as layer_debt;
+use crate::tenant::layer_map::{Graveyard, Layer};
 use crate::tenant::remote::TenantRemote;
 use errors::StorageError;
 use metrics::{self, METRICS};
 
+pub use compact::owed::Debt;
+pub use condition::{Activity, Condition, Waiting, ratio};
+pub use debt::{CompactionCounts, JobCounts};
+pub use detaching::DetachProgress;
 pub(crate) use dir_lock::DirLock;
+pub use gc::{GcReport, Point};
 pub use info::{LayerInfo, LayerKind, TimelineInfo};
 pub use ingest::{OpenLayerStats, RollPolicy, RollReason, should_roll};
 pub use lifecycle::Imported;
 pub use lifecycle::NewTimeline;
-pub use manifest::{Ancestor, MANIFEST_NAME, Manifest, Origin, Told};
+pub use manifest::{Ancestor, Hold, Limits, MANIFEST_NAME, Manifest, Origin, Told};
 pub(crate) use open::Opening;
+pub use read::ReadTrace;
 pub use recovery::has_manifest;
 pub use state::RecordLsn;
 use state::TimelineState;
+pub use window::Window;
+pub use work::{LastLook, Pinned};
 
 /// A timeline in use. Cheap to clone; [`Timeline::shutdown`] ends it for all clones.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     state: Arc<TimelineState>,
+}
+
+/// Keeps an LSN readable as long as it lives.
+#[derive(Debug)]
+pub struct Pin {
+    state: Arc<TimelineState>,
+    lsn: Lsn,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.state.keeping.lock().unpin(self.lsn);
+    }
 }
 
 impl Timeline {
@@ -86,8 +120,8 @@ impl Timeline {
         read::get_vectored(&self.state, keyspace, lsn, ctx).await
     }
 
-    /// The newest version of `key` at or below `lsn` as it is stored, and its LSN; `None` if there is none. Tells
-    /// what has changed a page; not for use with the context of page requests, whose pages are cached.
+    /// The newest version of `key` at or below `lsn` as WAL or the import has written it, and its LSN; `None` if there
+    /// is none. Tells what has changed a page; not for use with the context of page requests, whose pages are cached.
     pub async fn newest_version(
         &self,
         key: Key,
@@ -95,6 +129,14 @@ impl Timeline {
         ctx: &RequestContext,
     ) -> Result<Option<(Lsn, Value)>, StorageError> {
         read::newest_version(&self.state, key, lsn, ctx).await
+    }
+
+    /// Reads a key as of an LSN, and tells which layers that takes.
+    ///
+    /// # Errors
+    /// Those of the search; that of rebuilding the value is in the trace.
+    pub async fn explain(&self, key: Key, lsn: Lsn, ctx: &RequestContext) -> Result<ReadTrace, StorageError> {
+        read::explain(&self.state, key, lsn, ctx).await
     }
 
     /// Ingests values with LSNs above [`Timeline::last_record_lsn`]. Readers see all of the batch or nothing. Waits
@@ -143,9 +185,9 @@ impl Timeline {
         &self.state.dir
     }
 
-    /// No page is readable below this LSN.
+    /// From here on every LSN is readable; below it only those that something keeps.
     pub fn min_readable_lsn(&self) -> Lsn {
-        self.state.origin.consistent_lsn
+        self.state.readable_from()
     }
 
     /// Whether pages may be read as of `lsn`.
@@ -153,32 +195,124 @@ impl Timeline {
     /// # Errors
     /// [`StorageError::Invalid`] saying why not.
     pub fn check_readable(&self, lsn: Lsn) -> Result<(), StorageError> {
-        let first = self.min_readable_lsn();
+        let first = self.state.origin.consistent_lsn;
         if lsn >= first {
-            return self.state.check_retained(lsn).map_err(|cutoff| {
-                StorageError::Invalid(format!(
-                    "LSN {lsn} is not readable: history below LSN {cutoff} has been removed, but for branch points, \
-                     leases and holds"
-                ))
-            });
+            return self.state.check_retained(lsn).map_err(|cutoff| read::below_cutoff(&self.state, lsn, cutoff));
         }
         Err(StorageError::Invalid(format!(
             "LSN {lsn} is not readable: the copy of the cluster is consistent only from its end at LSN {first} on"
         )))
     }
 
-    /// Keeps `lsn` readable for at least `length` from now; never shortens a lease. Returns when the lease ends.
+    /// Keeps `lsn` readable for at least `length` from now, durably; never shortens a lease. Returns when the lease
+    /// ends.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] if it is not readable; those of storing it.
+    pub async fn lease(&self, lsn: Lsn, length: Duration) -> Result<SystemTime, StorageError> {
+        let (until, is_new) = {
+            let mut keeping = self.state.keeping.lock();
+            self.check_readable(lsn)?;
+            keeping.lease(lsn, env::clock::steady_now(), length)
+        };
+        if is_new {
+            publish::kept(&self.state).await?;
+        }
+        // Whoever is told looks at a wall clock.
+        Ok(env::clock::system_now() + until.duration_since(env::clock::steady_now()).unwrap_or_default())
+    }
+
+    /// Keeps `lsn` readable under `name` until [`Timeline::release`], durably.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] if it is not readable, or the name is that of another LSN; those of storing it.
+    pub async fn hold(&self, name: &str, lsn: Lsn) -> Result<(), StorageError> {
+        {
+            let mut keeping = self.state.keeping.lock();
+            self.check_readable(lsn)?;
+            if !keeping.hold(name, lsn) {
+                return Err(StorageError::Invalid(format!("there is a hold {name:?} of another LSN")));
+            }
+        }
+        publish::kept(&self.state).await
+    }
+
+    /// Ends the hold `name`. False if there is none.
+    pub async fn release(&self, name: &str) -> Result<bool, StorageError> {
+        let was_there = self.state.keeping.lock().release(name);
+        if was_there {
+            publish::kept(&self.state).await?;
+        }
+        Ok(was_there)
+    }
+
+    /// Holds, and leases that have not ended.
+    pub fn holds(&self) -> Vec<Hold> {
+        self.state.keeping.lock().holds(env::clock::steady_now(), env::clock::system_now())
+    }
+
+    /// How much history is kept.
+    pub fn window(&self) -> Window {
+        window::of(&self.state)
+    }
+
+    /// The server's policy, but for what the timeline's own limits say.
+    pub fn retention_policy(&self) -> RetentionPolicy {
+        window::policy(&self.state)
+    }
+
+    /// Replaces the timeline's own limits of how much history is kept, durably. What is gone does not come back.
+    pub async fn set_limits(&self, limits: Limits) -> Result<(), StorageError> {
+        window::set_limits(&self.state, limits).await
+    }
+
+    /// Whether the timeline is archived: it takes in nothing, and only its end is kept.
+    pub fn is_archived(&self) -> bool {
+        self.state.is_archived()
+    }
+
+    /// Archives the timeline, durably: it takes in nothing from now on, and history before its end goes when history
+    /// is removed next, which must not happen meanwhile.
+    ///
+    /// # Errors
+    /// If its end cannot be made durable; then it is not archived.
+    pub async fn archive(&self) -> Result<(), StorageError> {
+        window::archive(&self.state).await
+    }
+
+    /// Undoes [`Timeline::archive`], durably, but for the history that is gone.
+    pub async fn unarchive(&self) -> Result<(), StorageError> {
+        window::unarchive(&self.state).await
+    }
+
+    /// Keeps `lsn` readable as long as the result lives: for reads that take long.
     ///
     /// # Errors
     /// [`StorageError::Invalid`] if it is not readable.
-    pub fn lease(&self, lsn: Lsn, length: Duration) -> Result<SystemTime, StorageError> {
+    pub fn pin(&self, lsn: Lsn) -> Result<Pin, StorageError> {
+        let mut keeping = self.state.keeping.lock();
         self.check_readable(lsn)?;
-        let now = env::clock::system_now();
-        let mut leases = self.state.leases.lock();
-        leases.retain(|_, until| *until > now);
-        let until = leases.entry(lsn).or_insert(now);
-        *until = (*until).max(now + length);
-        Ok(*until)
+        keeping.pin(lsn);
+        Ok(Pin { state: Arc::clone(&self.state), lsn })
+    }
+
+    /// Finds out what [`Timeline::collect_garbage`] has to know of `timelines`, and takes as long as reads do.
+    ///
+    /// # Errors
+    /// That of the first read that failed.
+    pub async fn prepare_garbage(timelines: &[Timeline]) -> Result<(), StorageError> {
+        let states: Vec<_> = timelines.iter().map(|timeline| Arc::clone(&timeline.state)).collect();
+        gc::prepare(&states, env::clock::steady_now()).await
+    }
+
+    /// Removes the history of one tenant that nothing keeps: `timelines` must be all of its timelines. With `dry_run`
+    /// only says what would go.
+    ///
+    /// # Errors
+    /// That of the first timeline whose history could not be removed.
+    pub async fn collect_garbage(timelines: &[Timeline], dry_run: bool) -> Result<Vec<GcReport>, StorageError> {
+        let states: Vec<_> = timelines.iter().map(|timeline| Arc::clone(&timeline.state)).collect();
+        gc::collect(&states, env::clock::steady_now(), dry_run).await
     }
 
     /// Watches [`Timeline::record_lsn`].
@@ -287,14 +421,82 @@ impl Timeline {
         info::layers(&self.state)
     }
 
-    /// Whether this timeline branches directly off `other`.
+    /// Whether this timeline branches directly off `other`; or did, and the bucket may not know yet that it does not.
     pub fn is_child_of(&self, other: TimelineId) -> bool {
-        self.state.origin.ancestor.is_some_and(|ancestor| ancestor.timeline_id == other)
+        self.state.needs().is_some_and(|ancestor| ancestor.timeline_id == other)
     }
 
-    /// Freezes the open layer if it is due by size, distance or age, and starts writing frozen layers. A background
-    /// task calls this periodically, so that an idle timeline becomes durable too.
+    /// Whether a branch may be detached from its ancestor, as far as that does not change by itself. `timelines` must
+    /// be all of the tenant.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] saying why not.
+    pub fn check_detach(&self, timelines: &[Timeline]) -> Result<(), StorageError> {
+        let states: Vec<_> = timelines.iter().map(|timeline| Arc::clone(&timeline.state)).collect();
+        detach::check(&self.state, &states, env::clock::system_now())
+    }
+
+    /// The first step of detaching a branch from its ancestor: makes what it inherits its own, and takes as long as
+    /// copying that does. Reads and ingest go on. May be interrupted and repeated: what is done stays.
+    ///
+    /// # Errors
+    /// That of the first page that cannot be read; those of disk and bucket.
+    pub async fn prepare_detach(&self) -> Result<(), StorageError> {
+        detach::prepare(&self.state).await
+    }
+
+    /// The second step: decides durably that the ancestor is not needed any more. History begins at the branch point
+    /// from then on. False if the first step has to be repeated. `timelines` must be all of the tenant, and none may be
+    /// made or closed meanwhile.
+    ///
+    /// # Errors
+    /// [`StorageError::Invalid`] if somebody needs what is before the branch point; those of storing the decision.
+    pub async fn decide_detach(&self, timelines: &[Timeline]) -> Result<bool, StorageError> {
+        let states: Vec<_> = timelines.iter().map(|timeline| Arc::clone(&timeline.state)).collect();
+        detach::decide(&self.state, &states, env::clock::system_now()).await
+    }
+
+    /// The last step: waits until every later owner will know of the decision, then ends reads of the ancestor.
+    ///
+    /// # Errors
+    /// One that says that it takes longer.
+    pub async fn complete_detach(&self) -> Result<(), StorageError> {
+        detach::complete(&self.state).await
+    }
+
+    /// Sorts, merges and images layers until nothing of that is due any more. Returns what was done.
+    ///
+    /// # Errors
+    /// That of the first job that failed; reads and ingest are not affected.
+    pub async fn compact(&self) -> Result<CompactionCounts, StorageError> {
+        let done = compact::compact(&self.state).await;
+        compact::sweep(&self.state).await;
+        done
+    }
+
+    /// Largest number of sorted delta layers above an image of the same keys.
+    pub fn height(&self) -> usize {
+        let stacks = layer_debt::stacks(self.state.layers().map.iter());
+        stacks.iter().map(layer_debt::Stack::height).max().unwrap_or(0)
+    }
+
+    /// How well it is compacted, what is owed, and why nothing is done about that. Cheap as long as the layers are the
+    /// same.
+    pub fn condition(&self) -> Condition {
+        condition::of(&self.state)
+    }
+
+    /// Layers that were replaced, and whose files are removed once nobody reads them any more.
+    pub fn graveyard(&self) -> &Graveyard {
+        &self.state.graveyard
+    }
+
+    /// Freezes the open layer if it is due by size, distance or age, and starts writing frozen layers and compacting.
+    /// A background task calls this periodically, so that an idle timeline becomes durable too.
     pub async fn tend(&self) -> Result<(), StorageError> {
+        compact::sweep(&self.state).await;
+        detach::settle(&self.state);
+        compact::start_if_due(&self.state);
         ingest::tend(&self.state).await
     }
 

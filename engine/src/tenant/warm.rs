@@ -230,9 +230,10 @@ fn layers(open: &Open) -> impl Iterator<Item = (Named, Arc<Layer>)> + '_ {
 
 /// Downloads hot layers that are not resident, hottest first, while there is room.
 async fn warm(conf: &'static PageServerConf, list: HotList, open: Open, cancel: CancellationToken) {
-    let by_name: HashMap<Named, Arc<Layer>> = layers(&open).collect();
     let tenant = open.tenant;
-    drop(open);
+    // Those of archived timelines would be the first to be evicted again.
+    let timelines = open.timelines.into_iter().filter(|timeline| !timeline.is_archived()).collect();
+    let by_name: HashMap<Named, Arc<Layer>> = layers(&Open { timelines, ..open }).collect();
     let wanted: Vec<Arc<Layer>> = list.hottest_first().iter().filter_map(|named| by_name.get(named).cloned()).collect();
     let cold: Vec<Arc<Layer>> = wanted.into_iter().filter(|layer| !layer.is_local()).collect();
     if cold.is_empty() {

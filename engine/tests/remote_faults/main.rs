@@ -1,10 +1,10 @@
 //! Faults of the bucket under everything that the engine does with it: 8 operations by 10 faults.
 //!
-//! Each combination runs a number of operations on a tenant (writes, publications, branches and their deletion, cold
-//! reads, restarts with and without the disk, takeovers by other servers), in which every third call of the operation
-//! has the fault (every 17th where otherwise no call would succeed). `TEST_FAULT_RUNS` sets the number of runs, each
-//! with the faults at other calls: with 17, every call gets each fault. `TEST_FAULT_OPERATIONS` sets the number of
-//! operations, 50 by default.
+//! Each combination runs a number of operations on a tenant (writes, publications, compaction, removal of history,
+//! branches and their deletion, cold reads, restarts with and without the disk, takeovers by other servers), in which
+//! every third call of the operation has the fault (every 17th where otherwise no call would succeed).
+//! `TEST_FAULT_RUNS` sets the number of runs, each with the faults at other calls: with 17, every call gets each fault.
+//! `TEST_FAULT_OPERATIONS` sets the number of operations, 50 by default.
 
 #[path = "../remote_support/mod.rs"]
 mod remote_support;
@@ -71,6 +71,7 @@ async fn run(operations: u64, seed: u64, fault: Option<(Op, Fault)>, offset: u64
     for number in 0..operations {
         world.step(mixed(seed + number)).await;
     }
+    world.replace_layers().await;
     let (counts, store) = world.end().await;
     let (calls, failed) = (store.faults.total_calls(), store.faults.failed());
     Run { counts, faults: store.faults.injected().values().sum(), calls, good_calls: calls - failed }
@@ -100,6 +101,9 @@ async fn nothing_is_lost_or_wrong_whatever_fails() {
                 total.fenced += done.counts.fenced;
                 total.repeated += done.counts.repeated;
                 total.pages += done.counts.pages;
+                total.compactions += done.counts.compactions;
+                total.removed += done.counts.removed;
+                total.detached += done.counts.detached;
                 println!("{op:?} {fault:?}: {} faults in {} calls, {:?}", done.faults, done.calls, started.elapsed());
             }
             let possible = op != Op::Multipart || std::env::var("TEST_REMOTE_STORAGE").is_err();
@@ -109,5 +113,6 @@ async fn nothing_is_lost_or_wrong_whatever_fails() {
         }
     }
     assert!(combinations > 0, "TEST_FAULT_ONLY names nothing");
+    assert!(total.compactions > 0 && total.removed > 0, "nothing was compacted or removed: {total:?}");
     println!("{combinations} combinations, {faults} faults: {total:?}, {:?}", started.elapsed());
 }

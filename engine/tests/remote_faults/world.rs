@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use camino_tempfile::{Utf8TempDir, tempdir};
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
 use engine::tenant::manager::{NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Timeline};
 use errors::StorageError;
@@ -34,6 +34,12 @@ pub struct Counts {
     /// Starts and operations that had to be retried.
     pub repeated: u64,
     pub pages: u64,
+    /// Jobs of compaction.
+    pub compactions: u64,
+    /// Layers removed as history that nothing keeps.
+    pub removed: u64,
+    /// Branches detached from the ancestor.
+    pub detached: u64,
 }
 
 pub struct World {
@@ -51,8 +57,26 @@ pub struct World {
 }
 
 fn config(workdir: &Utf8Path, store: &TestStore) -> &'static PageServerConf {
+    let compaction = CompactionPolicy {
+        l0_layers: 2,
+        file_bytes: 20_000,
+        height: 2,
+        fold_percent: 10,
+        thin_after: Duration::ZERO,
+        records: 3,
+        l0_slow: 0,
+        ..CompactionPolicy::ON
+    };
+    let retention = RetentionPolicy {
+        pitr_interval: Duration::ZERO,
+        gc_horizon: 64,
+        quiet_after_attach: Duration::ZERO,
+        ..RetentionPolicy::ON_REQUEST
+    };
     let conf = PageServerConf {
         checkpoint_distance: 1 << 20,
+        compaction,
+        retention,
         remote_storage: Some(store.storage.clone()),
         ..PageServerConf::dummy_conf(workdir.to_owned())
     };
@@ -100,9 +124,9 @@ impl World {
         self.counts.operations += 1;
         if std::env::var("TEST_FAULT_LOG").is_ok() {
             let last = self.timeline().last_record_lsn();
-            println!("{}: {}, last {last}, reported {}", self.counts.operations, chance % 20, self.reported);
+            println!("{}: {}, last {last}, reported {}", self.counts.operations, chance % 24, self.reported);
         }
-        match chance % 20 {
+        match chance % 24 {
             0..=7 => self.put(chance >> 8).await,
             8 | 9 => self.put_on_branch(chance >> 8).await,
             10 | 11 => self.publish().await,
@@ -112,6 +136,9 @@ impl World {
             16 => self.restart(false).await,
             17 => self.restart(true).await,
             18 => self.take_over().await,
+            20 | 21 => self.compact().await,
+            22 | 23 => self.remove_history().await,
+            19 => self.detach().await,
             _ => self.check().await,
         }
         self.note_reported();
@@ -157,6 +184,47 @@ impl World {
         let (branch, _) = insist!(self, self.manager.branch(tenant, new).await);
         assert!(branch.wait_uploaded(PATIENCE).await, "the branch is not uploaded in time");
         self.branch = Some((timeline_id, self.model.clone()));
+    }
+
+    /// Detaches the branch, if there is one: from then on it is read without its ancestor.
+    async fn detach(&mut self) {
+        let Some((id, _)) = self.branch else { return self.check().await };
+        insist!(self, self.manager.detach_timeline(self.new.tenant_shard_id, id).await);
+        self.counts.detached += 1;
+        let branch = self.manager.get(self.new.tenant_shard_id, id).unwrap();
+        assert_eq!(branch.info().ancestor_timeline_id, None);
+        self.remove_history().await;
+    }
+
+    /// Sorts, merges and images what is due.
+    async fn compact(&mut self) {
+        for timeline in self.manager.all_timelines() {
+            let done = insist!(self, timeline.compact().await);
+            self.counts.compactions += done.sort.jobs + done.merge.jobs + done.image.jobs;
+        }
+        self.check().await;
+    }
+
+    /// Writes enough that layers are replaced, and removed, also in a run of few operations.
+    pub async fn replace_layers(&mut self) {
+        for round in 0..3 {
+            for chance in 0..4 {
+                self.put(round * 4 + chance).await;
+                insist!(self, self.timeline().flush(&context()).await);
+            }
+            self.compact().await;
+            self.remove_history().await;
+        }
+    }
+
+    /// Removes history that nothing keeps.
+    async fn remove_history(&mut self) {
+        let reports = insist!(self, self.manager.collect_garbage(self.new.tenant_shard_id, false).await);
+        self.counts.removed += reports.iter().map(|report| report.removed_layers as u64).sum::<u64>();
+        for timeline in self.manager.all_timelines() {
+            let _ = timeline.tend().await;
+        }
+        self.check().await;
     }
 
     /// Checks every page, read from the bucket wherever it has the layer.
@@ -271,6 +339,9 @@ impl World {
         // It may or may not know by now that it was fenced.
         let _ = try_put(&was, &mut Model::default(), 3).await;
         let _ = was.flush(&context()).await;
+        let _ = was.compact().await;
+        let _ = old.collect_garbage(self.new.tenant_shard_id, false).await;
+        let _ = was.tend().await;
         if let Some((id, _)) = &self.branch {
             let _ = old.delete_timeline(self.new.tenant_shard_id, *id).await;
         }

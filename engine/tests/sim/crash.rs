@@ -135,6 +135,7 @@ async fn reopen(
     let recovered = timeline.disk_consistent_lsn();
     ensure!(Some(recovered) >= reported, "history up to {reported:?} was promised, only {recovered} is found");
     ensure!(recovered <= history.last, "{recovered} was never reached");
+    ensure!(timeline.check_readable(recovered).is_ok(), "the end of what is found, {recovered}, is not readable");
     let earlier = history.lsns[at * 7919 % history.lsns.len()];
     for lsn in [recovered, reported.unwrap_or(IMPORT_LSN), earlier.min(recovered)] {
         compare(&timeline, lsn, &history.expected(lsn), &ctx).await.context("values found after the crash")?;

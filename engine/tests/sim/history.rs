@@ -41,6 +41,13 @@ pub struct Ops {
     pub puts: u64,
     pub values: u64,
     pub flushes: u64,
+    pub compactions: u64,
+    pub sorts: u64,
+    pub merges: u64,
+    pub images: u64,
+    pub gcs: u64,
+    pub removed: u64,
+    pub holds: u64,
     pub restarts: u64,
     pub reads: u64,
     pub retries: u64,
@@ -56,6 +63,8 @@ pub struct Run {
     pub ops: Ops,
     script: Script,
     next: Lsn,
+    /// LSNs with a hold.
+    held: Vec<Lsn>,
     random: Random,
     ctx: RequestContext,
 }
@@ -86,7 +95,8 @@ impl Run {
         let random = Random::new(script.seed);
         let (script, next, ops) = (script.clone(), IMPORT_LSN + 8, Ops::default());
         let (disk, ctx) = (disk.clone(), context());
-        let run = Self { disk, conf, new, timeline, model, ops, script, next, random, ctx };
+        let held = Vec::new();
+        let run = Self { disk, conf, new, timeline, model, ops, script, next, held, random, ctx };
         run.report_progress();
         Ok(run)
     }
@@ -105,7 +115,7 @@ impl Run {
     }
 
     async fn step(&mut self) -> anyhow::Result<()> {
-        match self.random.below(20) {
+        match self.random.below(23) {
             0..=12 => self.put().await,
             13 => {
                 self.timeline.finish_write(self.next, self.next - 8);
@@ -114,6 +124,9 @@ impl Run {
             }
             14..=16 => self.flush().await,
             17 if self.script.restarts => self.restart().await,
+            18 | 19 => self.compact().await,
+            20 => self.gc().await,
+            21 => self.hold().await,
             _ => self.check_reads().await,
         }
     }
@@ -184,6 +197,64 @@ impl Run {
         }
     }
 
+    async fn compact(&mut self) -> anyhow::Result<()> {
+        self.ops.compactions += 1;
+        // Somebody who still reads what is replaced, and opens it late.
+        let held = self.timeline.layer_files();
+        self.run_compaction().await?;
+        for layer in &held {
+            layer.verify_local().await.with_context(|| format!("{} is held, and may be read", layer.path()))?;
+        }
+        Ok(())
+    }
+
+    async fn gc(&mut self) -> anyhow::Result<()> {
+        let timelines = [self.timeline.clone()];
+        let done = Timeline::collect_garbage(&timelines, false).await.map(|reports| {
+            self.ops.gcs += 1;
+            self.ops.removed += reports.iter().map(|report| report.removed_layers as u64).sum::<u64>();
+        });
+        // The next time tries again.
+        self.is_to_be_retried(done)?;
+        for lsn in &self.held {
+            ensure!(self.timeline.check_readable(*lsn).is_ok(), "{lsn} is held, and not readable");
+        }
+        self.check_reads().await
+    }
+
+    /// Holds some LSN, or ends the oldest hold.
+    async fn hold(&mut self) -> anyhow::Result<()> {
+        if self.held.len() > 3 {
+            let released = self.timeline.release(&format!("hold {}", self.held.remove(0))).await.map(drop);
+            return self.is_to_be_retried(released).map(drop);
+        }
+        let lsn = IMPORT_LSN + self.random.below(self.timeline.disk_consistent_lsn().0 - IMPORT_LSN.0 + 1);
+        if self.timeline.check_readable(lsn).is_err() || self.held.contains(&lsn) {
+            return Ok(());
+        }
+        self.ops.holds += 1;
+        let held = self.timeline.hold(&format!("hold {lsn}"), lsn).await;
+        if !self.is_to_be_retried(held)? {
+            self.held.push(lsn);
+        }
+        Ok(())
+    }
+
+    async fn run_compaction(&mut self) -> anyhow::Result<()> {
+        loop {
+            let done = self.timeline.compact().await;
+            if let Ok(done) = &done {
+                self.ops.sorts += done.sort.jobs;
+                self.ops.merges += done.merge.jobs;
+                self.ops.images += done.image.jobs;
+            }
+            if !self.is_to_be_retried(done.map(drop))? {
+                return Ok(());
+            }
+            self.check_reads().await.context("after a refused compaction")?;
+        }
+    }
+
     /// Checks after a permanent error that neither values nor flushes are accepted any more.
     pub async fn try_again(&mut self) -> anyhow::Result<()> {
         let put = self.put().await;
@@ -209,7 +280,9 @@ impl Run {
     async fn check_reads(&mut self) -> anyhow::Result<()> {
         let last = self.timeline.last_record_lsn();
         let span = last.0 - IMPORT_LSN.0 + 1;
-        for lsn in [last, IMPORT_LSN + self.random.below(span)] {
+        let any = IMPORT_LSN + self.random.below(span);
+        let held = self.held.get(self.random.below(4) as usize).copied().unwrap_or(any);
+        for lsn in [last, any, held] {
             self.ops.reads += 1;
             compare(&self.timeline, lsn, &self.model.values(&(Key::MIN..Key::MAX), lsn), &self.ctx).await?;
         }
@@ -256,14 +329,20 @@ impl Run {
     }
 }
 
-/// Compares all values as of `lsn` with those expected.
+/// Compares all values as of `lsn` with those expected. If it is no longer readable, there must be none.
 pub async fn compare(
     timeline: &Timeline,
     lsn: Lsn,
     expected: &BTreeMap<Key, Bytes>,
     ctx: &RequestContext,
 ) -> anyhow::Result<()> {
-    let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, ctx).await?;
+    let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, ctx).await;
+    if timeline.check_readable(lsn).is_err() && lsn >= IMPORT_LSN {
+        let refused = found.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid);
+        ensure!(refused, "{lsn} is not readable, but read");
+        return Ok(());
+    }
+    let found = found?;
     ensure!(found.keys().eq(expected.keys()), "other keys than expected at {lsn}");
     for (key, value) in found {
         ensure!(value? == expected[&key], "{key} at {lsn} differs");

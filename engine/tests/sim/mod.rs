@@ -6,11 +6,13 @@
 
 pub mod crash;
 pub mod damage;
+pub mod detach;
 pub mod disk;
 pub mod history;
 pub mod platter;
 pub mod random;
 pub mod refusals;
+pub mod retention;
 pub mod samples;
 
 use std::future::Future;

@@ -8,7 +8,7 @@ use engine::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use engine::tenant::storage_layer::{
     DeltaLayerWriter, ImageLayerWriter, InMemoryLayer, LayerIdentity, PersistentLayerDesc,
 };
-use engine::tenant::timeline::manifest::{LayerEntry, Manifest};
+use engine::tenant::timeline::manifest::{Kept, LayerEntry, Manifest};
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
 use pageserver_api::value::Value;
@@ -191,6 +191,8 @@ impl Maker {
             gc_cutoff: Lsn::INVALID,
             retained: Vec::new(),
             layers: (0..bytes / 87).map(entry).collect(),
+            kept: Kept::default(),
+            detached: false,
         };
         manifest.store(&self.dir()).await?;
         Ok(manifest)

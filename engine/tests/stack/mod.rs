@@ -5,16 +5,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use camino::Utf8Path;
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
 use engine::context::{DownloadBehavior, RequestContext};
+use engine::live_keys::{Answer, LiveKeys, Values};
 use engine::task_mgr::TaskKind;
 use engine::tenant::remote::TenantRemote;
 use engine::tenant::storage_layer::ImageLayerWriter;
 use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
 use pageserver_api::key::{Key, SPARSE_FIRST, slru_block_key};
+use pageserver_api::keyspace::KeySpace;
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::SlruKind;
 use pageserver_api::shard::TenantShardId;
@@ -34,10 +37,30 @@ pub fn context() -> RequestContext {
     RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error)
 }
 
-/// Settings that spread even small histories over several layers, and rebuild pages with several records in pieces.
+/// Settings that spread even small histories over several layers, compact these into many small ones, and rebuild pages
+/// with several records in pieces.
 pub fn config(workdir: &Utf8Path, checkpoint_distance: u64) -> &'static PageServerConf {
     let common = PageServerConf::dummy_conf(workdir.to_owned());
-    let conf = PageServerConf { checkpoint_distance, rebuild_bytes: 100, ..common };
+    let compaction = CompactionPolicy {
+        l0_layers: 2,
+        l0_layers_max: 4,
+        file_bytes: 20_000,
+        height: 2,
+        // Half of the runs have merges more often, as images come late.
+        image_percent: if checkpoint_distance.is_multiple_of(2) { 100 } else { 100_000 },
+        fold_percent: 10,
+        thin_after: Duration::ZERO,
+        records: 3,
+        job_bytes: 200_000,
+        job_bytes_max: u64::MAX,
+        // Windows of a few versions, and images of two pages at once.
+        memory: 60_000,
+        l0_slow: 0,
+        l0_wait: 0,
+    };
+    // What is kept is up to the tests: nothing by its age.
+    let retention = RetentionPolicy { pitr_interval: Duration::ZERO, gc_horizon: 64, ..RetentionPolicy::ON_REQUEST };
+    let conf = PageServerConf { checkpoint_distance, rebuild_bytes: 100, compaction, retention, ..common };
     Box::leak(Box::new(conf))
 }
 
@@ -47,6 +70,33 @@ pub fn keys() -> Vec<Key> {
     let files = (0..4).map(|n| Key { field1: 3, field6: 10 + n, ..Key::MIN });
     let sparse = (0..2).map(|n| Key { field1: SPARSE_FIRST, field6: 5 * n, ..Key::MIN });
     pages.chain(files).chain(sparse).collect()
+}
+
+/// The key whose value says which pages are not in use.
+fn marker() -> Key {
+    Key { field1: SPARSE_FIRST, ..Key::MIN }
+}
+
+/// The pages that are not in use, by the marker's value.
+fn unused(value: Option<&Bytes>) -> Vec<Key> {
+    let bits = value.and_then(|value| value.first()).filter(|bits| **bits < 96).map_or(0, |bits| bits % 64);
+    (0..6).filter(|page| bits >> page & 1 == 1).map(|page| slru_block_key(SlruKind::Clog, 0, page)).collect()
+}
+
+/// What the model says of the keys in use.
+#[derive(Debug)]
+pub struct ModelKeys;
+
+impl LiveKeys for ModelKeys {
+    fn of<'a>(&'a self, values: &'a dyn Values) -> Answer<'a, KeySpace> {
+        Box::pin(async {
+            let found = values.get_many(&KeySpace::single(marker()..marker().next())).await?;
+            let unused = unused(found.get(&marker()));
+            let mut live = KeySpace::single(Key::MIN..Key::MAX);
+            live.subtract(&KeySpace::from_ranges(unused.into_iter().map(|key| key..key.next()).collect()));
+            Ok(live)
+        })
+    }
 }
 
 pub fn is_page(key: &Key) -> bool {
@@ -85,6 +135,11 @@ impl Model {
     pub fn values(&self, range: &Range<Key>, lsn: Lsn) -> BTreeMap<Key, Bytes> {
         let keys = self.versions.range(range.clone()).map(|(key, _)| *key);
         keys.filter_map(|key| Some((key, self.value(&key, lsn)?))).collect()
+    }
+
+    /// The pages that are not in use as of `lsn`.
+    pub fn unused(&self, lsn: Lsn) -> Vec<Key> {
+        unused(self.value(&marker(), lsn).as_ref())
     }
 
     /// Drops everything above `lsn`, as a crash does.
@@ -139,17 +194,31 @@ pub fn version(model: &Model, change: Change) -> (Key, Value) {
     (key, Value::WalRecord(record))
 }
 
-/// Puts one record's changes at `lsn` into the batch and the model. A key changes at most once per record.
+/// Puts one record's changes at `lsn` into the batch and the model. A key changes at most once per record. Pages that
+/// are in use again get an image.
 pub fn put_record(model: &mut Model, batch: &mut SerializedValueBatch, lsn: Lsn, changes: &[Change]) {
     let mut seen = Vec::new();
-    for change in changes {
-        let (key, value) = version(model, *change);
+    let unused_before = model.unused(Lsn::MAX);
+    // First, so that the image of a page comes before its changes.
+    let (markers, others): (Vec<_>, Vec<_>) = changes.iter().map(|change| version(model, *change)).partition(is_marker);
+    let mut values: Vec<(Key, Value)> = markers.into_iter().take(1).collect();
+    if let Some((_, Value::Image(value))) = values.first() {
+        let unused_now = unused(Some(value));
+        let again = unused_before.into_iter().filter(|key| !unused_now.contains(key));
+        let images: Vec<_> = again.map(|key| (key, Value::Image(Bytes::from(vec![lsn.0 as u8; 8192])))).collect();
+        values.extend(images);
+    }
+    for (key, value) in values.into_iter().chain(others) {
         if !seen.contains(&key) {
             seen.push(key);
             batch.put_key(&key, lsn, &value).expect("serializable");
             model.put(key, lsn, value);
         }
     }
+}
+
+fn is_marker((key, _): &(Key, Value)) -> bool {
+    *key == marker()
 }
 
 pub fn new_timeline() -> NewTimeline {

@@ -2,6 +2,7 @@
 //! task awaits; or freeze its thread's clock and advance it by hand.
 
 use std::cell::Cell;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::{Interval, MissedTickBehavior, Sleep, Timeout};
@@ -20,6 +21,20 @@ pub fn system_now() -> SystemTime {
     FROZEN.get().map_or_else(SystemTime::now, |(_, system)| system)
 }
 
+/// When this was first asked for, by both clocks.
+static BEGAN: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
+
+/// What the wall clock would show if nobody had set it since the process began: it moves only with the monotonic clock,
+/// so no promise ends early because somebody corrects the time.
+pub fn steady_now() -> SystemTime {
+    let (began, wall) = *BEGAN;
+    let now = now();
+    match now.checked_duration_since(began) {
+        Some(since) => wall + since,
+        None => wall - began.saturating_duration_since(now),
+    }
+}
+
 /// Stops this thread's clocks at their present values.
 pub fn freeze_thread() {
     FROZEN.set(Some((now(), system_now())));
@@ -28,6 +43,12 @@ pub fn freeze_thread() {
 /// Advances this thread's frozen clocks; running clocks are not affected.
 pub fn advance_thread(by: Duration) {
     FROZEN.set(FROZEN.get().map(|(instant, system)| (instant + by, system + by)));
+}
+
+/// Sets this thread's frozen wall clock ahead, or back, as somebody who corrects it does.
+pub fn set_thread(by: Duration, ahead: bool) {
+    let set = |system: SystemTime| if ahead { system + by } else { system - by };
+    FROZEN.set(FROZEN.get().map(|(instant, system)| (instant, set(system))));
 }
 
 /// Lets this thread's clocks run again.
@@ -86,5 +107,26 @@ mod tests {
         assert_eq!(now() - start, Duration::from_secs(5));
         thaw_thread();
         assert!(now() < start + Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_steady_clock_does_not_notice_that_the_wall_clock_is_set() {
+        let day = Duration::from_secs(24 * 3600);
+        freeze_thread();
+        let (start, wall) = (steady_now(), system_now());
+        set_thread(day, true);
+        assert_eq!((steady_now(), system_now()), (start, wall + day));
+        set_thread(2 * day, false);
+        advance_thread(Duration::from_secs(5));
+        assert_eq!(steady_now(), start + Duration::from_secs(5));
+        assert_eq!(system_now(), wall - day + Duration::from_secs(5));
+        thaw_thread();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_steady_clock_moves_with_a_paused_runtime() {
+        let start = steady_now();
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(steady_now().duration_since(start).ok(), Some(Duration::from_secs(3600)));
     }
 }

@@ -57,6 +57,28 @@ bugs! {
     SkipOneLsn,
     /// A layer's filter lacks some of its keys.
     FilterFalseNegative,
+    /// Compaction leaves out a version.
+    DropOneDelta,
+    /// Rewritten layers begin one LSN too late.
+    MergeOffByOneLsn,
+    /// An image among the records of a page lacks the last of them.
+    EmbedTooEarly,
+    /// An image layer lacks a key.
+    ImageLosesKey,
+    /// The file of a replaced layer goes while it may still be read.
+    UnlinkBeforeLastReader,
+    /// Garbage collection forgets branch points.
+    ForgetBranchPoint,
+    /// Garbage collection forgets leases and holds.
+    ForgetLease,
+    /// Garbage collection forgets what a read at the cutoff needs.
+    ForgetCutoff,
+    /// The manifest says only later below which LSN history has gone.
+    RetainAfterNotBefore,
+    /// A read does not check whether its LSN is still readable.
+    ReadWithoutRecheck,
+    /// The images of a branch that is detached lack what it inherits.
+    ImageOfBranchWithoutAncestor,
 }
 
 impl Bug {

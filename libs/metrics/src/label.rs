@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::TypedMetric;
@@ -89,6 +90,19 @@ label_enum! {
     }
 }
 label_enum! {
+    /// Jobs of compaction.
+    CompactionJob, "job" {
+        /// Sorting of L0 layers by key.
+        Sort = "sort",
+        /// Merging of sorted layers.
+        Merge = "merge",
+        /// Making of images at the end of what is sorted.
+        Image = "image",
+        /// Making of images at the cutoff.
+        Fold = "fold",
+    }
+}
+label_enum! {
     /// Operations on files.
     IoOperation, "operation" {
         /// Reads.
@@ -134,6 +148,7 @@ label_enum! {
 /// A metric that can be kept for each value of a label.
 pub trait Metric: Clone + Debug + EncodeMetric + TypedMetric + Send + Sync + 'static {}
 impl Metric for Counter {}
+impl Metric for Counter<f64, AtomicU64> {}
 impl Metric for Histogram {}
 
 /// A label's name and value.
@@ -149,6 +164,12 @@ pub struct ByLabel<L: LabelEnum, M: Metric> {
 
 impl<L: LabelEnum> ByLabel<L, Counter> {
     pub(super) fn counters() -> Self {
+        Self::new(Counter::default)
+    }
+}
+
+impl<L: LabelEnum> ByLabel<L, Counter<f64, AtomicU64>> {
+    pub(super) fn seconds() -> Self {
         Self::new(Counter::default)
     }
 }

@@ -8,6 +8,7 @@
 
 mod exposition;
 mod label;
+mod per_page;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -25,8 +26,10 @@ use prometheus_client::registry::Registry;
 
 pub use exposition::Exposition;
 pub use label::{
-    ByLabel, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation, StoreFault,
+    ByLabel, CompactionJob, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation,
+    StoreFault,
 };
+pub use per_page::PerPage;
 
 /// The metrics of the process.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
@@ -58,6 +61,10 @@ metrics! {
     wal_ingest_records_received: Counter = Counter::default();
     /// Values decoded from WAL records and stored in layers.
     wal_ingest_values_committed: Counter = Counter::default();
+    /// Bytes of these values.
+    wal_ingest_value_bytes: Counter = Counter::default();
+    /// Bytes of layers that flushes wrote.
+    flushed_bytes: Counter = Counter::default();
     /// Connections opened to servers that send WAL.
     walreceiver_started_connections: Counter = Counter::default();
     /// Page service requests started, by kind.
@@ -78,14 +85,38 @@ metrics! {
     http_requests: Counter = Counter::default();
     /// Seconds to read one or more keys.
     get_vectored_seconds: Histogram = latency();
-    /// Number of layers visited by one read.
-    layers_per_read_global: Histogram = powers_of_two(11);
+    /// Reads that took longer than `slow_read_threshold`.
+    slow_reads: Counter = Counter::default();
+    /// Number of layers searched for one page: those in memory, and files whose key filters did not end the search.
+    layers_per_read_global: PerPage = PerPage::of(1);
+    /// Number of key filters of layers asked for one page.
+    filters_per_page_read: PerPage = PerPage::of(1);
+    /// Number of WAL records applied for one page: 0 if it was in memory, or is stored as an image.
+    deltas_per_read_global: PerPage = PerPage::of(1);
+    /// Bytes of layers read from the local disk for one page, with their indexes and filters.
+    layer_bytes_per_page_read: PerPage = PerPage::of(4096);
+    /// Number of requests to the bucket made for one page.
+    bucket_requests_per_page_read: PerPage = PerPage::of(1);
+    /// Bytes of layers fetched from the bucket for one page.
+    bucket_bytes_per_page_read: PerPage = PerPage::of(4096);
     /// Searches for a key in the filter of a delta layer.
     filter_probes: Counter = Counter::default();
     /// Searches that a filter ended, because the layer does not have the key.
     filter_skips: Counter = Counter::default();
-    /// Number of WAL records applied to rebuild one page.
-    deltas_per_read_global: Histogram = powers_of_two(9);
+    /// Compaction jobs that ended well, by kind.
+    compaction_jobs: ByLabel<CompactionJob, Counter> = ByLabel::counters();
+    /// Bytes of layers that compaction wrote, by kind of job.
+    compaction_written_bytes: ByLabel<CompactionJob, Counter> = ByLabel::counters();
+    /// Seconds that compaction jobs took, by kind.
+    compaction_seconds: ByLabel<CompactionJob, Counter<f64, AtomicU64>> = ByLabel::seconds();
+    /// Compaction jobs that failed; they are tried again.
+    compaction_failures: Counter = Counter::default();
+    /// Seconds for which ingest was delayed, because too many L0 layers were waiting to be sorted.
+    compaction_slowed_seconds: Counter<f64, AtomicU64> = Counter::default();
+    /// Layers of history removed because nothing kept them.
+    gc_removed_layers: Counter = Counter::default();
+    /// Bytes of these layers.
+    gc_removed_bytes: Counter = Counter::default();
     /// Seconds that a read waits for WAL.
     wait_lsn_seconds: Histogram = latency();
     /// Reads that started to wait for WAL.
@@ -219,6 +250,13 @@ impl Register for Gauge<u64, AtomicU64> {
 }
 
 impl Register for Counter<f64, AtomicU64> {
+    fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
+        registry.register(name, help_text(help), self.clone());
+        self
+    }
+}
+
+impl Register for PerPage {
     fn register(self, registry: &mut Registry, name: &str, help: &str) -> Self {
         registry.register(name, help_text(help), self.clone());
         self

@@ -6,6 +6,7 @@
 
 mod command;
 mod handshake;
+mod prepared;
 mod query;
 #[cfg(test)]
 mod tests;

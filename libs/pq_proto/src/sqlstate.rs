@@ -33,6 +33,16 @@ states! {
     UNDEFINED_OBJECT = b"42704";
     /// The named object already exists.
     DUPLICATE_OBJECT = b"42710";
+    /// A prepared statement of this name exists.
+    DUPLICATE_PREPARED_STATEMENT = b"42P05";
+    /// A portal of this name exists.
+    DUPLICATE_CURSOR = b"42P03";
+    /// No prepared statement has this name.
+    INVALID_SQL_STATEMENT_NAME = b"26000";
+    /// No portal has this name.
+    INVALID_CURSOR_NAME = b"34000";
+    /// Something is larger than the server permits.
+    PROGRAM_LIMIT_EXCEEDED = b"54000";
     /// All connections are taken.
     TOO_MANY_CONNECTIONS = b"53300";
     /// Somebody else is using the object.

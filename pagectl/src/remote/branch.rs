@@ -143,7 +143,8 @@ fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
         let mut row = vec![text(branch, "name"), text(branch, "timeline_id"), name_of(&branch["ancestor_timeline_id"])];
         row.extend([text(branch, "ancestor_lsn"), text(branch, "last_record_lsn")]);
         row.push(bytes(branch, "current_physical_size"));
-        row.push(writer(branch).unwrap_or_else(|| "-".to_owned()));
+        let nobody = if branch["is_archived"] == true { "nobody: archived" } else { "-" };
+        row.push(writer(branch).unwrap_or_else(|| nobody.to_owned()));
         row
     };
     let rows: Vec<Vec<String>> = branches.iter().map(row).collect();

@@ -1,5 +1,6 @@
 //! Client of the management interface.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,21 @@ pub(super) struct Client {
     base: String,
     token: Option<String>,
 }
+
+/// An answer that is an error, with the server's message.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: u16,
+    msg: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.msg, self.status)
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 impl Client {
     /// `server` is an address such as `http://127.0.0.1:9898`.
@@ -78,7 +94,7 @@ impl Client {
         }
         let said: Option<Value> = serde_json::from_slice(&bytes).ok();
         match said.as_ref().and_then(|body| body["msg"].as_str()) {
-            Some(msg) => bail!("{msg} ({})", status.as_u16()),
+            Some(msg) => Err(Refusal { status: status.as_u16(), msg: msg.to_owned() }.into()),
             None => bail!("{}{path}: {status}", self.base),
         }
     }
@@ -102,7 +118,16 @@ fn trusting(path: &Utf8Path) -> anyhow::Result<TlsConfig> {
 
 /// Percent-encodes `text` for a query.
 pub(super) fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    encoded_but(text, b"-._~:/")
+}
+
+/// Percent-encodes `text` as one segment of a path.
+pub(super) fn encoded_segment(text: &str) -> String {
+    encoded_but(text, b"-_~")
+}
+
+fn encoded_but(text: &str, plain: &[u8]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || plain.contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
@@ -113,6 +138,7 @@ mod tests {
     #[test]
     fn queries_are_encoded() {
         assert_eq!(encoded("2026-01-31 12:30:00+02:00&x=\u{e9}"), "2026-01-31%2012:30:00%2B02:00%26x%3D%C3%A9");
+        assert_eq!(encoded_segment("a/b ..?"), "a%2Fb%20%2E%2E%3F");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 use serde_json::json;
 
+use super::condition;
 use super::connection::Remote;
 use crate::output;
 use crate::table::{bytes, table, text};
@@ -24,7 +25,8 @@ pub(super) fn run(remote: &Remote<'_>, svg: Option<Utf8PathBuf>) -> anyhow::Resu
 }
 
 fn list(remote: &Remote<'_>, base: &str) -> anyhow::Result<()> {
-    let layers = remote.client.get(&format!("{base}/layer"))?;
+    let mut layers = remote.client.get(&format!("{base}/layer"))?;
+    let info = remote.client.get(base)?;
     let mut rows = Vec::new();
     for layer in layers["in_memory_layers"].as_array().into_iter().flatten() {
         let size = bytes(layer, "size");
@@ -34,6 +36,7 @@ fn list(remote: &Remote<'_>, base: &str) -> anyhow::Result<()> {
             text(layer, "lsn_end"),
             size,
             "memory".to_owned(),
+            String::new(),
             String::new(),
         ]);
     }
@@ -45,8 +48,15 @@ fn list(remote: &Remote<'_>, base: &str) -> anyhow::Result<()> {
             (false, true) => "disk, bucket",
             (false, false) => "disk",
         };
-        rows.push(vec![kind, text(layer, "lsn_start"), text(layer, "lsn_end"), size, place.to_owned(), file]);
+        let filter = if layer["filter"] == true { "yes" } else { "no" };
+        let (from, to) = (text(layer, "lsn_start"), text(layer, "lsn_end"));
+        rows.push(vec![kind, from, to, size, place.to_owned(), filter.to_owned(), file]);
     }
-    output::finish(remote.common.json, &layers, table(&["KIND", "FROM LSN", "TO LSN", "SIZE", "WHERE", "FILE"], &rows));
+    for name in condition::STATE {
+        layers[name] = info[name].clone();
+    }
+    let listed = table(&["KIND", "FROM LSN", "TO LSN", "SIZE", "WHERE", "FILTER", "FILE"], &rows);
+    let shown = format!("{listed}\n\n{}\n\n{}", condition::details(&info), condition::summary(&info));
+    output::finish(remote.common.json, &layers, shown);
     Ok(())
 }

@@ -70,7 +70,10 @@ fn row(timeline: &Value) -> Vec<String> {
         "remote_consistent_lsn",
     ];
     let broken = timeline["state"]["Broken"]["reason"].as_str();
-    let receiver = text(&timeline["walreceiver_status"], "state");
+    let receiver = match timeline["is_archived"].as_bool() {
+        Some(true) => "archived".to_owned(),
+        _ => text(&timeline["walreceiver_status"], "state"),
+    };
     let mut row: Vec<String> = names.iter().map(|name| text(timeline, name)).collect();
     row.push(bytes(timeline, "current_physical_size"));
     row.push(broken.map_or(receiver, |reason| format!("BROKEN: {reason}")));
@@ -86,12 +89,25 @@ pub(super) fn info(remote: &Remote<'_>) -> anyhow::Result<()> {
             None => lines.push(format!("{name:22} {}", text(&info, name))),
             Some(members) => {
                 lines.push(format!("{name}:"));
-                lines.extend(members.keys().map(|member| format!("  {member:20} {}", text(value, member))));
+                lines.extend(members.iter().map(|(member, value)| format!("  {member:20} {}", inner(value))));
             }
         }
     }
     output::finish(remote.common.json, &info, lines.join("\n"));
     Ok(())
+}
+
+/// A member's value on one line.
+fn inner(value: &Value) -> String {
+    match value {
+        Value::Object(members) => {
+            let parts = members.keys().map(|name| format!("{name} {}", text(value, name)));
+            parts.collect::<Vec<_>>().join(", ")
+        }
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Creates a branch.
@@ -113,6 +129,32 @@ pub(super) fn branch(
     let made = remote.client.call("POST", &format!("/v1/tenant/{tenant}/timeline"), Some(&body))?;
     let summary = format!("timeline {id} branches off {ancestor} at LSN {}", text(&made, "ancestor_lsn"));
     output::finish(remote.common.json, &made, summary);
+    Ok(())
+}
+
+/// Archives a timeline, or takes it back into service.
+pub(super) fn archive(remote: &Remote<'_>, wanted: Option<&str>, archived: bool) -> anyhow::Result<()> {
+    let (tenant, timeline) = match wanted {
+        None => remote.target()?,
+        Some(wanted) => {
+            let Found { tenant, id, .. } = found(&remote.branch_or_root(Some(wanted))?)?;
+            (tenant, id)
+        }
+    };
+    let body = json!({ "state": if archived { "Archived" } else { "Unarchived" } });
+    let path = format!("/v1/tenant/{tenant}/timeline/{timeline}/archival_config");
+    let answer = remote.client.call("PUT", &path, Some(&body))?;
+    for left in answer["left_slots"].as_array().into_iter().flatten().filter(|_| !remote.common.json) {
+        let (host, slot) = (text(left, "host"), text(left, "slot"));
+        output::line(format_args!(
+            "{host} goes on to keep WAL for it. If it stays archived: SELECT pg_drop_replication_slot('{slot}')"
+        ));
+    }
+    let summary = match archived {
+        true => format!("timeline {timeline} is archived: only its end is kept"),
+        false => format!("timeline {timeline} is in service again, with the history that is left"),
+    };
+    output::finish(remote.common.json, &answer, summary);
     Ok(())
 }
 

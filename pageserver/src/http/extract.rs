@@ -12,7 +12,7 @@ use utils::id::TimelineId;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::ids::{TenantShardText, TimelineText};
+use super::ids::{HoldNameText, TenantShardText, TimelineText};
 
 /// Time limit for the whole body to arrive; meanwhile the request occupies a place.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -36,6 +36,21 @@ pub(crate) struct TimelinePath {
     /// The timeline: 32 hexadecimal digits.
     #[param(value_type = TimelineText)]
     pub(crate) timeline_id: TimelineId,
+}
+
+/// Path parameters that name a hold of a timeline.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct HoldPath {
+    /// The tenant: 32 hexadecimal digits.
+    #[param(value_type = TenantShardText)]
+    pub(crate) tenant_shard_id: TenantShardId,
+    /// The timeline: 32 hexadecimal digits.
+    #[param(value_type = TimelineText)]
+    pub(crate) timeline_id: TimelineId,
+    /// The hold: 1 to 100 printable characters.
+    #[param(value_type = HoldNameText)]
+    pub(crate) name: String,
 }
 
 /// Extracts path parameters.

@@ -37,6 +37,8 @@ texts! {
     TimelineText = "TimelineId": "^[0-9a-fA-F]{32}$", "ffeeddccbbaa99887766554433221100";
     /// An LSN.
     LsnText = "Lsn": "^[0-9a-fA-F]{1,8}/[0-9a-fA-F]{1,8}$", "0/16B3748";
+    /// The name of a hold.
+    HoldNameText = "HoldName": "^[^\\x00-\\x1f\\x7f]{1,100}$", "before release 7";
     /// A key of the engine.
     KeyText = "Key": "^[0-9a-fA-F]{36}$", "000000067F0000000500000A3900000000AB";
 }

@@ -9,8 +9,10 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utoipa::ToSchema;
 
+use super::condition::Condition;
 use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
 use engine::disk_budget::Level;
+use engine::tenant::timeline;
 
 /// A state, represented by its `slug`.
 #[derive(Debug, Serialize, ToSchema)]
@@ -142,6 +144,11 @@ pub(crate) struct TimelineInfo {
     /// The last LSN that it shares with its ancestor.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) ancestor_lsn: Option<Lsn>,
+    /// Where it branched off the ancestor from which it was detached.
+    #[schema(value_type = Option<LsnText>)]
+    pub(crate) detached_lsn: Option<Lsn>,
+    /// How far detaching it is; null if nobody does that.
+    pub(crate) detach: Option<DetachProgress>,
     /// End of the last record: history is complete up to here, in memory.
     #[schema(value_type = LsnText)]
     pub(crate) last_record_lsn: Lsn,
@@ -151,12 +158,20 @@ pub(crate) struct TimelineInfo {
     /// History is complete up to here on disk.
     #[schema(value_type = LsnText)]
     pub(crate) disk_consistent_lsn: Lsn,
-    /// Lowest readable LSN.
+    /// From here on every LSN is readable.
     #[schema(value_type = LsnText)]
     pub(crate) min_readable_lsn: Lsn,
-    /// Same as `min_readable_lsn`: there is no garbage collection yet.
+    /// Same as `min_readable_lsn`.
     #[schema(value_type = LsnText)]
     pub(crate) applied_gc_cutoff_lsn: Lsn,
+    /// Below it the timeline's own history has been removed, but for `retained_lsns`; 0/0 if none has.
+    #[schema(value_type = LsnText)]
+    pub(crate) gc_cutoff_lsn: Lsn,
+    /// Readable LSNs below that, as of the last removal: where branches begin, leases, holds, reads in progress.
+    #[schema(value_type = Vec<LsnText>)]
+    pub(crate) retained_lsns: Vec<Lsn>,
+    /// Named holds of the timeline.
+    pub(crate) holds: Vec<Hold>,
     /// Start of the timeline's own history.
     #[schema(value_type = LsnText)]
     pub(crate) initdb_lsn: Lsn,
@@ -169,8 +184,10 @@ pub(crate) struct TimelineInfo {
     /// Source and state of its WAL receiver; null if it has no source.
     #[schema(value_type = Option<Object>)]
     pub(crate) walreceiver_status: Option<serde_json::Value>,
-    /// Always false.
+    /// Whether it is archived: it takes in nothing, and only its end is kept.
     pub(crate) is_archived: bool,
+    /// Since when it is (RFC 3339); null if it is not.
+    pub(crate) archived_at: Option<String>,
     /// Timelines that branch off it.
     #[schema(value_type = Vec<TimelineText>)]
     pub(crate) children: Vec<TimelineId>,
@@ -182,6 +199,18 @@ pub(crate) struct TimelineInfo {
     pub(crate) layer_count: usize,
     /// Number of L0 layers among them.
     pub(crate) l0_layer_count: usize,
+    /// Largest number of sorted delta layers above an image of the same keys.
+    pub(crate) height: usize,
+    /// Number of layers that were replaced and are still being read; their files go then.
+    pub(crate) replaced_layer_count: usize,
+    /// Their bytes.
+    pub(crate) replaced_bytes: u64,
+    /// What compaction has done since the timeline was opened, by kind of job.
+    pub(crate) compaction: CompactionCounts,
+    /// Why compaction failed last; null after a success.
+    pub(crate) compaction_error: Option<String>,
+    /// How well it is compacted, what is owed, why nothing is done, and what keeps space from coming back.
+    pub(crate) condition: Condition,
     /// Number of frozen in-memory layers waiting to be flushed.
     pub(crate) frozen_layer_count: usize,
     /// Bytes of values in memory and in ephemeral files.
@@ -203,6 +232,72 @@ pub(crate) struct TimelineInfo {
     pub(crate) upload_bytes: u64,
     /// Why the last upload failed; null after a success.
     pub(crate) upload_error: Option<String>,
+}
+
+/// How much of what a branch inherits has become its own.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DetachProgress {
+    /// Bytes of the ancestors' layers that are to be read.
+    pub(crate) bytes_total: u64,
+    /// Bytes of those that were read.
+    pub(crate) bytes_done: u64,
+    /// Pages and other values written.
+    pub(crate) pages: u64,
+    /// Bytes of the layers written.
+    pub(crate) bytes_written: u64,
+}
+
+impl From<timeline::DetachProgress> for DetachProgress {
+    fn from(progress: timeline::DetachProgress) -> Self {
+        let timeline::DetachProgress { bytes_total, bytes_done, pages, bytes_written } = progress;
+        Self { bytes_total, bytes_done, pages, bytes_written }
+    }
+}
+
+/// What compaction has done, by kind of job.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CompactionCounts {
+    /// L0 layers sorted by key.
+    pub(crate) sort: JobCounts,
+    /// Sorted layers merged.
+    pub(crate) merge: JobCounts,
+    /// Images made at the end of what is sorted.
+    pub(crate) image: JobCounts,
+    /// Images made at the cutoff, so that what is below them goes.
+    pub(crate) fold: JobCounts,
+}
+
+/// Jobs of one kind.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct JobCounts {
+    /// Jobs that ended well.
+    pub(crate) jobs: u64,
+    /// Bytes of the layers that they read.
+    pub(crate) bytes_in: u64,
+    /// Bytes of the layers that they wrote.
+    pub(crate) bytes_out: u64,
+    /// Milliseconds that they took.
+    pub(crate) millis: u64,
+}
+
+impl From<timeline::CompactionCounts> for CompactionCounts {
+    fn from(counts: timeline::CompactionCounts) -> Self {
+        let job = |counts: timeline::JobCounts| {
+            let timeline::JobCounts { jobs, bytes_in, bytes_out, millis } = counts;
+            JobCounts { jobs, bytes_in, bytes_out, millis }
+        };
+        Self { sort: job(counts.sort), merge: job(counts.merge), image: job(counts.image), fold: job(counts.fold) }
+    }
+}
+
+/// A named hold: an LSN that stays readable until the hold is deleted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Hold {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it keeps.
+    #[schema(value_type = LsnText)]
+    pub(crate) lsn: Lsn,
 }
 
 /// A timeline that could not be opened. It has only these members, which distinguishes it from an open one.
@@ -303,6 +398,12 @@ pub(crate) struct LayersAnswer {
     pub(crate) in_memory_layers: Vec<InMemoryLayer>,
     /// Layers with files.
     pub(crate) historic_layers: Vec<HistoricLayer>,
+    /// Largest number of sorted delta layers above an image of the same keys.
+    pub(crate) height: usize,
+    /// Number of L0 layers.
+    pub(crate) l0_layer_count: usize,
+    /// How well they are compacted, what is owed, why nothing is done, and what keeps space from coming back.
+    pub(crate) condition: Condition,
 }
 
 /// An in-memory layer.
@@ -341,6 +442,9 @@ pub(crate) struct HistoricLayer {
     pub(crate) in_bucket: bool,
     /// Whether it is an L0 layer, which covers all keys because it was flushed from memory.
     pub(crate) l0: bool,
+    /// Whether it has a key filter, which mostly ends a search at once for a key that it does not have. Images need
+    /// none.
+    pub(crate) filter: bool,
     /// First key.
     pub(crate) key_start: String,
     /// End of its key range, exclusive.

@@ -8,6 +8,8 @@ use pgdata::timestamps::PgTimestamp;
 
 /// Seconds from 1970 to 2000, the Postgres epoch.
 const PG_EPOCH: u64 = 946_684_800;
+/// RFC 3339 ends with the year 9999.
+const LAST: u64 = 253_402_300_799;
 
 /// Parses `2026-01-31T12:30:00.5Z`, optionally with a blank for the `T` or an offset such as `+02:00` for the `Z`; or
 /// `10 minutes ago`.
@@ -53,6 +55,11 @@ pub(super) fn print(moment: SystemTime) -> String {
     humantime::format_rfc3339_micros(moment).to_string()
 }
 
+/// A number of seconds since 1970, in UTC.
+pub(super) fn of_unix(seconds: u64) -> String {
+    print(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))
+}
+
 /// The time as stored by Postgres.
 pub(super) fn to_pg(moment: SystemTime) -> PgTimestamp {
     let epoch = UNIX_EPOCH + Duration::from_secs(PG_EPOCH);
@@ -65,8 +72,6 @@ pub(super) fn to_pg(moment: SystemTime) -> PgTimestamp {
 
 /// The time from a Postgres timestamp; `None` if RFC 3339 cannot represent it.
 pub(super) fn from_pg(time: PgTimestamp) -> Option<SystemTime> {
-    /// RFC 3339 ends with the year 9999.
-    const LAST: u64 = 253_402_300_799;
     let epoch = UNIX_EPOCH + Duration::from_secs(PG_EPOCH);
     let by = Duration::from_micros(time.unsigned_abs());
     let moment = if time < 0 { epoch.checked_sub(by) } else { epoch.checked_add(by) }?;

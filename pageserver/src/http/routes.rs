@@ -1,6 +1,8 @@
 //! Request handlers, one module per kind of object.
 
+pub(super) mod detach;
 pub(super) mod diff;
+pub(super) mod history;
 pub(super) mod layers;
 pub(super) mod lsn;
 pub(super) mod node;
@@ -8,4 +10,5 @@ pub(super) mod page;
 pub(super) mod stored;
 pub(super) mod tenant;
 pub(super) mod timeline;
+pub(super) mod window;
 pub(super) mod writer;

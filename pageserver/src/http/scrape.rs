@@ -5,16 +5,21 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::http::condition::Words;
 use crate::http::sources::Sources;
 use engine::tenant::manager::TenantManager;
-use engine::tenant::timeline::{LayerInfo, LayerKind, Timeline};
-use metrics::{Exposition, METRICS};
+use engine::tenant::timeline::{Condition, LayerInfo, LayerKind, Timeline};
+use metrics::{CompactionJob, Exposition, LabelEnum, METRICS};
 
-type Of<const N: usize> = Family<[(&'static str, String); N], Gauge<u64, AtomicU64>>;
+type Labels<const N: usize> = [(&'static str, String); N];
+type Of<const N: usize> = Family<Labels<N>, Gauge<u64, AtomicU64>>;
+type Ratio<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
+type Counted<const N: usize> = Family<Labels<N>, Counter>;
 
 /// Gauges per timeline, filled for one scrape.
 #[derive(Default)]
@@ -27,6 +32,10 @@ struct Gauges {
     upload_queue_bytes: Of<3>,
     resident_physical_size: Of<3>,
     ephemeral_bytes: Of<3>,
+    height: Of<3>,
+    replaced_layers: Of<3>,
+    replaced_bytes: Of<3>,
+    compaction_failing: Of<3>,
     following: Of<3>,
     layers: Of<5>,
     layer_bytes: Of<5>,
@@ -34,6 +43,20 @@ struct Gauges {
     tenant_states: Of<1>,
     timeline_states: Of<1>,
     task_panics: Of<1>,
+    conditions: Conditions,
+}
+
+/// How well timelines are compacted.
+#[derive(Default)]
+struct Conditions {
+    debt: Of<4>,
+    state: Of<4>,
+    idle: Of<4>,
+    waiting: Of<4>,
+    removal: Of<3>,
+    space_ratio: Ratio<3>,
+    values: Counted<3>,
+    written: Counted<4>,
 }
 
 /// The complete text of a scrape, in the format `wanted`.
@@ -61,16 +84,16 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     METRICS.scrape(&gauges.registry(), wanted)
 }
 
-fn set<const N: usize>(family: &Of<N>, labels: [(&'static str, String); N], value: u64)
+fn set<const N: usize>(family: &Of<N>, labels: Labels<N>, value: u64)
 where
-    [(&'static str, String); N]: EncodeLabelSet,
+    Labels<N>: EncodeLabelSet,
 {
     family.get_or_create(&labels).set(value);
 }
 
 impl Gauges {
     fn add(&self, timeline: &Timeline, is_following: Option<bool>) {
-        let (tenant, info) = (timeline.tenant_shard_id(), timeline.info());
+        let (tenant, info, condition) = (timeline.tenant_shard_id(), timeline.info(), timeline.condition());
         let shard = format!("{:02x}{:02x}", tenant.shard_number.0, tenant.shard_count.0);
         let labels = [
             ("tenant_id", tenant.tenant_id.to_string()),
@@ -85,6 +108,11 @@ impl Gauges {
         set(&self.upload_queue_bytes, labels.clone(), info.upload_bytes);
         set(&self.resident_physical_size, labels.clone(), info.resident_bytes);
         set(&self.ephemeral_bytes, labels.clone(), info.in_memory_bytes);
+        set(&self.height, labels.clone(), condition.height as u64);
+        set(&self.replaced_layers, labels.clone(), info.replaced_layers as u64);
+        set(&self.replaced_bytes, labels.clone(), info.replaced_bytes);
+        set(&self.compaction_failing, labels.clone(), u64::from(info.compaction_error.is_some()));
+        self.conditions.add(&labels, &condition);
         if let Some(is_following) = is_following {
             set(&self.following, labels.clone(), u64::from(is_following));
         }
@@ -113,6 +141,14 @@ impl Gauges {
                 &self.resident_physical_size,
             ),
             ("timeline_ephemeral_bytes", "Bytes of values that are not in layer files", &self.ephemeral_bytes),
+            ("layer_height", "Largest number of sorted delta layers above an image of the same keys", &self.height),
+            ("replaced_layers", "Layers that were replaced and are still being read", &self.replaced_layers),
+            (
+                "replaced_layer_bytes",
+                "Bytes of layers that were replaced and are still being read",
+                &self.replaced_bytes,
+            ),
+            ("compaction_failing", "Whether the last compaction job failed", &self.compaction_failing),
             ("walreceiver_following", "Whether WAL comes, of timelines that follow a server", &self.following),
         ];
         for (name, help, family) in named {
@@ -126,7 +162,64 @@ impl Gauges {
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         let help = "Panics since the process started, by task";
         registry.register("task_panics", help, self.task_panics.clone());
+        self.conditions.register(&mut registry);
         registry
+    }
+}
+
+impl Conditions {
+    fn add(&self, labels: &Labels<3>, condition: &Condition) {
+        let and = |name: &'static str, value: &str| {
+            let [tenant, shard, timeline] = labels.clone();
+            [tenant, shard, timeline, (name, value.to_owned())]
+        };
+        let waiting = condition.waiting;
+        let reasons = [("read", waiting.read), ("unconfirmed", waiting.unconfirmed), ("history", waiting.history)];
+        for (why, bytes) in reasons {
+            set(&self.waiting, and("why", why), bytes);
+        }
+        let now = Words::of(&condition.activity).state;
+        for state in Words::STATES {
+            set(&self.state, and("state", state), u64::from(state == now));
+        }
+        let add = |family: &Counted<4>, kind: &str, bytes: u64| {
+            family.get_or_create(&and("by", kind)).inc_by(bytes);
+        };
+        add(&self.written, "flush", condition.flushed);
+        for (kind, since) in CompactionJob::ALL.iter().zip(&condition.since_jobs) {
+            add(&self.written, kind.text(), condition.counts.of(*kind).bytes_out);
+            set(&self.debt, and("job", kind.text()), condition.debt.of(*kind));
+            if let Some(since) = since {
+                set(&self.idle, and("job", kind.text()), since.as_secs());
+            }
+        }
+        self.values.get_or_create(labels).inc_by(condition.taken_in);
+        if let Some(ratio) = condition.space_ratio() {
+            self.space_ratio.get_or_create(labels).set(ratio);
+        }
+        if let Some(since) = condition.since_removal {
+            set(&self.removal, labels.clone(), since.as_secs());
+        }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let help = "Bytes that compaction jobs would read that are due, by kind";
+        registry.register("compaction_debt_bytes", help, self.debt.clone());
+        let help = "What compaction does, or why it does nothing: 1 for one of the states";
+        registry.register("compaction_state", help, self.state.clone());
+        let help = "Seconds since a compaction job last ended well, by kind, if any has since the start";
+        registry.register("compaction_idle_seconds", help, self.idle.clone());
+        let help =
+            "Bytes that wait to be freed: layers that were replaced, in the files and in the bucket, and history";
+        registry.register("waiting_bytes", help, self.waiting.clone());
+        let help = "Seconds since history was last removed, if any was since the start";
+        registry.register("history_removal_age_seconds", help, self.removal.clone());
+        let help = "Bytes of all layers for each byte of the newest images";
+        registry.register("space_ratio", help, self.space_ratio.clone());
+        let help = "Bytes of values taken in since the timeline was opened";
+        registry.register("timeline_value_bytes", help, self.values.clone());
+        let help = "Bytes of layers written since the timeline was opened, by flushes and by kind of job";
+        registry.register("timeline_written_bytes", help, self.written.clone());
     }
 }
 

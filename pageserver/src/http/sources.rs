@@ -66,6 +66,18 @@ impl Sources {
         self.receivers.release_writer(timeline, id).await
     }
 
+    /// Archives a timeline, after its WAL receiver was stopped. Returns the slot for which the server goes on to retain
+    /// WAL, if there is one.
+    pub(super) async fn archive(&self, timeline: &Timeline) -> Result<Option<LeftSlot>, ManageError> {
+        let source = self.receivers.archive(timeline).await?;
+        Ok(source.map(|source| LeftSlot { host: source.host(), slot: source.slot().to_owned() }))
+    }
+
+    /// Takes an archived timeline back into service, and receives its WAL again.
+    pub(super) async fn unarchive(&self, timeline: &Timeline) -> Result<(), ManageError> {
+        self.receivers.unarchive(timeline).await
+    }
+
     /// The writer of a timeline.
     pub(super) fn writer(&self, timeline: &Timeline) -> Option<Writer> {
         self.receivers.writer(timeline.tenant_shard_id(), timeline.timeline_id())

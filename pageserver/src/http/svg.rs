@@ -35,7 +35,7 @@ fn looks(layer: &LayerInfo) -> (&'static str, &'static str) {
         LayerKind::Open => ("in memory, open", "#f6c344"),
         LayerKind::Frozen => ("in memory, frozen", "#e8933a"),
         LayerKind::Delta if layer.l0 => ("L0 delta", "#7fb3e6"),
-        LayerKind::Delta => ("L1 delta", "#3f77b5"),
+        LayerKind::Delta => ("sorted delta", "#3f77b5"),
         LayerKind::Image => ("image", "#6cc070"),
     }
 }
@@ -108,10 +108,11 @@ fn draw_box(svg: &mut String, layer: &LayerInfo, keys: &Axis<Key>, rows: &Axis<L
         _ => format!("LSN {} to {}", layer.lsns.start, layer.lsns.end),
     };
     let file = layer.file_name.as_deref().unwrap_or("not on disk yet");
+    let filter = if layer.filter { ", with a key filter" } else { "" };
     let _ = writeln!(
         svg,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\" \
-         stroke=\"#333\" stroke-width=\"{stroke}\"><title>{name}, {}\n{lsns}\nkeys {} ({})\n  to {} ({})\n{}\
+         stroke=\"#333\" stroke-width=\"{stroke}\"><title>{name}, {}{filter}\n{lsns}\nkeys {} ({})\n  to {} ({})\n{}\
          </title></rect>",
         size(layer.size),
         layer.keys.start,
@@ -171,7 +172,8 @@ fn describe(key: &Key) -> String {
     }
 }
 
-fn size(bytes: u64) -> String {
+/// A number of bytes in human-readable form.
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;

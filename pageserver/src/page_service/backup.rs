@@ -72,8 +72,9 @@ async fn send_all(
     let lsn = lsn.unwrap_or_else(|| timeline.last_record_lsn());
     let record = timeline.record_lsn();
     let prev = if record.last == lsn { record.prev } else { Lsn::INVALID };
-    let readable = timeline.check_readable(lsn);
-    readable.map_err(|error| CommandError::failed(format!("invalid basebackup lsn: {error}")))?;
+    // It may take longer than history is kept.
+    let pinned = timeline.pin(lsn);
+    let _pin = pinned.map_err(|error| CommandError::failed(format!("invalid basebackup lsn: {error}")))?;
     put::copy_out(connection.writer().buffer());
     connection.writer().flush().await?;
     let ctx = RequestContext::new(TaskKind::BaseBackup, DownloadBehavior::Download);

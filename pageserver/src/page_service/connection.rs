@@ -116,7 +116,7 @@ impl Session<'_> {
             Command::Lease { tenant, timeline, lsn } => {
                 let timeline = self.timeline(tenant, timeline)?;
                 // That an LSN cannot be leased is a valid answer, not an error.
-                let until = timeline.lease(lsn, self.shared.settings.lease_length).ok();
+                let until = timeline.lease(lsn, self.shared.settings.lease_length).await.ok();
                 send_lease(connection, query, until);
             }
             Command::Set => {}

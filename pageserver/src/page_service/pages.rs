@@ -59,12 +59,14 @@ impl<'a> Reader<'a> {
         Ok(lsn)
     }
 
-    /// The LSNs of a batch. Waits only once, for the newest LSN that any of the requests needs.
-    async fn lsns(&self, requests: &[Request]) -> Vec<Result<Lsn, StorageError>> {
+    /// The LSNs of a batch, and how long it waited: only once, for the newest LSN that any of the requests needs.
+    async fn lsns(&self, requests: &[Request]) -> (Vec<Result<Lsn, StorageError>>, Duration) {
         let good = requests.iter().filter(|request| check(&request.header).is_ok());
         let newest = good.map(|request| request.header.not_modified_since).max().unwrap_or(Lsn::INVALID);
         // If that does not arrive, requests that need less are still answered.
+        let began = env::clock::now();
         let waited = wait_for(self.timeline(), newest, self.wait_limit).await;
+        let took = env::clock::now().saturating_duration_since(began);
         let last = self.timeline().last_record_lsn();
         let shut_down = matches!(waited, Err(StorageError::Shutdown));
         let resolve = |request: &Request| {
@@ -76,14 +78,15 @@ impl<'a> Reader<'a> {
             self.timeline().check_readable(lsn)?;
             Ok(lsn)
         };
-        requests.iter().map(resolve).collect()
+        (requests.iter().map(resolve).collect(), took)
     }
 
     /// The requested pages, in request order. All requests must be for pages.
     pub(super) async fn pages(&self, requests: &[Request]) -> Vec<Result<Bytes, StorageError>> {
         let mut groups = BTreeMap::<Lsn, Vec<usize>>::new();
         let mut answers: Vec<Option<Result<Bytes, StorageError>>> = Vec::with_capacity(requests.len());
-        for (number, lsn) in self.lsns(requests).await.into_iter().enumerate() {
+        let (lsns, waited) = self.lsns(requests).await;
+        for (number, lsn) in lsns.into_iter().enumerate() {
             match lsn {
                 Ok(lsn) => {
                     groups.entry(lsn).or_default().push(number);
@@ -94,7 +97,7 @@ impl<'a> Reader<'a> {
         }
         for (lsn, numbers) in groups {
             let group: Vec<&Request> = numbers.iter().filter_map(|number| requests.get(*number)).collect();
-            for (number, page) in numbers.iter().zip(self.pages_at(lsn, &group).await) {
+            for (number, page) in numbers.iter().zip(self.pages_at(lsn, &group, waited).await) {
                 if let Some(answer) = answers.get_mut(*number) {
                     *answer = Some(page);
                 }
@@ -104,7 +107,8 @@ impl<'a> Reader<'a> {
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
 
-    async fn pages_at(&self, lsn: Lsn, requests: &[&Request]) -> Vec<Result<Bytes, StorageError>> {
+    /// The pages of a group as of one LSN, for which the batch has `waited`.
+    async fn pages_at(&self, lsn: Lsn, requests: &[&Request], waited: Duration) -> Vec<Result<Bytes, StorageError>> {
         let mut sizes = KnownSizes { reader: self, lsn, known: Vec::new() };
         let mut keys = KeySpaceBuilder::default();
         let mut places = Vec::with_capacity(requests.len());
@@ -122,7 +126,8 @@ impl<'a> Reader<'a> {
         let mut found = if keys.is_empty() {
             BTreeMap::new()
         } else {
-            match self.timeline().get_vectored(&keys, lsn, self.store.ctx()).await {
+            let ctx = self.store.ctx().having_waited(waited);
+            match self.timeline().get_vectored(&keys, lsn, &ctx).await {
                 Ok(found) => found,
                 Err(error) => return fail_all(places, &error),
             }
@@ -212,6 +217,7 @@ fn fail_all(
 ) -> Vec<Result<Bytes, StorageError>> {
     let same = || match error {
         StorageError::Shutdown => StorageError::Shutdown,
+        StorageError::Invalid(reason) => StorageError::Invalid(reason.clone()),
         other => StorageError::Internal(other.to_string()),
     };
     let fail = |place: Result<Option<Wanted>, StorageError>| match place? {

@@ -113,6 +113,37 @@ settings! {
         /// The certificate's private key, PEM.
         ssl_key_file: Utf8PathBuf = "server.key", "path";
     }
+    "Compaction" {
+        /// Number of L0 layers, as flushes write them, that are sorted together; 0 disables compaction: then reads
+        /// become longer with each layer, and no history is removed.
+        compaction_threshold: u64 = 4, "layers";
+        /// Intended size of a sorted layer.
+        compaction_target_size: u64 = 134_217_728, "bytes";
+        /// Memory that each of two jobs, which may run at once, takes for what it reads: with less it reads more
+        /// often.
+        compaction_memory: u64 = 100_663_296, "bytes";
+        /// Number of sorted layers that may lie above an image of the same keys before some are merged.
+        compaction_height: u64 = 6, "layers";
+        /// From this many L0 layers on, ingest is slowed so that compaction keeps up; 0 never slows it.
+        compaction_l0_slow: u64 = 6, "layers";
+        /// At this many L0 layers ingest waits for compaction.
+        compaction_l0_wait: u64 = 12, "layers";
+    }
+    "History" {
+        /// History that arrived within this time is kept: any moment of it can be read, and branched from. Older
+        /// history is removed, but for what branches, leases and holds need.
+        pitr_interval: Duration = "7days", "duration";
+        /// Bytes of WAL up to the last record that are kept, however long ago they arrived.
+        gc_horizon: u64 = 67_108_864, "bytes";
+        /// History goes beyond so many bytes of WAL before the last record, even if `pitr_interval` would keep it.
+        /// 0: no limit. At least `gc_horizon`.
+        history_max_bytes: u64 = 0, "bytes";
+        /// How often history that nothing keeps is removed. After a period such as `1000d` it is only on request.
+        gc_period: Duration = "10m", "duration";
+        /// How long after a tenant was attached nothing of it is removed, since the list of its branches in the bucket
+        /// may lag. Without a bucket this does not apply.
+        gc_pause_after_attach: Duration = "15m", "duration";
+    }
     "Memory and files" {
         /// Memory for index pages of layers and for rebuilt pages.
         page_cache_size: NonZeroUsize = 8192, "pages of 8 KiB";
@@ -138,6 +169,9 @@ settings! {
     "Reading" {
         /// How long a read waits for WAL that has not arrived.
         wait_lsn_timeout: Duration = "5m", "duration";
+        /// A read that takes longer, with its wait for WAL, is explained by a line in the log: how long it waited,
+        /// searched, fetched and applied records, and which layers it visited; at most one line a second.
+        slow_read_threshold: Duration = "1s", "duration";
         /// How long a lease keeps an LSN readable.
         lsn_lease_length: Duration = "10m", "duration";
         /// Maximum number of keys in one vectored read.

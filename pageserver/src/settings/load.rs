@@ -1,11 +1,14 @@
 //! Loading of settings from all their sources, and validation.
 
+use std::time::Duration;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use toml::Value;
 
 use super::identity::defect;
 use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
+use engine::config::RetentionPolicy;
 use remote_storage::RemoteUrl;
 
 /// Why the process cannot start with these settings. Each error names the place to fix.
@@ -182,6 +185,8 @@ impl Loader {
         if settings.checkpoint_distance < 1 << 20 {
             return Err(self.invalid("checkpoint_distance", "must be at least 1048576 (1 MiB)".to_owned()));
         }
+        self.check_compaction()?;
+        self.check_history()?;
         if let Err(reason) = RemoteUrl::parse(&settings.remote_storage) {
             return Err(self.invalid("remote_storage", reason));
         }
@@ -193,6 +198,57 @@ impl Loader {
             let port = value.as_str().and_then(|addr| addr.rsplit_once(':')).map(|(_, port)| port.parse::<u16>());
             if !matches!(port, Some(Ok(_))) {
                 return Err(self.invalid(name, format!("expected host:port, not {value}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Loader {
+    fn check_compaction(&self) -> Result<(), SettingsError> {
+        let settings = &self.settings;
+        let (threshold, slow, wait) =
+            (settings.compaction_threshold, settings.compaction_l0_slow, settings.compaction_l0_wait);
+        if threshold == 1 {
+            return Err(self.invalid("compaction_threshold", "must be 0 or at least 2".to_owned()));
+        }
+        if settings.compaction_target_size < 64 << 10 {
+            return Err(self.invalid("compaction_target_size", "must be at least 65536 (64 KiB)".to_owned()));
+        }
+        if settings.compaction_memory < 1 << 20 {
+            return Err(self.invalid("compaction_memory", "must be at least 1048576 (1 MiB)".to_owned()));
+        }
+        if settings.compaction_height < 2 {
+            return Err(self.invalid("compaction_height", "must be at least 2".to_owned()));
+        }
+        if slow > 0 && slow < threshold {
+            let reason = format!("must not be below compaction_threshold, which is {threshold}");
+            return Err(self.invalid("compaction_l0_slow", reason));
+        }
+        if slow > 0 && wait <= slow {
+            let reason = format!("must be above compaction_l0_slow, which is {slow}");
+            return Err(self.invalid("compaction_l0_wait", reason));
+        }
+        Ok(())
+    }
+}
+
+impl Loader {
+    fn check_history(&self) -> Result<(), SettingsError> {
+        let settings = &self.settings;
+        if let Some((name, reason)) = settings.retention().defect() {
+            return Err(self.invalid(name, reason));
+        }
+        if settings.gc_period < Duration::from_secs(1) {
+            return Err(self.invalid("gc_period", "must be at least 1s".to_owned()));
+        }
+        for (name, length) in [
+            ("gc_period", settings.gc_period),
+            ("gc_pause_after_attach", settings.gc_pause_after_attach),
+            ("lsn_lease_length", settings.lsn_lease_length),
+        ] {
+            if length > RetentionPolicy::LONGEST {
+                return Err(self.invalid(name, "must not be above 36500days".to_owned()));
             }
         }
         Ok(())

@@ -56,6 +56,26 @@ fn values_of_a_wrong_kind_are_refused_at_their_place() {
         ("page_cache_size = \"1\"", "not negative"),
         ("checkpoint_distance = -1", "not negative"),
         ("checkpoint_distance = 4096", "1 MiB"),
+        ("compaction_threshold = 1", "compaction_threshold: must be 0 or at least 2"),
+        ("compaction_threshold = 7", "compaction_l0_slow: must not be below compaction_threshold, which is 7"),
+        ("compaction_target_size = 65535", "compaction_target_size: must be at least 65536 (64 KiB)"),
+        ("compaction_memory = 1048575", "compaction_memory: must be at least 1048576 (1 MiB)"),
+        ("compaction_height = 1", "compaction_height: must be at least 2"),
+        ("compaction_l0_slow = 3", "compaction_l0_slow: must not be below compaction_threshold, which is 4"),
+        ("compaction_l0_wait = 6", "compaction_l0_wait: must be above compaction_l0_slow, which is 6"),
+        ("pitr_interval = \"0s\"", "pitr_interval: expected a duration"),
+        ("pitr_interval = \"999ms\"", "pitr_interval: must be at least 1s"),
+        ("pitr_interval = \"101 years\"", "pitr_interval: must not be above 36500days"),
+        ("pitr_interval = \"-7d\"", "pitr_interval: expected a duration"),
+        ("gc_horizon = 0", "gc_horizon: must not be 0"),
+        ("gc_horizon = -1", "not negative"),
+        ("history_max_bytes = -1", "not negative"),
+        ("history_max_bytes = 67108863", "history_max_bytes: must be 0, for no limit, or at least gc_horizon"),
+        ("gc_period = \"0s\"", "longer than 0"),
+        ("gc_period = \"10ms\"", "gc_period: must be at least 1s"),
+        ("gc_period = \"500 years\"", "gc_period: must not be above 36500days"),
+        ("gc_pause_after_attach = \"500 years\"", "gc_pause_after_attach: must not be above 36500days"),
+        ("lsn_lease_length = \"500000 years\"", "lsn_lease_length: must not be above 36500days"),
         ("checkpoint_timeout = 10", "such as \"10m\""),
         ("checkpoint_timeout = \"10 parsecs\"", "such as \"10m\""),
         ("checkpoint_timeout = \"0s\"", "longer than 0"),
@@ -79,6 +99,27 @@ fn values_of_a_wrong_kind_are_refused_at_their_place() {
     assert!(error.starts_with("environment variable PAGESERVER_ALLOW_INSECURE_LISTEN: "), "{error}");
     assert!(refusal("", &[], &["page_cache_size"]).contains("expected key=value"));
     assert!(refusal("a = ", &[], &[]).contains("not valid TOML"));
+}
+
+#[test]
+fn ingest_is_not_slowed_for_what_nobody_does() {
+    let conf = |flags: &[&str]| load("", &[], flags).unwrap().0.engine_conf("/nowhere".into()).compaction;
+    assert_eq!(conf(&[]), CompactionPolicy::ON, "the defaults are those of the engine");
+    let off = conf(&["compaction_threshold=0"]);
+    assert_eq!((off.l0_layers, off.l0_slow), (0, 0));
+    let never = conf(&["compaction_l0_slow=0", "compaction_l0_wait=0", "compaction_threshold=20"]);
+    assert_eq!((never.l0_layers, never.l0_slow), (20, 0));
+    let small = conf(&["compaction_target_size=65536", "compaction_threshold=2", "compaction_l0_slow=2"]);
+    assert_eq!((small.file_bytes, small.l0_layers, small.l0_slow), (65536, 2, 2));
+}
+
+#[test]
+fn how_much_history_is_kept_is_as_in_the_file() {
+    let conf = |flags: &[&str]| load("", &[], flags).unwrap().0.engine_conf("/nowhere".into()).retention;
+    assert_eq!(conf(&[]), RetentionPolicy::DEFAULT, "the defaults are those of the engine");
+    let small = conf(&["pitr_interval=1s", "gc_horizon=1", "history_max_bytes=1", "gc_period=36500days"]);
+    assert_eq!((small.pitr_interval.as_secs(), small.gc_horizon, small.history_max_bytes), (1, 1, 1));
+    assert_eq!(conf(&["history_max_bytes=67108864"]).history_max_bytes, 64 << 20);
 }
 
 #[test]

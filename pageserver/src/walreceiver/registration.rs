@@ -14,12 +14,16 @@ impl WalReceivers {
     ///
     /// # Errors
     /// [`ManageError::Conflict`] if the timeline has another writer or follows a server;
-    /// [`ManageError::Precondition`] if the timeline does not end where the compute starts.
+    /// [`ManageError::Precondition`] if the timeline does not end where the compute starts, or is archived.
     pub async fn register_writer(&self, timeline: &Timeline, new: NewWriter) -> Result<(), ManageError> {
         let _changing = self.inner.writers.lock().await;
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
         if let Some(reason) = timeline.fenced().or_else(|| timeline.broken()) {
             return Err(ManageError::Busy(format!("timeline {} takes no more writes: {reason}", id.1)));
+        }
+        if timeline.is_archived() {
+            let reason = format!("timeline {} is archived and takes in nothing: unarchive it first", id.1);
+            return Err(ManageError::Precondition(reason));
         }
         let mut source = WalSource::new(&new.connstr, &new.slot)?;
         let before = WalSource::of(timeline)?;

@@ -48,6 +48,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     let timelines = format!("{tenant}/timeline");
     let config = format!("{tenant}/location_config");
     let wait = format!("{tenant}/wait_lsn");
+    let (history, archival) = (server.base("/history"), server.base("/archival_config"));
     for (method, path, body, expected) in [
         ("POST", &timelines, json!({}), "new_timeline_id"),
         ("POST", &timelines, json!([]), "JSON"),
@@ -56,6 +57,17 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         ("PUT", &config, json!({"mode": "Attached"}), "unknown variant"),
         ("PUT", &config, json!({"mode": "AttachedSingle", "tenant_conf": {"gc_period": "1h"}}), "unknown field"),
         ("PUT", &config, json!({"mode": "AttachedSingle", "shard_count": 2}), "shards"),
+        ("PUT", &history, json!({"pitr_interval": "soon"}), "pitr_interval: \"soon\""),
+        ("PUT", &history, json!({"pitr_interval": "1s 1ms"}), "no whole seconds"),
+        ("PUT", &history, json!({"pitr_interval": "0s"}), "pitr_interval: must be at least 1s"),
+        ("PUT", &history, json!({"pitr_interval": "101years"}), "pitr_interval: must not be above"),
+        ("PUT", &history, json!({"pitr_interval": "1s", "gc_horizon": 0}), "gc_horizon: must not be 0"),
+        ("PUT", &history, json!({"pitr_interval": "1s", "history_max_bytes": 63}), "at least gc_horizon, which is 64"),
+        ("PUT", &history, json!({"gc_horizon": -1}), "u64"),
+        ("PUT", &history, json!({"gc_horizon": "1GiB"}), "u64"),
+        ("PUT", &history, json!({"gc_period": "1h"}), "unknown field"),
+        ("PUT", &archival, json!({"state": "Gone"}), "unknown variant"),
+        ("PUT", &archival, json!({"is_archived": true}), "unknown field"),
         ("POST", &wait, json!({"timelines": {}, "timeout": "soon"}), "timeout"),
         ("POST", &wait, json!({"timelines": {"1": "0/1"}, "timeout": "1s"}), "hexadecimal"),
     ] {

@@ -4,6 +4,7 @@ mod access;
 mod bad_input;
 mod client;
 mod crowds;
+mod kept;
 mod server;
 #[path = "../../../engine/tests/stack/mod.rs"]
 mod stack;
@@ -107,6 +108,45 @@ async fn timelines_are_branched_at_lsns_and_moments_and_deleted_from_the_leaves(
     assert_eq!(http.call("DELETE", &server.base(""), &Value::Null).await.status, 200);
     assert_eq!(http.call("DELETE", &server.base(""), &Value::Null).await.status, 404);
     assert_eq!(http.get(&all).await.json(), json!([]));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_is_detached_and_the_trunk_goes() {
+    let server = Server::open().await;
+    let http = &server.client;
+    let all = format!("/v1/tenant/{}/timeline", server.tenant);
+    let id = TimelineId::generate().to_string();
+    let body = json!({"new_timeline_id": id, "ancestor_timeline_id": server.timeline, "ancestor_start_lsn": "0/2200"});
+    assert_eq!(http.call("POST", &all, &body).await.status, 201);
+    let branch = format!("{all}/{id}");
+    let detach = async |path: &str| http.call("PUT", &format!("{path}/detach_ancestor"), &Value::Null).await;
+    let hold = http.call("PUT", &format!("{branch}/holds/early"), &json!({"lsn": "0/2010"})).await;
+    assert_eq!(hold.status, 200, "{hold:?}");
+    let reparent = format!("{branch}/detach_ancestor?detach_behavior=no-ancestor-and-reparent");
+    assert_eq!(http.call("PUT", &reparent, &Value::Null).await.status, 400);
+    for (path, status, says) in [
+        (server.base(""), 412, "not a branch"),
+        (format!("{all}/{}", TimelineId::generate()), 404, "not found"),
+        (branch.clone(), 412, "early"),
+    ] {
+        let answer = detach(&path).await;
+        assert!(answer.status == status && answer.msg().contains(says), "{path}: {answer:?}");
+    }
+    assert_eq!(http.call("DELETE", &format!("{branch}/holds/early"), &Value::Null).await.status, 200);
+    for _ in 0..2 {
+        let answer = detach(&branch).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.json(), json!({"reparented_timelines": []}));
+        let info = http.get(&branch).await.json();
+        assert_eq!((&info["ancestor_timeline_id"], &info["detach"]), (&Value::Null, &Value::Null));
+        assert_eq!((&info["detached_lsn"], &info["min_readable_lsn"]), (&json!("0/2200"), &json!("0/2200")));
+    }
+    let early = http.call("POST", &format!("{branch}/lsn_lease"), &json!({"lsn": "0/2010"})).await;
+    assert!(early.status == 412 && early.msg().contains("detached"), "{early:?}");
+    assert_eq!(http.get(&server.base("")).await.json()["children"], json!([]));
+    assert_eq!(http.call("DELETE", &server.base(""), &Value::Null).await.status, 200);
+    assert_eq!(http.get(&branch).await.json()["state"], "Active");
     server.stop().await;
 }
 

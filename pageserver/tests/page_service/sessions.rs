@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use futures_util::TryStreamExt;
 use pageserver::page_service::PageServiceSettings;
 use pageserver_api::pagestream::ProtocolVersion::V3;
 use pageserver_api::pagestream::Query;
@@ -12,7 +13,7 @@ use pq_proto::client::Client;
 use pq_proto::frontend::{Target, put};
 use pq_proto::sqlstate::SqlState;
 use test_needs::need;
-use test_postgres::Postgres;
+use test_postgres::{Postgres, tar};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
@@ -50,6 +51,31 @@ async fn check_leases(fixture: &Fixture) {
         tags.push(client.receive().await.unwrap().tag());
     }
     assert_eq!(tags, "12TDCZ");
+}
+
+/// A driver that knows nothing of page servers, and names what it prepares.
+async fn check_stock_driver(fixture: &Fixture) {
+    let (client, connection) = tokio_postgres::connect(&fixture.address, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let (tenant, timeline) = (fixture.tenant, fixture.timeline_id());
+    let lease = |lsn: Lsn| format!("lease lsn {tenant} {timeline} {lsn}");
+    let now = client.prepare(&lease(fixture.timeline.last_record_lsn())).await.unwrap();
+    let never = client.prepare(&lease(Lsn(8))).await.unwrap();
+    for _ in 0..2 {
+        let until: Option<String> = client.query_one(&now, &[]).await.unwrap().get("valid_until");
+        assert!(until.unwrap().parse::<u64>().unwrap() > 0);
+        let until: Option<String> = client.query_one(&never, &[]).await.unwrap().get(0);
+        assert_eq!(until, None);
+    }
+    let missing = format!("basebackup {tenant} {}", TimelineId::generate());
+    let refused = client.copy_out(&missing).await.err().unwrap().to_string();
+    assert!(refused.contains("db error"), "{refused}");
+    let backup = client.copy_out(&format!("basebackup {tenant} {timeline}")).await.unwrap();
+    let backup: Vec<bytes::Bytes> = backup.try_collect().await.unwrap();
+    let listed = tar(&["-t"], &backup.concat());
+    assert!(listed.lines().any(|name| name == "global/pg_control"), "{listed}");
+    drop((now, never, client));
+    connection.await.unwrap().unwrap();
 }
 
 async fn check_bad_stream(fixture: &Fixture) {
@@ -103,6 +129,7 @@ async fn commands_limits_and_endings() {
     let fixture = serve(server.data(), settings).await;
     check_commands(&fixture).await;
     check_leases(&fixture).await;
+    check_stock_driver(&fixture).await;
     check_bad_stream(&fixture).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     check_limit_and_shutdown(fixture).await;

@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use camino_tempfile::{Utf8TempDir, tempdir};
+use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
 use engine::tenant::manager::{NewBranch, TenantManager};
 use engine::tenant::timeline::Timeline;
 use object_store::local::LocalFileSystem;
@@ -172,23 +174,45 @@ async fn a_newer_format_is_refused_by_name() {
     assert!(before == after, "what is not understood is left as it is");
 }
 
-/// A timeline with layers of both kinds, which follows a server, and a branch of it.
+/// Settings with which history is compacted and removed on request.
+fn compacting(workdir: &Utf8Path, bucket: &RemoteStorage) -> &'static PageServerConf {
+    let compaction =
+        CompactionPolicy { l0_layers: 2, file_bytes: 20_000, height: 2, l0_slow: 0, ..CompactionPolicy::ON };
+    let retention = RetentionPolicy {
+        pitr_interval: Duration::ZERO,
+        gc_horizon: 64,
+        quiet_after_attach: Duration::ZERO,
+        ..RetentionPolicy::ON_REQUEST
+    };
+    let conf = PageServerConf { compaction, retention, ..crate::world::config(workdir, bucket).clone() };
+    Box::leak(Box::new(conf))
+}
+
+/// A timeline with layers of all kinds, a cutoff and a hold, which follows a server, and a branch of it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes a store of today's formats to the directory $GOLDEN"]
 async fn write_one() {
     let dir = Utf8PathBuf::from(std::env::var("GOLDEN").expect("a directory"));
     let (disk, new) = (dir.join("disk"), new_timeline());
     fs::create_dir_all(&disk).unwrap();
-    let manager = load(&disk, &bucket(&dir.join("bucket"))).await;
+    let manager = TenantManager::load_idle(compacting(&disk, &bucket(&dir.join("bucket")))).await.unwrap();
     manager.create_tenant(new.tenant_shard_id).await.unwrap();
     let remote = manager.remote_of(new.tenant_shard_id);
     let (timeline, mut model) = import_with(manager.conf(), new, remote).await.unwrap();
     manager.add(timeline.clone()).await.unwrap();
     let branch_id = TimelineId::generate();
-    for _ in 0..2 {
+    let mut held = timeline.last_record_lsn();
+    for _ in 0..6 {
         put(&timeline, &mut model, 30).await;
         timeline.flush(&context()).await.unwrap();
+        timeline.compact().await.unwrap();
+        if timeline.holds().is_empty() {
+            held = timeline.last_record_lsn();
+            timeline.hold("golden", held).await.unwrap();
+        }
     }
+    let removed = manager.collect_garbage(new.tenant_shard_id, false).await.unwrap();
+    assert!(removed[0].cutoff > held && removed[0].removed_layers > 0, "{removed:?}");
     let lsn = Some(timeline.last_record_lsn());
     let of = NewBranch { timeline_id: branch_id, ancestor_id: new.timeline_id, lsn };
     manager.branch(new.tenant_shard_id, of).await.unwrap();
@@ -198,7 +222,8 @@ async fn write_one() {
         let first = timeline.last_record_lsn();
         put(timeline, &mut model.clone(), 30).await;
         timeline.flush(&context()).await.unwrap();
-        for lsn in [first - 160, first, first + 80, timeline.last_record_lsn()] {
+        let readable = |lsn: &Lsn| timeline.check_readable(*lsn).is_ok();
+        for lsn in [held, first - 160, first, first + 80, timeline.last_record_lsn()].into_iter().filter(readable) {
             expected.extend(sums(timeline, lsn).await);
         }
     }

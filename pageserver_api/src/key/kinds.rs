@@ -37,6 +37,9 @@ pub const COMMIT_TIME_KEY: Key = Key { field1: KIND_FILE, field6: 5, ..Key::MIN 
 /// Settings from the cluster's configuration files at import time. Absent in stores of earlier versions.
 pub const SETTINGS_KEY: Key = Key { field1: KIND_FILE, field6: 6, ..Key::MIN };
 
+/// All keys of relations, relation maps and [`DBDIR_KEY`] included, but for the entries that say which relations exist.
+pub const ALL_RELATIONS: Range<Key> = Key::MIN..Key { field1: KIND_REL + 1, ..Key::MIN };
+
 /// The entry that says whether a relation fork exists: one byte, or empty after a drop.
 pub fn rel_entry_key(rel: RelTag) -> Key {
     Key { field1: KIND_REL_ENTRY, field6: 1, ..rel_block_key(rel, 0) }

@@ -11,6 +11,9 @@
 //!
 //! A server's page may therefore have the LSN of its last change other than a hint, or that of any hint record since;
 //! its content is the same except for hints. This is what is allowed here, after checking the records.
+//!
+//! Compaction may have replaced a record by the page as it was after it. A page that has an older LSN than its version
+//! took the place of a record that left it as it was: that of a hint without an image.
 
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
@@ -65,8 +68,8 @@ pub(super) async fn explain<S: PageHistory>(
     Ok(None)
 }
 
-/// Whether a version was created by a hint record. If its image holds all bytes of the page, only the page is stored:
-/// then it must equal the page before it.
+/// Whether a version was created by a hint record. Of one whose image holds all bytes of the page, and where compaction
+/// has replaced the record, only the page is stored: then it must equal the page before it.
 async fn is_only_a_hint<S: PageHistory>(
     store: &S,
     key: Key,
@@ -81,13 +84,10 @@ async fn is_only_a_hint<S: PageHistory>(
         Value::WalRecord(_) => return Ok(false),
         Value::Image(image) => PageBytes::try_from(&image[..])?,
     };
-    // An imported page has the LSN of a record before the import.
-    if PageRef::new(&image).lsn() != changed.0 {
-        return Ok(false);
-    }
-    // Nothing can be read before the history begins.
+    // Nothing can be read before the history begins, so an imported page has none before it.
     let Ok(Some(before)) = page_at(store, key, Lsn(changed.0 - 1)).await else { return Ok(false) };
-    Ok(differs_by_lsn_only(fork, &before, &image))
+    let has_its_lsn = PageRef::new(&image).lsn() == changed.0;
+    Ok(if has_its_lsn { differs_by_lsn_only(fork, &before, &image) } else { before == image })
 }
 
 #[cfg(test)]
@@ -116,10 +116,12 @@ mod tests {
         Image(PageBytes),
         /// A hint record without an image.
         Hint(u64),
+        /// The page as of an LSN, which compaction has stored instead of the record there.
+        Embedded(u64, PageBytes),
         /// Some other record that left the page unchanged.
         Other(u64),
     }
-    use Record::{Hint, Image, Other};
+    use Record::{Embedded, Hint, Image, Other};
 
     fn explained(history: &[Record], theirs: &PageBytes) -> Option<Verdict> {
         let key = rel_block_key(RelTag { spcnode: 1663, dbnode: 5, relnode: 1249, forknum: 0 }, 64);
@@ -127,6 +129,7 @@ mod tests {
         for record in history {
             match record {
                 Image(page) => images.add(key, PageRef::new(page).lsn(), *page, None),
+                Embedded(lsn, page) => images.add(key, *lsn, *page, None),
                 Hint(lsn) => images.add(key, *lsn, images.newest(key), Some((0, 0xA0))),
                 Other(lsn) => images.add(key, *lsn, images.newest(key), Some((10, 0x40))),
             }
@@ -172,5 +175,19 @@ mod tests {
         assert_eq!(explained(&history(), &page(160, 1)), Some(Verdict::OlderHint));
         assert_eq!(explained(&history(), &page(320, 1)), Some(Verdict::NewerHint));
         assert_eq!(explained(&history(), &page(400, 1)), None);
+    }
+
+    #[test]
+    fn a_record_that_compaction_has_replaced_by_the_page_is_still_that_of_a_hint() {
+        let history = || [Image(page(80, 1)), Embedded(160, page(80, 1)), Hint(240), Embedded(320, page(80, 1))];
+        for lsn in [160, 240, 320] {
+            assert_eq!(explained(&history(), &page(lsn, 1)), Some(Verdict::NewerHint), "{lsn}");
+        }
+        assert_eq!(explained(&history(), &page(200, 1)), None, "no record of that LSN");
+        assert_eq!(explained(&history(), &page(160, 2)), None, "the content differs");
+        let changed_since = [Embedded(160, page(80, 1)), Image(page(240, 2)), Embedded(320, page(240, 2))];
+        assert_eq!(explained(&changed_since, &page(160, 2)), None, "a hint from before the last change");
+        let changed = [Image(page(80, 1)), Embedded(160, page(80, 2)), Hint(240)];
+        assert_eq!(explained(&changed, &page(160, 2)), None, "the record was none of a hint");
     }
 }

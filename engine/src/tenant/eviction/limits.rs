@@ -18,8 +18,10 @@ pub(super) struct Usage {
     pub(super) not_uploaded: u64,
     /// Values of in-memory layers, stored in ephemeral files.
     pub(super) in_memory: u64,
-    /// Files of imports under way.
+    /// Files of imports under way, and what compaction writes.
     pub(super) importing: u64,
+    /// Those of their bytes that are not written yet.
+    pub(super) promised: u64,
 }
 
 /// The limits of the local disk at one moment.
@@ -51,12 +53,13 @@ impl Limits {
         let room_in = |limit: u64, used: u64| signed(limit) - signed(used);
         let used = usage.resident.saturating_add(usage.in_memory).saturating_add(usage.importing);
         let by_budget = self.budget.map(|budget| room_in(budget, used));
-        let by_disk = self.space.map(|space| room_in(space.free, self.reserve));
+        let by_disk = self.space.map(|space| room_in(space.free, self.reserve.saturating_add(usage.promised)));
         let room = by_budget.into_iter().chain(by_disk).min().unwrap_or(i64::MAX);
-        let scale = self.budget.into_iter().chain(self.space.map(|space| space.total)).min().unwrap_or(0);
-        let evict_below = signed((scale / 8).min(HEADROOM_MAX.max(4 * self.checkpoint_distance)));
+        let capacity = self.budget.into_iter().chain(self.space.map(|space| space.total)).min();
+        let evict_below = signed((capacity.unwrap_or(0) / 8).min(HEADROOM_MAX.max(4 * self.checkpoint_distance)));
         Measured {
             room,
+            capacity: capacity.unwrap_or(u64::MAX),
             slow_below: evict_below / 2,
             evict_below,
             resident: usage.resident,
@@ -131,7 +134,7 @@ mod tests {
     }
 
     fn usage(resident: u64, in_memory: u64) -> Usage {
-        Usage { resident: resident * MIB, not_uploaded: 3 * MIB, in_memory: in_memory * MIB, importing: 0 }
+        Usage { resident: resident * MIB, not_uploaded: 3 * MIB, in_memory: in_memory * MIB, ..Usage::default() }
     }
 
     #[test]
@@ -145,6 +148,9 @@ mod tests {
         let importing = Usage { importing: 7 * MIB, ..usage(60, 20) };
         assert_eq!(limits(Some(100), None).measure(&importing).room >> 20, 13);
         assert_eq!(limits(None, Some(60)).measure(&importing).room >> 20, 10, "they are not free any more");
+        let promised = Usage { promised: 5 * MIB, ..importing };
+        assert_eq!(limits(Some(100), None).measure(&promised).room >> 20, 13);
+        assert_eq!(limits(None, Some(60)).measure(&promised).room >> 20, 5, "they are free, but not for others");
     }
 
     #[test]

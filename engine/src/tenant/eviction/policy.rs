@@ -3,7 +3,7 @@
 //! Only layers that the bucket has may be evicted. Partially cached layers go first, by recency, as far as they
 //! exceed their own budget. Then the least recently read layers go, whichever tenant owns them; but each tenant has a
 //! reserve, its most recently read layers up to the size of its largest one, which is touched only when nothing else
-//! is left.
+//! is left. Layers of archived timelines go before all others, and are in no reserve.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -23,6 +23,8 @@ pub struct Candidate {
     pub partial: bool,
     /// Whether the bucket has it.
     pub uploaded: bool,
+    /// Whether its timeline is archived.
+    pub archived: bool,
 }
 
 /// What an eviction should achieve.
@@ -41,11 +43,13 @@ pub fn choose(candidates: &[Candidate], want: Want) -> Vec<usize> {
     let mut too_many = partial.saturating_sub(want.partial_max);
     let mut evictable: Vec<(usize, &Candidate)> =
         candidates.iter().enumerate().filter(|(_, it)| it.uploaded && it.bytes > 0).collect();
-    evictable.sort_by_key(|(number, it)| (reserved[*number], it.last_access, Reverse(it.bytes), *number));
+    let order =
+        |number: usize, it: &Candidate| (reserved[number], !it.archived, it.last_access, Reverse(it.bytes), number);
+    evictable.sort_by_key(|(number, it)| order(*number, it));
 
     let (mut chosen, mut freed) = (Vec::new(), 0_u64);
     let mut by_age = evictable.clone();
-    by_age.sort_by_key(|(number, it)| (it.last_access, *number));
+    by_age.sort_by_key(|(number, it)| (!it.archived, it.last_access, *number));
     for (number, candidate) in by_age.into_iter().filter(|(_, it)| it.partial) {
         if too_many > 0 {
             chosen.push(number);
@@ -69,11 +73,11 @@ pub fn choose(candidates: &[Candidate], want: Want) -> Vec<usize> {
 /// For each candidate, whether it belongs to its tenant's reserve.
 fn reserve(candidates: &[Candidate]) -> Vec<bool> {
     let mut left: HashMap<TenantShardId, u64> = HashMap::new();
-    for candidate in candidates {
+    for candidate in candidates.iter().filter(|it| !it.archived) {
         let largest = left.entry(candidate.tenant).or_default();
         *largest = candidate.bytes.max(*largest);
     }
-    let mut newest_first: Vec<usize> = (0..candidates.len()).collect();
+    let mut newest_first: Vec<usize> = (0..candidates.len()).filter(|number| !candidates[*number].archived).collect();
     newest_first.sort_by_key(|number| (Reverse(candidates[*number].last_access), *number));
     let mut reserved = vec![false; candidates.len()];
     for number in newest_first {

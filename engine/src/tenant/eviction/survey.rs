@@ -16,19 +16,25 @@ pub(super) struct Survey {
     candidates: Vec<Candidate>,
     in_memory: u64,
     importing: u64,
+    promised: u64,
 }
 
 impl Survey {
     pub(super) async fn of(timelines: &[Timeline], budget: &DiskBudget) -> Self {
-        let importing = budget.held();
+        let (importing, promised) = (budget.held(), budget.promised());
         let in_memory = timelines.iter().map(|timeline| timeline.info().in_memory_bytes).sum();
-        let layers: Vec<Arc<Layer>> = timelines.iter().flat_map(Timeline::layer_files).collect();
+        let of = |timeline: &Timeline| {
+            let archived = timeline.is_archived();
+            timeline.layer_files().into_iter().map(move |layer| (layer, archived))
+        };
+        let layers: Vec<(Arc<Layer>, bool)> = timelines.iter().flat_map(of).collect();
         // File sizes are queried one by one, which blocks the thread.
         let walk = env::spawn::blocking(move || {
-            layers.into_iter().map(|layer| (candidate(&layer), layer)).filter(|(it, _)| it.bytes > 0).unzip()
+            let all = layers.into_iter().map(|(layer, archived)| (candidate(&layer, archived), layer));
+            all.filter(|(it, _)| it.bytes > 0).unzip()
         });
         let (candidates, layers) = walk.await.unwrap_or_default();
-        Self { layers, candidates, in_memory, importing }
+        Self { layers, candidates, in_memory, importing, promised }
     }
 
     pub(super) fn usage(&self) -> Usage {
@@ -38,6 +44,7 @@ impl Survey {
             not_uploaded: sum(&|it| !it.uploaded),
             in_memory: self.in_memory,
             importing: self.importing,
+            promised: self.promised,
         }
     }
 
@@ -67,12 +74,13 @@ impl Survey {
     }
 }
 
-fn candidate(layer: &Layer) -> Candidate {
+fn candidate(layer: &Layer, archived: bool) -> Candidate {
     Candidate {
         tenant: layer.desc().tenant_shard_id,
         last_access: layer.last_access(),
         bytes: layer.local_bytes(),
         partial: !layer.is_local(),
         uploaded: layer.is_remote(),
+        archived,
     }
 }

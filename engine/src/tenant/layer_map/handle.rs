@@ -21,8 +21,8 @@ use self::access::Access;
 use crate::context::RequestContext;
 use crate::resources::Resources;
 use crate::tenant::storage_layer::{
-    DeltaLayer, ImageLayer, LayerFileName, LayerIdentity, PersistentLayerDesc, ReadPlan, ReconstructState, RemoteFile,
-    RemoteObject,
+    DeltaLayer, ImageLayer, IndexCursor, LayerFileName, LayerIdentity, PersistentLayerDesc, ReadCosts, ReadPlan,
+    ReconstructState, RemoteFile, RemoteObject,
 };
 use errors::StorageError;
 
@@ -285,6 +285,32 @@ impl Layer {
         Ok(versions)
     }
 
+    /// Reads its index in order, as far as it is about `keys`.
+    pub(crate) async fn cursor(&self, keys: &Range<Key>, ctx: &RequestContext) -> Result<IndexCursor, StorageError> {
+        let PersistentLayerDesc { key_range, lsn_range, .. } = &self.desc;
+        let keys = keys.start.max(key_range.start)..keys.end.min(key_range.end);
+        Ok(match &*self.reader(ctx).await? {
+            Reader::Delta(layer) => layer.cursor(&keys, lsn_range.clone()),
+            Reader::Image(layer) => layer.cursor(&keys),
+        })
+    }
+
+    /// Up to `count` keys of a delta layer's file, ascending, with about equally many entries between them.
+    pub(crate) async fn sample_keys(&self, count: usize, ctx: &RequestContext) -> Result<Vec<Key>, StorageError> {
+        Ok(match &*self.reader(ctx).await? {
+            Reader::Delta(layer) => layer.sample_keys(count),
+            Reader::Image(layer) => layer.sample_keys(count),
+        })
+    }
+
+    /// As [`Layer::sample_keys`], if the layer is open.
+    pub(crate) fn sample_open_keys(&self, count: usize) -> Option<Vec<Key>> {
+        match &**self.reader.read().as_ref()? {
+            Reader::Delta(layer) => Some(layer.sample_keys(count)),
+            Reader::Image(layer) => Some(layer.sample_keys(count)),
+        }
+    }
+
     /// What [`Layer::collect`] would read, according to the index.
     pub(crate) async fn plan_read(
         &self,
@@ -300,8 +326,8 @@ impl Layer {
         }
     }
 
-    /// Caches what `plan` lists, if the layer is read from the bucket.
-    pub(crate) async fn prefetch(&self, plan: ReadPlan, ctx: &RequestContext) -> Result<(), StorageError> {
+    /// Caches what `plan` lists, if the layer is read from the bucket. Returns what that took.
+    pub(crate) async fn prefetch(&self, plan: ReadPlan, ctx: &RequestContext) -> Result<ReadCosts, StorageError> {
         match &*self.reader(ctx).await? {
             Reader::Delta(layer) => layer.prefetch(plan).await,
             Reader::Image(layer) => layer.prefetch(plan).await,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use pageserver_api::key::Key;
 use utils::lsn::Lsn;
 
 use crate::tenant::storage_layer::PersistentLayerDesc;
@@ -23,14 +24,20 @@ pub enum Violation {
         /// The other.
         other: String,
     },
-    /// L0 layers have a gap or overlap.
-    #[error("L0 layer {next} does not begin at {expected}, where the one before it ends")]
+    /// L0 layers have a gap or overlap, or begin below what is sorted already.
+    #[error("L0 layer {next} does not begin at {expected}, where what is before it ends")]
     Gap {
         /// The later layer.
         next: String,
         /// End of the earlier layer.
         expected: Lsn,
     },
+    /// A layer is to be replaced that is not there, or no longer.
+    #[error("layer {0} is to go, but it is not there")]
+    Missing(String),
+    /// Versions of a layer that is to go would be in no other.
+    #[error("layer {0} is to go, but no new layer has all that it covers")]
+    Lost(String),
     /// A layer has content above the LSN up to which layers are complete.
     #[error("layer {name} reaches beyond the consistent LSN {limit}")]
     BeyondConsistent {
@@ -50,7 +57,18 @@ pub fn check<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc> + Clone) 
     not_empty(layers.clone())?;
     unique_names(layers.clone())?;
     disjoint(layers.clone())?;
+    l0_above_others(layers.clone())?;
     l0_contiguous(layers)
+}
+
+/// L0 layers are what has not been sorted yet: no other delta layer reaches above the first of them.
+fn l0_above_others<'a>(layers: impl Iterator<Item = &'a PersistentLayerDesc> + Clone) -> Result<(), Violation> {
+    let others = layers.clone().filter(|desc| desc.is_delta && !desc.is_l0());
+    let Some(end) = others.map(|desc| desc.lsn_range.end).max() else { return Ok(()) };
+    match layers.filter(|desc| desc.is_l0()).find(|desc| desc.lsn_range.start < end) {
+        Some(desc) => Err(Violation::Gap { next: name_of(desc), expected: end }),
+        None => Ok(()),
+    }
 }
 
 /// Every layer covers at least one key and one LSN.
@@ -116,6 +134,35 @@ fn follows(before: &PersistentLayerDesc, next: &PersistentLayerDesc) -> Result<(
         return Ok(());
     }
     Err(Violation::Gap { next: name_of(next), expected })
+}
+
+/// Where the keys end that can be stored: no key from here to [`Key::MAX`] has a compact form. A layer of all keys that
+/// ends here is not an L0 layer.
+pub const STORED_KEYS_END: Key = Key { field1: 0x80, ..Key::MIN };
+
+/// Whether each of `removed`, delta layers, is covered by `added` as far as it can have contents.
+pub fn replaces<'a>(
+    removed: impl Iterator<Item = &'a PersistentLayerDesc>,
+    added: &[&PersistentLayerDesc],
+) -> Result<(), Violation> {
+    for desc in removed {
+        let mut covers: Vec<_> = added
+            .iter()
+            .filter(|new| new.is_delta && new.lsn_range.start <= desc.lsn_range.start)
+            .filter(|new| desc.lsn_range.end <= new.lsn_range.end)
+            .collect();
+        covers.sort_by_key(|new| new.key_range.start);
+        let mut next = desc.key_range.start;
+        for new in covers {
+            if new.key_range.start <= next {
+                next = next.max(new.key_range.end);
+            }
+        }
+        if next < desc.key_range.end.min(STORED_KEYS_END) || !desc.is_delta {
+            return Err(Violation::Lost(name_of(desc)));
+        }
+    }
+    Ok(())
 }
 
 /// No layer has content above `limit`, the LSN up to which everything is in layers.

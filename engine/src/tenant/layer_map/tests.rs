@@ -1,6 +1,5 @@
 //! Compares the map with a linear scan, and reads through it with the layers that hold what they need.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -160,11 +159,15 @@ proptest! {
         let all = layers(&descs);
         let numbered = all.iter().cloned().enumerate();
         let (gone, kept): (Vec<_>, Vec<_>) = numbered.partition(|(at, layer)| removed[*at] && !layer.desc().is_l0());
-        let names: HashSet<_> = gone.iter().map(|(_, layer)| layer.desc().layer_name()).collect();
+        let gone: Vec<_> = gone.into_iter().map(|(_, layer)| layer).collect();
         let full = LayerMap::new(all).unwrap();
-        let fewer = full.update(&names, Vec::new()).unwrap();
+        let fewer = full.replaced(&gone, Vec::new()).unwrap();
+        if let Some(layer) = gone.first() {
+            let again = fewer.replaced(std::slice::from_ref(layer), Vec::new()).unwrap_err();
+            prop_assert_eq!(again, Violation::Missing(layer.desc().layer_name().to_string()));
+        }
         let anew = LayerMap::new(kept.into_iter().map(|(_, layer)| layer).collect()).unwrap();
-        let again = fewer.update(&HashSet::new(), gone.into_iter().map(|(_, layer)| layer).collect()).unwrap();
+        let again = fewer.replaced(&[], gone).unwrap();
         let answer = |map: &LayerMap| format!("{:?}", map.search(&(Key::MIN..Key::MAX), Lsn(end)));
         prop_assert_eq!(answer(&fewer), answer(&anew));
         prop_assert_eq!(answer(&again), answer(&full));

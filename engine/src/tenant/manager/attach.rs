@@ -60,7 +60,8 @@ impl TenantManager {
                 env::spawn::vital("look again for timelines", self.clone().look_again_later(id, remote.generation()));
             }
         }
-        self.inner.tenants.write().insert(id, tenant);
+        let attached = Some(env::clock::now());
+        self.inner.tenants.write().insert(id, Tenant { attached, ..tenant });
     }
 
     /// Some time after attaching the tenant, checks whether a new listing shows more timelines.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -26,6 +27,8 @@ pub(super) struct Tenant {
     pub(super) timelines: Timelines,
     /// Its state in the bucket.
     pub(super) remote: Option<Arc<TenantRemote>>,
+    /// Since when it is attached.
+    pub(super) attached: Option<Instant>,
     /// Why it could not be attached; if set, it has no timelines here.
     pub(super) unattached: Option<String>,
 }

@@ -55,7 +55,7 @@ async fn manifests(
             continue;
         }
         match Manifest::load(&dir, id, timeline_id).await {
-            Ok(manifest) => drop(found.insert(timeline_id, manifest.origin.ancestor.map(|it| it.timeline_id))),
+            Ok(manifest) => drop(found.insert(timeline_id, manifest.ancestor().map(|it| it.timeline_id))),
             Err(error) => note_broken(&mut loaded.broken, id, timeline_id, error.to_string()),
         }
     }

@@ -219,7 +219,7 @@ async fn attach(
         remote.check().await?;
     }
     let timelines = open_in_order(conf, id, waiting, &Timelines::new(), &mut broken).await;
-    let tenant = Tenant { timelines, remote: Some(remote), unattached: None };
+    let tenant = Tenant { timelines, remote: Some(remote), ..Tenant::default() };
     Ok(Loaded::Attached((Some(tenant), broken)))
 }
 
@@ -249,7 +249,7 @@ async fn locate_all(
                 Err(error) => note_broken(broken, remote.tenant_shard_id(), timeline, error.to_string()),
             }
         }
-        let ancestors = waiting.values().filter_map(|it| it.manifest.origin.ancestor.map(|it| it.timeline_id));
+        let ancestors = waiting.values().filter_map(|it| it.manifest.ancestor().map(|it| it.timeline_id));
         names = ancestors.filter(|id| !seen.contains(id) && !open.contains_key(id)).collect();
     }
     Ok(waiting)
@@ -307,7 +307,7 @@ async fn open_in_order(
 ) -> Timelines {
     let mut open = open.clone();
     loop {
-        let ancestor_of = |opening: &Opening| opening.manifest.origin.ancestor.map(|ancestor| ancestor.timeline_id);
+        let ancestor_of = |opening: &Opening| opening.manifest.ancestor().map(|ancestor| ancestor.timeline_id);
         let is_ready = |opening: &Opening| ancestor_of(opening).is_none_or(|ancestor| open.contains_key(&ancestor));
         let ready: Vec<TimelineId> =
             waiting.iter().filter(|(_, opening)| is_ready(opening)).map(|(timeline, _)| *timeline).collect();
@@ -331,7 +331,7 @@ async fn open_in_order(
         }
     }
     for (timeline, opening) in waiting {
-        let ancestor = opening.manifest.origin.ancestor.map_or_else(String::new, |it| it.timeline_id.to_string());
+        let ancestor = opening.manifest.ancestor().map_or_else(String::new, |it| it.timeline_id.to_string());
         note_broken(broken, id, timeline, format!("its ancestor {ancestor} is missing or could not be opened"));
     }
     open

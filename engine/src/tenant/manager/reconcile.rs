@@ -14,7 +14,7 @@ use utils::id::TimelineId;
 use super::removal::remove_deleted;
 use crate::config::PageServerConf;
 use crate::tenant::remote::{
-    Decision, IndexPart, Own, Said, TenantRemote, decide, lost_index_part, outdated, said_of, trace,
+    Decision, IndexPart, Own, Said, Spare, TenantRemote, decide, lost_index_part, outdated, said_of, trace,
 };
 use crate::tenant::storage_layer::LayerFileName;
 use crate::tenant::timeline::{Manifest, Opening, has_manifest};
@@ -46,10 +46,10 @@ async fn locate_inner(
     let local = local_manifest(&remote, id, &dir, &said).await?;
     let found = match said {
         Said::Whole(found) => Some(found),
-        Said::Nothing { has_origin } => without(&remote, id, local.as_ref(), has_origin).await?,
-        Said::Damaged { generation, error, older, has_origin } => {
+        Said::Nothing { spare } => without(&remote, id, local.as_ref(), spare).await?,
+        Said::Damaged { generation, error, older, spare } => {
             let manifest = instead(&remote, id, local.as_ref(), generation, error).await?;
-            Some(IndexPart { manifest, older, modified: 0, has_origin })
+            Some(IndexPart { manifest, older, modified: 0, spare })
         }
     };
     let opening = |manifest, from_bucket, found: Option<IndexPart>| {
@@ -91,7 +91,12 @@ async fn local_manifest(
             manifest => manifest.map(Some),
         };
     }
-    if matches!(said, Said::Whole(_) | Said::Nothing { has_origin: false }) {
+    let is_lost = match said {
+        Said::Whole(_) => false,
+        Said::Nothing { spare } => spare.is_there(),
+        Said::Damaged { .. } => true,
+    };
+    if !is_lost {
         fs::remove_tree(dir).await?;
     }
     Ok(None)
@@ -119,11 +124,11 @@ async fn without(
     remote: &TenantRemote,
     id: TimelineId,
     local: Option<&Manifest>,
-    has_origin: bool,
+    spare: Spare,
 ) -> Result<Option<IndexPart>, StorageError> {
     let there = layers_there(remote, id).await?;
     let Some(local) = local.filter(|local| local.in_bucket) else {
-        if has_origin {
+        if spare.is_there() {
             return Err(lost_index_part(remote, id));
         }
         if local.is_none() && !there.is_empty() {
@@ -137,7 +142,7 @@ async fn without(
         }
         return Ok(None);
     };
-    if there.is_empty() && !has_origin {
+    if there.is_empty() && !spare.is_there() {
         // For all we know, this is a different bucket.
         return Ok(None);
     }
@@ -148,17 +153,23 @@ async fn without(
         return Err(lost_index_part(remote, id));
     }
     tracing::warn!(timeline = %id, "its index part is gone: the manifest on disk says the same, it is written anew");
-    Ok(Some(IndexPart { manifest, older: Vec::new(), modified: 0, has_origin }))
+    Ok(Some(IndexPart { manifest, older: Vec::new(), modified: 0, spare }))
 }
 
 /// Checks that the index part is not outdated: an older one would lose data that was reported safe since.
 async fn check_age(remote: &TenantRemote, id: TimelineId, found: &IndexPart) -> Result<(), StorageError> {
-    let Some(beyond) = outdated::look(remote, id, found).await? else { return Ok(()) };
     let path = RemotePath::index_part(&remote.tenant_shard_id(), &id, found.manifest.generation);
     let name = remote.storage().name_of(&path);
+    let older = |why: String| {
+        let reason = format!("{why}. Nothing was changed. {MEND}");
+        Err(StorageError::Corrupt { path: name.clone().into(), offset: 0, reason })
+    };
+    if let Some(why) = outdated::later_list(&found.manifest, &found.spare.lists) {
+        return older(why);
+    }
+    let Some(beyond) = outdated::look(remote, id, found).await? else { return Ok(()) };
     if beyond.is_certain {
-        let reason = format!("{beyond}. Nothing was changed. {MEND}");
-        return Err(StorageError::Corrupt { path: name.into(), offset: 0, reason });
+        return older(beyond.to_string());
     }
     tracing::warn!(timeline = %id, "{name}: {beyond}. What it says is served");
     Ok(())

@@ -48,7 +48,8 @@ fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
         ));
     }
     let position = |manifest: &Manifest| (manifest.disk_consistent_lsn, manifest.edition);
-    let ahead = position(&local) >= position(index);
+    // The ancestor of one that was detached may be gone.
+    let ahead = position(&local) >= position(index) && (local.detached || !index.detached);
     if (never_uploaded || nobody_since) && ahead {
         // Earlier versions stored `wal_source` in a separate file, which may be missing or damaged.
         let is_sound = local.wal_source.as_ref().is_some_and(Told::is_sound);
@@ -68,7 +69,7 @@ mod tests {
     use utils::lsn::Lsn;
 
     use super::*;
-    use crate::tenant::timeline::manifest::Origin;
+    use crate::tenant::timeline::manifest::{Kept, Origin};
 
     fn manifest(generation: u32, lsn: u64, in_bucket: bool, system_identifier: u64) -> Manifest {
         Manifest {
@@ -95,6 +96,8 @@ mod tests {
             gc_cutoff: Lsn::INVALID,
             retained: Vec::new(),
             layers: Vec::new(),
+            kept: Kept::default(),
+            detached: false,
         }
     }
 
@@ -140,6 +143,19 @@ mod tests {
                 assert!(reason.contains("s3://bucket"), "{reason}");
             }
         }
+    }
+
+    #[test]
+    fn a_detached_timeline_never_needs_its_ancestor_again() {
+        let detached = |manifest| Manifest { detached: true, ..manifest };
+        let (local, index) = (manifest(3, 300, true, 7), manifest(3, 200, true, 7));
+        let decide = |local: &Manifest, index: &Manifest| decide(Some(local.clone()), Some(index), "");
+        assert_eq!(decide(&local, &detached(index.clone())), Decision::Bucket(detached(index.clone())));
+        let both = (detached(local.clone()), detached(index.clone()));
+        assert_eq!(decide(&both.0, &both.1), Decision::Local(both.0.clone()));
+        assert_eq!(decide(&both.0, &index), Decision::Local(both.0.clone()), "a crash before the upload");
+        let of_another = Manifest { generation: 4, ..index };
+        assert_eq!(decide(&both.0, &of_another), Decision::Bucket(of_another.clone()), "nobody was promised anything");
     }
 
     #[test]

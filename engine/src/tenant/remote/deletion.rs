@@ -6,7 +6,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::{TenantRemote, generation};
-use crate::tenant::timeline::manifest::{Manifest, Origin};
+use crate::tenant::timeline::manifest::{Kept, Manifest, Origin};
 use errors::StorageError;
 use remote_storage::{RemotePath, RequestClass};
 
@@ -30,6 +30,8 @@ pub async fn bury_timeline(remote: &TenantRemote, manifest: Manifest) -> Result<
         wal_source: None,
         retained: Vec::new(),
         layers: Vec::new(),
+        kept: Kept::default(),
+        detached: false,
         ..manifest
     };
     remote.storage.put(RequestClass::Control, &path, mark.encode()?.into()).await?;
@@ -69,6 +71,8 @@ pub async fn mark_import(remote: &TenantRemote, timeline_id: TimelineId) -> Resu
         gc_cutoff: Lsn::INVALID,
         retained: Vec::new(),
         layers: Vec::new(),
+        kept: Kept::default(),
+        detached: false,
     };
     bury_timeline(remote, manifest).await
 }

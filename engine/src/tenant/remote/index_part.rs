@@ -5,7 +5,7 @@ use camino::Utf8Path;
 use futures_util::{StreamExt, TryStreamExt};
 use utils::id::TimelineId;
 
-use super::{TenantRemote, generation};
+use super::{LayerList, Spare, TenantRemote, generation};
 use crate::tenant::timeline::manifest::Manifest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RequestClass};
@@ -26,8 +26,8 @@ pub(crate) struct IndexPart {
     pub(crate) older: Vec<u32>,
     /// When it was written, in seconds since 1970; 0 if not known.
     pub(crate) modified: i64,
-    /// Whether the bucket has the timeline's origin.
-    pub(crate) has_origin: bool,
+    /// What it could be rebuilt from.
+    pub(crate) spare: Spare,
 }
 
 /// Makes sure that the timeline does not exist in the bucket yet, without relying on listings.
@@ -42,13 +42,13 @@ pub async fn check_new(remote: &TenantRemote, timeline: TimelineId) -> Result<()
 }
 
 /// What the bucket says about a timeline.
+#[allow(clippy::large_enum_variant, reason = "one at a time, and moved once")]
 #[derive(Debug)]
 pub(crate) enum Said {
     /// There is no index part.
     Nothing {
-        /// Whether the timeline's origin exists. It is written after the first index part, so if it does, an index
-        /// part was lost.
-        has_origin: bool,
+        /// What one could be rebuilt from.
+        spare: Spare,
     },
     /// An intact index part.
     Whole(IndexPart),
@@ -60,8 +60,8 @@ pub(crate) enum Said {
         error: StorageError,
         /// Listed generations of older ones.
         older: Vec<u32>,
-        /// Whether the bucket has the timeline's origin.
-        has_origin: bool,
+        /// What it could be rebuilt from.
+        spare: Spare,
     },
 }
 
@@ -87,8 +87,8 @@ pub(crate) async fn newest_index_part(
 ) -> Result<Option<IndexPart>, StorageError> {
     match said_of(remote, timeline, Own::Ignored).await? {
         Said::Whole(found) => Ok(Some(found)),
-        Said::Nothing { has_origin: false } => Ok(None),
-        Said::Nothing { has_origin: true } => Err(lost(remote, timeline)),
+        Said::Nothing { spare } if spare.is_there() => Err(lost(remote, timeline)),
+        Said::Nothing { .. } => Ok(None),
         Said::Damaged { error, .. } => Err(error),
     }
 }
@@ -111,7 +111,10 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
     let layers_end = RemotePath::layer(&remote.tenant, &timeline, INDEX_PART_PREFIX);
     let listed = remote.storage.list_after(RequestClass::Control, &prefix, &layers_end).await?;
     let is_valid = |generation: u32| generation > remote.void_through;
-    let has_origin = numbered(&listed, ORIGIN_PREFIX).any(|(generation, _)| is_valid(generation));
+    let spare = Spare {
+        has_origin: numbered(&listed, ORIGIN_PREFIX).any(|(generation, _)| is_valid(generation)),
+        lists: lists(&listed).filter(|list| is_valid(list.generation)).collect(),
+    };
     let mut listed: Vec<(u32, i64)> =
         numbered(&listed, INDEX_PART_PREFIX).filter(|(generation, _)| is_valid(*generation)).collect();
     listed.sort_unstable_by(|one, other| other.cmp(one));
@@ -131,7 +134,7 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
         .await?;
     let mut older: Vec<u32> = listed.iter().map(|(generation, _)| *generation).collect();
     if let Some(manifest) = found.into_iter().max_by_key(|manifest| manifest.generation) {
-        return Ok(Said::Whole(IndexPart { manifest, older, modified: 0, has_origin }));
+        return Ok(Said::Whole(IndexPart { manifest, older, modified: 0, spare }));
     }
     for (at, (generation, modified)) in listed.into_iter().enumerate() {
         // A listed index part may be gone: either an owner before us wrote a newer one that superseded it, or an
@@ -139,19 +142,19 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
         match read(remote, timeline, generation).await {
             Ok(None) => {}
             Ok(Some(manifest)) => {
-                return Ok(Said::Whole(IndexPart { manifest, older: older.split_off(at + 1), modified, has_origin }));
+                return Ok(Said::Whole(IndexPart { manifest, older: older.split_off(at + 1), modified, spare }));
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                return Ok(Said::Damaged { generation, error, older: older.split_off(at + 1), has_origin });
+                return Ok(Said::Damaged { generation, error, older: older.split_off(at + 1), spare });
             }
             Err(error) => return Err(error),
         }
     }
-    if has_origin || !older.is_empty() {
+    if spare.is_there() || !older.is_empty() {
         // A later owner may have written an index part, which we must not read, and removed the listed ones.
         remote.check().await?;
     }
-    Ok(Said::Nothing { has_origin })
+    Ok(Said::Nothing { spare })
 }
 
 /// Generations in names that begin with `prefix`, with the times at which these objects were written.
@@ -160,6 +163,10 @@ fn numbered<'a>(listed: &'a [Listed], prefix: &'a str) -> impl Iterator<Item = (
         let digits = object.path.file_name().strip_prefix(prefix)?;
         Some((generation::parse(digits)?, object.modified))
     })
+}
+
+fn lists(listed: &[Listed]) -> impl Iterator<Item = LayerList> {
+    listed.iter().filter_map(|object| LayerList::parse(object.path.file_name()))
 }
 
 /// The error for an index part under the generation that was just taken, or under a later one.

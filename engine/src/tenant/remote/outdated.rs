@@ -2,7 +2,8 @@
 //!
 //! An owner writes an index part after the layers that it names. So if a layer of the same generation continues where
 //! the index part ends and is *older* than it, an earlier version of the index part named it: trusting this one would
-//! lose data that was reported safe. A layer that is younger is left over from an unfinished publication.
+//! lose data that was reported safe. A layer that is younger is left over from an unfinished publication. And a list of
+//! layers is copied from an index part: if its edition is later, so was that index part.
 
 use std::fmt;
 
@@ -10,8 +11,9 @@ use pageserver_api::key::Key;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::{IndexPart, TenantRemote};
+use super::{IndexPart, LayerList, TenantRemote};
 use crate::tenant::storage_layer::{LayerFileName, LayerName};
+use crate::tenant::timeline::manifest::Manifest;
 use errors::StorageError;
 use remote_storage::{Listed, RemotePath, RequestClass};
 
@@ -43,6 +45,16 @@ impl fmt::Display for Beyond {
             false => write!(f, "a publication that did not end, or an older index part that somebody has put back"),
         }
     }
+}
+
+/// The list of layers that proves that an index part is an older one, if there is one.
+pub(crate) fn later_list(index: &Manifest, lists: &[LayerList]) -> Option<String> {
+    let later = lists.iter().filter(|list| list.is_later_than(index)).max()?;
+    let (own, there, name) = (index.edition, later.edition, later.file_name());
+    Some(format!(
+        "its layers are of edition {own}, and {name} was copied from one of edition {there}, so it is an older one \
+         that somebody has put back"
+    ))
 }
 
 /// Looks for such layers. Costs one request.

@@ -42,6 +42,9 @@ pub(super) enum Unfit {
         /// That of the new one.
         after: utils::lsn::Lsn,
     },
+    /// It would need its ancestor again, which may be gone.
+    #[error("the timeline was detached from its ancestor, and would need it again")]
+    Reattached,
     /// The origin differs from the previous one.
     #[error("the timeline would have another origin than before")]
     OtherOrigin,
@@ -111,6 +114,7 @@ pub(super) fn check(
         Some(before) if before.edition > next.edition => {
             Err(Unfit::EarlierEdition { before: before.edition, after: next.edition })
         }
+        Some(before) if before.detached && !next.detached => Err(Unfit::Reattached),
         Some(before) if before.gc_cutoff > next.gc_cutoff => {
             Err(Unfit::CutoffBackwards { before: before.gc_cutoff, after: next.gc_cutoff })
         }
@@ -134,7 +138,7 @@ mod tests {
 
     use super::*;
     use crate::tenant::storage_layer::LayerIdentity;
-    use crate::tenant::timeline::manifest::Origin;
+    use crate::tenant::timeline::manifest::{Kept, Origin};
 
     fn l0(start: u64, end: u64, generation: u32) -> LayerEntry {
         LayerEntry {
@@ -166,6 +170,8 @@ mod tests {
             gc_cutoff: Lsn(150),
             retained: vec![Lsn(120)],
             layers: vec![l0(101, 201, 1), l0(201, 301, 2), l0(301, 401, 3)],
+            kept: Kept::default(),
+            detached: false,
         }
     }
 
@@ -195,6 +201,9 @@ mod tests {
         assert_eq!(result(|next| next.edition = 6), Err(edition));
         let cutoff = Unfit::CutoffBackwards { before: Lsn(150), after: Lsn(149) };
         assert_eq!(result(|next| next.gc_cutoff = Lsn(149)), Err(cutoff));
+        let detached = Manifest { detached: true, ..manifest() };
+        assert_eq!(check(&good, Some(&detached), &uploaded, 3), Err(Unfit::Reattached));
+        assert_eq!(check(&detached, Some(&good), &uploaded, 3), Ok(()));
         assert_eq!(
             check(&good, None, &HashSet::new(), 3).unwrap_err(),
             Unfit::NotUploaded(good.file_name(&good.layers[0]))

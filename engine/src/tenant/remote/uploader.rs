@@ -5,6 +5,8 @@
 //! names any more. A failed publication is retried with the newest state at that time; layers already uploaded stay.
 //! States that were superseded before they were published are skipped, so the work is linear in the number of layers.
 
+mod garbage;
+
 use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::{IndexPart, TenantRemote, plan};
-use crate::tenant::layer_map::Layer;
-use crate::tenant::timeline::manifest::Manifest;
+use super::{IndexPart, LayerList, TenantRemote, plan};
+use crate::tenant::layer_map::{Graveyard, Layer};
+use crate::tenant::timeline::manifest::{Kept, Manifest};
 use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RequestClass};
 
@@ -86,12 +88,16 @@ struct Shared {
     in_bucket: AtomicBool,
     status: Mutex<UploadStatus>,
     uploaded: Mutex<HashSet<String>>,
+    /// Layers that were replaced: their objects stay as long as they may be read.
+    graveyard: Arc<Graveyard>,
     /// The write of an index part or origin is in flight.
     is_replacing: AtomicBool,
     /// The published objects are damaged or gone, and must be published again.
     is_lost: AtomicBool,
     /// Counts index parts written that all later owners will see.
     published: watch::Sender<u64>,
+    /// Such an index part says that the timeline was detached from its ancestor, and so does the list of layers.
+    detached: watch::Sender<bool>,
     cancel: CancellationToken,
     /// Cancelled when nothing more will be uploaded.
     ended: CancellationToken,
@@ -110,23 +116,35 @@ struct Published {
     garbage: Vec<RemotePath>,
     /// The bucket has the timeline's origin.
     has_origin: bool,
+    /// The list of layers that this process has written last, and what it says is kept, but for arrival times.
+    list: Option<(LayerList, Kept)>,
+    /// Lists of layers that were there before.
+    older_lists: Vec<RemotePath>,
+    /// It was looked for objects that earlier owners left behind.
+    has_looked: bool,
     /// The published objects are damaged or gone.
     is_lost: bool,
 }
 
 impl Uploader {
     /// Starts the task, given the timeline's index part in the bucket.
-    pub(crate) fn start(remote: Arc<TenantRemote>, timeline: TimelineId, found: Option<IndexPart>) -> Self {
+    pub(crate) fn start(
+        remote: Arc<TenantRemote>,
+        timeline: TimelineId,
+        found: Option<IndexPart>,
+        graveyard: Arc<Graveyard>,
+    ) -> Self {
         let mut published = Published::default();
         let mut uploaded = HashSet::new();
         let in_bucket = AtomicBool::new(found.is_some());
-        if let Some(IndexPart { manifest, older, has_origin, .. }) = found {
+        if let Some(IndexPart { manifest, older, spare, .. }) = found {
             uploaded = plan::names(&manifest).collect();
             // An index part of our own generation was rewritten by a scrub.
             let is_own = manifest.generation == remote.generation;
             let older = older.into_iter().chain((!is_own).then_some(manifest.generation));
             published.garbage = older.map(|generation| remote.index_part_path(timeline, generation)).collect();
-            published.has_origin = has_origin;
+            published.has_origin = spare.has_origin;
+            published.older_lists = spare.lists.iter().map(|list| list.path(&remote.tenant, &timeline)).collect();
             (published.manifest, published.unconfirmed) =
                 if is_own { (None, Some(manifest)) } else { (Some(manifest), None) };
         }
@@ -142,9 +160,11 @@ impl Uploader {
             in_bucket,
             status: Mutex::default(),
             uploaded: Mutex::new(uploaded),
+            graveyard,
             is_replacing: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             published: watch::Sender::new(0),
+            detached: watch::Sender::new(false),
             cancel: CancellationToken::new(),
             ended: CancellationToken::new(),
             panicked: OnceLock::new(),
@@ -174,10 +194,15 @@ impl Uploader {
         );
         wanted.number = self.shared.submitted.fetch_add(1, Ordering::AcqRel) + 1;
         // An import uploads layers before it submits a state.
+        let wanted = Arc::new(wanted);
         let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| file_name(layer).to_owned());
-        self.shared.uploaded.lock().extend(there);
+        {
+            // Together: whoever holds the lock finds nothing that no state names.
+            let mut uploaded = self.shared.uploaded.lock();
+            uploaded.extend(there);
+            self.shared.wanted.send_replace(Some(Arc::clone(&wanted)));
+        }
         self.shared.note_waiting(&wanted);
-        self.shared.wanted.send_replace(Some(Arc::new(wanted)));
     }
 
     /// Publishes again because the published objects are damaged or gone. Returns false if that takes too long.
@@ -193,11 +218,42 @@ impl Uploader {
         matches!(again, Ok(Ok(())))
     }
 
+    /// Makes the task look again at objects that it could not remove yet.
+    pub(crate) fn look_again(&self) {
+        self.shared.wanted.send_modify(|_| {});
+    }
+
     /// Returns once everything submitted so far is in the bucket. Waiting for an LSN would not suffice, because a
     /// timeline's `wal_source` changes without the LSN.
     pub(crate) async fn all_accepted(&self) {
         let target = self.shared.submitted.load(Ordering::Acquire);
         let _ = self.shared.accepted.subscribe().wait_for(|number| *number >= target).await;
+    }
+
+    /// Whether every later owner, and whoever rebuilds a lost index part, will know that the timeline was detached from
+    /// its ancestor.
+    pub(crate) fn knows_detached(&self) -> bool {
+        *self.shared.detached.borrow()
+    }
+
+    /// Returns once that is so; false if nothing more is uploaded.
+    pub(crate) async fn until_detached(&self) -> bool {
+        let mut detached = self.shared.detached.subscribe();
+        tokio::select! {
+            biased;
+            known = detached.wait_for(|known| *known) => known.is_ok(),
+            () = self.shared.ended.cancelled() => false,
+        }
+    }
+
+    /// Number of the last submitted state.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.shared.submitted.load(Ordering::Acquire)
+    }
+
+    /// Number of the last submitted state that the bucket has.
+    pub(crate) fn confirmed(&self) -> u64 {
+        *self.shared.accepted.borrow()
     }
 
     /// The LSN up to which everything is safe in the bucket.
@@ -320,6 +376,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
     remote.check_known()?;
     if shared.is_lost.swap(false, Ordering::AcqRel) {
         published.unconfirmed = None;
+        published.list = None;
         published.is_lost = true;
     }
     let manifest = &wanted.manifest;
@@ -331,7 +388,13 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         && plan::same_contents(before, manifest)
     {
         shared.accepted.send_replace(wanted.number);
-        return published.write_origin(shared).await;
+        published.write_spare(shared).await?;
+        published.note_detached(shared);
+        if published.has_garbage(shared) {
+            remote.check().await?;
+            published.collect_garbage(shared).await?;
+        }
+        return Ok(());
     }
     upload(shared, wanted).await?;
     let next = Manifest { generation: remote.generation, in_bucket: true, ..manifest.clone() };
@@ -350,7 +413,9 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         shared.published.send_modify(|count| *count += 1);
     }
     shared.accept(wanted);
-    published.write_origin(shared).await?;
+    published.write_spare(shared).await?;
+    published.note_detached(shared);
+    published.find_orphans(shared).await;
     published.collect_garbage(shared).await
 }
 
@@ -389,8 +454,42 @@ impl Published {
             let unnamed = plan::unnamed(&before, &next);
             self.garbage.extend(unnamed.iter().map(|name| remote.layer_path(shared.timeline, name)));
         }
+        // Uploaded for a state that was superseded before it was published.
+        let left: Vec<String> = {
+            let mut uploaded = shared.uploaded.lock();
+            let wanted = shared.wanted.borrow().as_ref().map(|wanted| plan::layer_names(&wanted.manifest));
+            let (named, wanted) = (plan::layer_names(&next), wanted.unwrap_or_default());
+            uploaded.extract_if(|name| !named.contains(name) && !wanted.contains(name)).collect()
+        };
+        self.garbage.extend(left.iter().map(|name| remote.layer_path(shared.timeline, name)));
+        self.garbage.sort();
+        self.garbage.dedup();
         self.manifest = Some(next);
         self.is_lost = false;
+    }
+
+    /// Writes what a lost index part could be rebuilt from. Before anything is removed that it was rebuilt from so far.
+    async fn write_spare(&mut self, shared: &Shared) -> Result<(), StorageError> {
+        self.write_origin(shared).await?;
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        let Some(list) = LayerList::of(manifest) else { return Ok(()) };
+        let written = (list, Kept { arrived: Vec::new(), ..manifest.kept.clone() });
+        if self.list.as_ref() == Some(&written) {
+            return Ok(());
+        }
+        let path = |list: LayerList| list.path(&shared.remote.tenant, &shared.timeline);
+        shared.replace(&path(list), manifest.encode()?.into()).await?;
+        let before = self.list.replace(written).map(|(before, _)| before).filter(|before| *before != list);
+        let older = std::mem::take(&mut self.older_lists).into_iter().chain(before.map(path));
+        self.garbage.extend(older.filter(|older| *older != path(list)));
+        Ok(())
+    }
+
+    /// Notes whether the index part, of which there is a list by now, says that the timeline was detached.
+    fn note_detached(&self, shared: &Shared) {
+        if self.manifest.as_ref().is_some_and(|manifest| manifest.detached) {
+            shared.detached.send_replace(true);
+        }
     }
 
     /// Writes the timeline's immutable origin, once. It never exists before the first index part: if it is found
@@ -400,33 +499,6 @@ impl Published {
         let path = RemotePath::origin(&shared.remote.tenant, &shared.timeline, shared.remote.generation);
         shared.replace(&path, manifest.without_history().encode()?.into()).await?;
         self.has_origin = true;
-        Ok(())
-    }
-
-    /// Asserts that the objects about to be removed are neither the current index part nor named by it.
-    fn assert_not_needed(&self, shared: &Shared) {
-        let remote = &shared.remote;
-        let own = self.manifest.as_ref().filter(|manifest| manifest.generation == remote.generation);
-        assert!(own.is_some(), "objects are to be removed before an index part of our own says what is needed");
-        let named = own.into_iter().flat_map(plan::names).map(|name| remote.layer_path(shared.timeline, &name));
-        let index_part = remote.index_part_path(shared.timeline, remote.generation);
-        let needed: HashSet<RemotePath> = named.chain([index_part]).collect();
-        let lost = self.garbage.iter().find(|path| needed.contains(path));
-        assert!(lost.is_none(), "{lost:?} is needed and was about to be removed");
-    }
-
-    /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried after the
-    /// next publication.
-    async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
-        if self.garbage.is_empty() {
-            return Ok(());
-        }
-        self.assert_not_needed(shared);
-        let removed = shared.remote.storage.delete(&self.garbage).await;
-        match removed {
-            Ok(()) => self.garbage.clear(),
-            Err(error) => tracing::info!(timeline = %shared.timeline, "not removed, will be tried again: {error}"),
-        }
         Ok(())
     }
 }

@@ -53,7 +53,8 @@ impl Check<'_> {
                 finding.reason = format!("{}. {told}", finding.reason.trim_end_matches('.'));
             }
         }
-        self.check_origin(objects, report).await
+        self.check_origin(objects, report).await?;
+        self.check_list(objects, report).await
     }
 
     fn find(&self, objects: &Objects, report: &mut Report) -> Result<Option<Bad>, StorageError> {
@@ -70,6 +71,10 @@ impl Check<'_> {
         let bad = |finding, can_be_mended| Bad { finding, generation: Some(*generation), can_be_mended };
         if index.deleted {
             return Ok(None);
+        }
+        if let Some(why) = outdated::later_list(index, &objects.lists()) {
+            let reason = format!("{why}. A server on an empty disk does not open the timeline");
+            return Ok(Some(bad(self.bucket.add(report, Kind::Damaged, &path, reason), true)));
         }
         let listed: Vec<Listed> =
             objects.there.iter().map(|(name, it)| self.listed(name, it.size, it.modified)).collect();
@@ -96,7 +101,7 @@ impl Check<'_> {
         let grace = self.options.grace.as_secs();
         let is_old = |name: &str, age: Option<u64>| name.parse::<LayerFileName>().is_ok() && age >= Some(grace);
         let layers = objects.there.iter().filter(|(name, there)| is_old(name, there.age)).count();
-        let had_one = objects.there.keys().any(|name| name.starts_with(ORIGIN_PREFIX));
+        let had_one = objects.there.keys().any(|name| name.starts_with(ORIGIN_PREFIX)) || !objects.lists().is_empty();
         let known_here = self.local.manifest.as_ref().is_some_and(|manifest| manifest.in_bucket);
         let of_open = self.open.is_some_and(|open| open.remote_consistent_lsn().is_some());
         let names = objects.there.len();
@@ -184,11 +189,36 @@ impl Check<'_> {
             read => return read.map(drop),
         };
         let finding = self.bucket.add(report, Kind::Damaged, &path, error.to_string());
+        let copied = |index: &Manifest| Manifest { generation, ..index.without_history() };
+        self.copy_again(objects, &path, finding, report, copied).await
+    }
+
+    /// Checks that the newest list of layers can be read.
+    async fn check_list(&self, objects: &Objects, report: &mut Report) -> Result<(), StorageError> {
+        let Some(list) = objects.lists().into_iter().max() else { return Ok(()) };
+        let path = list.path(&self.bucket.tenant, &self.timeline);
+        let error = match self.bucket.read_manifest(self.timeline, list.generation, &path).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => error,
+            read => return read.map(drop),
+        };
+        let finding = self.bucket.add(report, Kind::Damaged, &path, error.to_string());
+        let copied = |index: &Manifest| Manifest { generation: list.generation, ..index.clone() };
+        self.copy_again(objects, &path, finding, report, copied).await
+    }
+
+    /// Writes a damaged copy of the index part again, if there is one and that is requested.
+    async fn copy_again(
+        &self,
+        objects: &Objects,
+        path: &RemotePath,
+        finding: usize,
+        report: &mut Report,
+        copied: impl FnOnce(&Manifest) -> Manifest,
+    ) -> Result<(), StorageError> {
         let index = objects.index.as_ref().map(|(_, index)| index).filter(|index| !index.deleted);
         let (Some(index), true) = (index, self.options.repair_bucket && self.bucket.is_ours) else { return Ok(()) };
         self.bucket.check_owner().await?;
-        let origin = Manifest { generation, ..index.without_history() };
-        self.bucket.storage.put(RequestClass::Control, &path, origin.encode()?.into()).await?;
+        self.bucket.storage.put(RequestClass::Control, path, copied(index).encode()?.into()).await?;
         if let Some(finding) = report.findings.get_mut(finding) {
             finding.fixed = true;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tenant::remote::parse_generation;
+use crate::tenant::remote::{LayerList, parse_generation};
 use crate::tenant::storage_layer::LayerFileName;
 use remote_storage::INDEX_PART_PREFIX;
 
@@ -29,7 +29,8 @@ pub(super) struct Newest {
     pub(super) grace: u64,
 }
 
-/// Objects of a timeline that nobody needs: layers not in `named`, and index parts that a newer one has superseded.
+/// Objects of a timeline that nobody needs: layers not in `named`, and index parts and lists of layers that newer ones
+/// have superseded.
 /// Objects of a newer owner, young objects, and foreign objects are not orphans.
 pub(super) fn orphans(
     there: &BTreeMap<String, There>,
@@ -37,16 +38,21 @@ pub(super) fn orphans(
     newest: Newest,
 ) -> Vec<(String, &'static str)> {
     let old_enough = |it: &There| it.age.is_some_and(|age| age >= newest.grace);
+    let last_list = there.keys().filter_map(|name| LayerList::parse(name)).max();
+    // Besides its own mark of deletion, a server may have objects of a timeline that it is recreating.
+    let being_made = |generation| newest.deleted && newest.index_part.is_some_and(|mark| generation >= mark);
     let is_orphan = |name: &str| {
         if let Some(digits) = name.strip_prefix(INDEX_PART_PREFIX) {
             let generation = parse_generation(digits)?;
             let replaced = newest.index_part.is_some_and(|counts| generation < counts);
             return replaced.then_some("a newer index part has replaced it");
         }
+        if let Some(list) = LayerList::parse(name) {
+            let replaced = newest.index_part.is_some() && last_list > Some(list) && !being_made(list.generation);
+            return replaced.then_some("a newer list of layers has replaced it");
+        }
         let generation = name.parse::<LayerFileName>().ok()?.generation;
-        // Besides its own mark of deletion, a server may have layers of a timeline that it is recreating.
-        let being_made = newest.deleted && newest.index_part.is_some_and(|mark| generation >= mark);
-        let unnamed = !named.contains(name) && generation <= newest.generation && !being_made;
+        let unnamed = !named.contains(name) && generation <= newest.generation && !being_made(generation);
         // Without an index part it is unknown what is needed.
         (unnamed && newest.index_part.is_some()).then_some("no index part names it")
     };
@@ -80,6 +86,8 @@ mod tests {
             ("index_part-00000001".to_owned(), old),
             ("index_part-00000003".to_owned(), old),
             ("index_part-00000009".to_owned(), old),
+            ("layers-00000001-0000000000000007".to_owned(), old),
+            ("layers-00000003-0000000000000007".to_owned(), old),
             ("notes.txt".to_owned(), old),
         ]);
         let named = BTreeSet::from([layer(1, 1)]);
@@ -88,7 +96,8 @@ mod tests {
             let found = orphans(&there, &named, newest);
             found.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
-        assert_eq!(names(newest), [layer(2, 1), "index_part-00000001".to_owned()]);
+        let replaced = ["index_part-00000001", "layers-00000001-0000000000000007"].map(str::to_owned);
+        assert_eq!(names(newest), [&[layer(2, 1)][..], &replaced].concat());
         assert_eq!(names(Newest { index_part: None, ..newest }), Vec::<String>::new());
         assert_eq!(names(Newest { grace: 101, ..newest }), Vec::<String>::new());
         assert_eq!(names(Newest { deleted: true, ..newest }), names(newest));

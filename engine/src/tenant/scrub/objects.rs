@@ -11,7 +11,9 @@ use super::inventory::There;
 use super::report::{Finding, Kind, Place, Report};
 use super::subject::{Options, Subject};
 use crate::config::ServerIdentity;
-use crate::tenant::remote::{MAX_GENERATION, MAX_INDEX_PART, defect, mend, parse_generation, server_of, trace};
+use crate::tenant::remote::{
+    LayerList, MAX_GENERATION, MAX_INDEX_PART, defect, mend, parse_generation, server_of, trace,
+};
 use crate::tenant::timeline::Manifest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};
@@ -50,6 +52,13 @@ pub(super) struct Objects {
     /// The generation of the newest index part if that is damaged, and the index of its finding. An older one is no
     /// longer true, so `index` is `None` then.
     pub(super) damaged_index: Option<(u32, usize)>,
+}
+
+impl Objects {
+    /// The lists of layers.
+    pub(super) fn lists(&self) -> Vec<LayerList> {
+        self.there.keys().filter_map(|name| LayerList::parse(name)).collect()
+    }
 }
 
 /// The names of the tenants in the bucket.
@@ -271,6 +280,19 @@ impl Bucket {
         match self.read_manifest(timeline, generation, &path).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
             origin => origin,
+        }
+    }
+
+    /// The newest list of the timeline's layers; `None` if there is none, or it cannot be read.
+    pub(super) async fn read_list(
+        &self,
+        timeline: TimelineId,
+        objects: &Objects,
+    ) -> Result<Option<Manifest>, StorageError> {
+        let Some(list) = objects.lists().into_iter().max() else { return Ok(None) };
+        match self.read_manifest(timeline, list.generation, &list.path(&self.tenant, &timeline)).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            list => list,
         }
     }
 

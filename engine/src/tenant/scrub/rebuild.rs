@@ -1,11 +1,13 @@
 //! Rebuilds an index part from other sources: the manifest on disk, or the layers themselves.
 //!
-//! Nothing is guessed. The timeline's origin was stored when it was first published. Which layers belong together
-//! follows from their names: images cover all keys at the import LSN; deltas adjoin from there on; and where an owner
+//! Nothing is guessed. The timeline's origin was stored when it was first published, and its layers were listed when
+//! they were last replaced or removed. Which layers of the time since belong together follows from their names: images
+//! cover all keys at the import LSN; flushed deltas adjoin from there on, or from the list's end; where an owner
 //! restarted below the end of an earlier owner's uploads, the earlier layers above that point were never reported
-//! safe. If the layers do not fit together, no index part is written, and the reason is reported.
+//! safe; and what compaction has made since was made of layers that are still there. If the layers do not fit together,
+//! no index part is written, and the reason is reported.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use camino::Utf8Path;
@@ -26,7 +28,7 @@ use crate::tenant::remote::trace;
 use crate::tenant::storage_layer::{
     LayerFileName, LayerIdentity, LayerName, PersistentLayerDesc, ReconstructState, RemoteObject, read_remote_identity,
 };
-use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
+use crate::tenant::timeline::manifest::{Kept, LayerEntry, Manifest};
 use crate::tenant::timeline::{Ancestor, Origin, Told};
 use errors::{ErrorKind, StorageError};
 use remote_storage::RemotePath;
@@ -62,12 +64,24 @@ impl Named {
     }
 }
 
-/// Chooses the layers that make up the timeline from all layers in the bucket.
-fn choose(origin: &Origin, all: Vec<Named>) -> Result<Vec<Named>, String> {
-    let (deltas, images): (Vec<Named>, Vec<Named>) = all.into_iter().partition(|layer| layer.is_delta);
-    let mut chosen = choose_images(origin, images)?;
-    chosen.extend(choose_deltas(origin, deltas)?);
-    Ok(chosen)
+/// Chooses the layers that make up the timeline from all layers in the bucket. The last list of layers ends at LSN
+/// `listed`, exclusive; layers that it has are not in `all`, and not in the result.
+fn choose(origin: &Origin, listed: Option<Lsn>, all: Vec<Named>) -> Result<Vec<Named>, String> {
+    let (flushed, others): (Vec<Named>, Vec<Named>) =
+        all.into_iter().partition(|layer| layer.is_delta && layer.covers_all_keys());
+    let (imported, made): (Vec<Named>, Vec<Named>) =
+        others.into_iter().partition(|layer| !layer.is_delta && layer.lsns.0 == origin.import_lsn);
+    let mut chosen = match listed {
+        Some(_) => Vec::new(),
+        None => choose_images(origin, imported)?,
+    };
+    let begin = listed.unwrap_or(origin.import_lsn + 1);
+    chosen.extend(choose_deltas(begin, flushed.into_iter().filter(|layer| layer.lsns.0 >= begin).collect())?);
+    let end = chosen.iter().map(|layer| layer.lsns.1).max().map_or(begin, |end| end.max(begin));
+    match made.iter().find(|layer| layer.lsns.1 > end) {
+        Some(layer) => Err(format!("there is a layer of some keys only, {}, beyond all others", layer.describe())),
+        None => Ok(chosen),
+    }
 }
 
 fn choose_images(origin: &Origin, mut images: Vec<Named>) -> Result<Vec<Named>, String> {
@@ -93,18 +107,16 @@ fn choose_images(origin: &Origin, mut images: Vec<Named>) -> Result<Vec<Named>, 
     if next == Key::MAX { Ok(images) } else { Err("the last images of the import are missing".to_owned()) }
 }
 
-fn choose_deltas(origin: &Origin, mut deltas: Vec<Named>) -> Result<Vec<Named>, String> {
+/// `begin` is where the first one should begin.
+fn choose_deltas(begin: Lsn, mut deltas: Vec<Named>) -> Result<Vec<Named>, String> {
     deltas.sort_by_key(|delta| (delta.generation, delta.lsns));
     let mut chosen: Vec<Named> = Vec::new();
     for delta in deltas {
-        if !delta.covers_all_keys() {
-            return Err(format!("there is a layer of some keys only, {}", delta.describe()));
-        }
         // A later owner began there: it did not see what earlier owners have above, so that was not safe.
         while chosen.last().is_some_and(|last| last.lsns.0 >= delta.lsns.0 && last.generation < delta.generation) {
             chosen.pop();
         }
-        let expected = chosen.last().map_or(origin.import_lsn + 1, |last| last.lsns.1);
+        let expected = chosen.last().map_or(begin, |last| last.lsns.1);
         if delta.lsns.0 != expected {
             return Err(format!(
                 "a layer {} should begin at LSN {expected}: what is before it is missing",
@@ -124,6 +136,8 @@ struct Known {
     /// The last record's end and start LSN, if some manifest states them.
     end: (Lsn, Lsn),
     told: Option<Told>,
+    /// The last index part of which a copy exists.
+    listed: Option<Manifest>,
 }
 
 /// The timeline whose index part is to be rebuilt.
@@ -153,8 +167,13 @@ impl Rebuild<'_> {
         let Some(known) = self.known().await? else {
             return Ok(Err("what the timeline was made of is not written down in the bucket".to_owned()));
         };
-        let all = self.objects.there.iter().filter_map(|(name, there)| Named::of(name, there)).collect();
-        match choose(&known.origin, all) {
+        let listed: HashSet<String> = known.listed.iter().flat_map(layer_names).collect();
+        if let Some(lost) = listed.iter().find(|name| !self.objects.there.contains_key(*name)) {
+            return Ok(Err(format!("layer {lost}, which the last list of layers names, is missing")));
+        }
+        let new = self.objects.there.iter().filter(|(name, _)| !listed.contains(*name));
+        let new = new.filter_map(|(name, there)| Named::of(name, there)).collect();
+        match choose(&known.origin, known.listed.as_ref().map(|list| end_of_deltas(&list.layers, &list.origin)), new) {
             Ok(chosen) => self.assemble(known, chosen).await,
             Err(reason) => Ok(Err(reason)),
         }
@@ -172,7 +191,12 @@ impl Rebuild<'_> {
 
     async fn known(&self) -> Result<Option<Known>, StorageError> {
         let written = self.bucket.read_origin(self.timeline, self.objects).await?;
+        let list = self.bucket.read_list(self.timeline, self.objects).await?;
         let index = self.objects.index.as_ref().map(|(_, index)| index);
+        // An older index part may be later than the list, if not that of an earlier edition.
+        let position = |manifest: &&Manifest| (manifest.edition, manifest.disk_consistent_lsn);
+        let listed = index.into_iter().chain(&list).filter(|manifest| manifest.edition > 0).max_by_key(position);
+        let index = [index, listed].into_iter().flatten().max_by_key(position);
         let manifests: Vec<&Manifest> = index.into_iter().chain(self.local).chain(written.as_ref()).collect();
         let Some(first) = manifests.first() else { return Ok(None) };
         // The index part's entries come last and take precedence.
@@ -182,11 +206,15 @@ impl Rebuild<'_> {
             identities: entries.map(|(manifest, entry)| (manifest.file_name(entry), entry.identity)).collect(),
             end: index.map_or_else(Default::default, |index| (index.disk_consistent_lsn, index.prev_record_lsn)),
             told: index.and_then(|index| index.wal_source.clone()),
+            listed: listed.cloned(),
         }))
     }
 
+    /// The manifest of the listed layers and of `chosen`.
     async fn assemble(&self, known: Known, chosen: Vec<Named>) -> Result<Result<Manifest, String>, StorageError> {
-        let (mut entries, mut layers) = (Vec::new(), Vec::new());
+        let list = known.listed.as_ref();
+        let mut entries = list.map_or_else(Vec::new, |list| list.layers.clone());
+        let mut layers = Vec::new();
         for named in &chosen {
             let (entry, layer) = match self.entry(&known, named).await {
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Gone) => {
@@ -197,8 +225,9 @@ impl Rebuild<'_> {
             entries.push(entry);
             layers.push(Arc::new(layer));
         }
-        let last = chosen.iter().filter(|layer| layer.is_delta).map(|layer| layer.lsns.1 - 1).max();
-        let last = last.unwrap_or(known.origin.import_lsn);
+        let detached = list.is_some_and(|list| list.detached);
+        let new_hints = hints(&known.origin, detached, &layers).await?;
+        let last = end_of_deltas(&entries, &known.origin) - 1;
         let (last, prev) = if known.end.0 >= last { known.end } else { (last, Lsn::INVALID) };
         let manifest = Manifest {
             tenant_shard_id: self.bucket.tenant,
@@ -208,14 +237,22 @@ impl Rebuild<'_> {
             deleted: false,
             wal_source: known.told,
             origin: known.origin,
-            wal_log_hints_changes: hints(&known.origin, &layers).await?,
+            wal_log_hints_changes: new_hints
+                .or(list.map(|list| list.wal_log_hints_changes.clone()))
+                .unwrap_or_default(),
             disk_consistent_lsn: last,
             prev_record_lsn: prev,
-            edition: 0,
-            gc_cutoff: Lsn::INVALID,
-            retained: Vec::new(),
+            edition: list.map_or(0, |list| list.edition),
+            gc_cutoff: list.map_or(Lsn::INVALID, |list| list.gc_cutoff),
+            retained: list.map_or_else(Vec::new, |list| list.retained.clone()),
+            kept: list.map_or_else(Kept::default, |list| list.kept.clone()),
             layers: entries,
+            // Before the list says so, the ancestor stays: one without a list was not detached.
+            detached,
         };
+        let cold =
+            |entry: &LayerEntry| Arc::new(entry.to_layer(self.resources, self.dir, self.bucket.tenant, self.timeline));
+        let layers: Vec<Arc<Layer>> = manifest.layers.iter().map(cold).collect();
         Ok(invariant_broken(&manifest, &layers).map_or(Ok(manifest), Err))
     }
 
@@ -244,6 +281,16 @@ impl Rebuild<'_> {
     }
 }
 
+fn layer_names(manifest: &Manifest) -> impl Iterator<Item = String> {
+    manifest.layers.iter().map(|entry| manifest.file_name(entry))
+}
+
+/// Where these deltas end, exclusive.
+fn end_of_deltas(entries: &[LayerEntry], origin: &Origin) -> Lsn {
+    let ends = entries.iter().filter(|entry| entry.is_delta).map(|entry| entry.lsns.1);
+    ends.max().unwrap_or(origin.import_lsn + 1)
+}
+
 /// Checks the invariants of every timeline; returns the first violation.
 pub(super) fn invariant_broken(manifest: &Manifest, layers: &[Arc<Layer>]) -> Option<String> {
     let descs = layers.iter().map(|layer| layer.desc());
@@ -253,8 +300,12 @@ pub(super) fn invariant_broken(manifest: &Manifest, layers: &[Arc<Layer>]) -> Op
 }
 
 /// The changes of `wal_log_hints` since the import: the newest cluster parameters in these layers contain all of
-/// them.
-async fn hints(origin: &Origin, layers: &[Arc<Layer>]) -> Result<Vec<(Lsn, bool)>, StorageError> {
+/// them. `None` if these layers have no cluster parameters.
+async fn hints(
+    origin: &Origin,
+    detached: bool,
+    layers: &[Arc<Layer>],
+) -> Result<Option<Vec<(Lsn, bool)>>, StorageError> {
     let ctx = RequestContext::new(TaskKind::Scrub, DownloadBehavior::Download);
     let keys = KeySpace::single(PARAMETERS_KEY..PARAMETERS_KEY.next());
     let deltas: BTreeMap<Lsn, &Arc<Layer>> = layers
@@ -272,11 +323,12 @@ async fn hints(origin: &Origin, layers: &[Arc<Layer>]) -> Result<Vec<(Lsn, bool)
             offset: 0,
             reason: format!("the cluster's parameters at LSN {lsn}: {error}"),
         })?;
-        // Changes up to the branch point belong to the ancestor.
-        let own = parameters.wal_log_hints_changes.into_iter().filter(|(changed, _)| *changed > origin.import_lsn);
-        return Ok(own.collect());
+        // Changes up to the branch point belong to the ancestor, if there still is one.
+        let changes = parameters.wal_log_hints_changes.into_iter();
+        let own = changes.filter(|(changed, _)| detached || *changed > origin.import_lsn);
+        return Ok(Some(own.collect()));
     }
-    Ok(Vec::new())
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -311,7 +363,7 @@ mod tests {
     }
 
     fn chosen(deltas: &[Named]) -> Result<Vec<(u64, u64, u32)>, String> {
-        let chosen = choose(&origin(), images().into_iter().chain(deltas.to_vec()).collect())?;
+        let chosen = choose(&origin(), None, images().into_iter().chain(deltas.to_vec()).collect())?;
         let deltas = chosen.into_iter().filter(|layer| layer.is_delta);
         Ok(deltas.map(|layer| (layer.lsns.0.0, layer.lsns.1.0, layer.generation)).collect())
     }
@@ -339,8 +391,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_flushed_since_the_list_adjoins_it() {
+        let of_some_keys = |start, end| Named { keys: (MIDDLE, Key::MAX), ..delta(start, end, 1) };
+        let chosen = |all: &[Named]| {
+            let chosen = choose(&origin(), Some(Lsn(301)), all.to_vec())?;
+            Ok::<_, String>(chosen.into_iter().map(|layer| (layer.lsns.0.0, layer.lsns.1.0)).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&[]), Ok(vec![]));
+        let replaced = [images(), vec![delta(101, 201, 1), delta(201, 301, 1)]].concat();
+        assert_eq!(chosen(&replaced), Ok(vec![]), "the list would name what it has");
+        let since = [delta(301, 401, 1), delta(401, 501, 1)];
+        assert_eq!(chosen(&[&replaced[..], &since].concat()), Ok(vec![(301, 401), (401, 501)]));
+        let made_of_them = [of_some_keys(301, 501), image((Key::MIN, MIDDLE), 500)];
+        assert_eq!(chosen(&[&since[..], &made_of_them].concat()), Ok(vec![(301, 401), (401, 501)]));
+        let gone = chosen(&made_of_them).unwrap_err();
+        assert!(gone.contains("beyond all others"), "{gone}");
+        assert!(chosen(&since[1..]).unwrap_err().contains("what is before it is missing"));
+    }
+
+    #[test]
     fn images_cover_all_keys_at_the_import_and_a_branch_has_none() {
-        let choose = |origin: &Origin, images: Vec<Named>| choose(origin, images);
+        let choose = |origin: &Origin, images: Vec<Named>| choose(origin, None, images);
         assert_eq!(choose(&origin(), images()).unwrap().len(), 2);
         assert!(choose(&origin(), vec![]).is_err());
         assert!(choose(&origin(), vec![image((Key::MIN, MIDDLE), 100)]).is_err());

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use layer_format::block::{self, BLOCK_PAYLOAD, BLOCK_SIZE, FileId, block_of, offset_in_block};
 use parking_lot::RwLock;
 
+use super::read_costs::ReadCosts;
 use super::remote_file::RemoteFile;
 use super::run::{READ_BLOCKS_MAX, Run};
 use errors::StorageError;
@@ -118,15 +119,19 @@ impl BlockSource {
     }
 
     /// Caches the blocks of `extents`, given in ascending order, if the file is in the bucket.
-    pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<(), StorageError> {
-        let Origin::Remote(file) = &self.origin else { return Ok(()) };
+    pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<ReadCosts, StorageError> {
+        let Origin::Remote(file) = &self.origin else { return Ok(ReadCosts::default()) };
         let wanted: Vec<Range<u64>> = self.plan(extents).into_iter().map(|(first, end)| first..end).collect();
-        file.gather(&wanted).await.map(drop)
+        file.gather(&wanted).await.map(|(_, costs)| costs)
     }
 
-    /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them and the number of reads.
-    pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, u64), StorageError> {
-        self.start_reading(extents).finish().await
+    /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them, and what that took.
+    pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, ReadCosts), StorageError> {
+        let began = env::clock::now();
+        let (blocks, mut costs) = self.start_reading(extents).finish().await?;
+        let took = env::clock::now().saturating_duration_since(began);
+        costs.fetching = took.saturating_sub(costs.waiting);
+        Ok((blocks, costs))
     }
 
     /// Starts to do what [`read`](Self::read) does.
@@ -200,18 +205,18 @@ impl BlockSource {
         StorageError::Corrupt { path, offset: block * BLOCK_SIZE as u64, reason: reason.into() }
     }
 
-    /// The values of `extents`, in the same order, and the number of reads.
-    pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, u64), StorageError> {
+    /// The values of `extents`, in the same order, and what reading them took.
+    pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, ReadCosts), StorageError> {
         let in_memory = self.in_memory(extents);
         let missing = extents.iter().zip(&in_memory).filter(|(_, value)| value.is_none()).map(|(extent, _)| *extent);
         let mut sorted: Vec<Extent> = missing.collect();
         sorted.sort_unstable();
-        let (blocks, reads) = if sorted.is_empty() { Default::default() } else { self.read(&sorted).await? };
+        let (blocks, costs) = if sorted.is_empty() { Default::default() } else { self.read(&sorted).await? };
         let extract = |(extent, value): (&Extent, Option<Bytes>)| {
             let value = value.or_else(|| blocks.extract(*extent));
             value.ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
         };
-        Ok((extents.iter().zip(in_memory).map(extract).collect::<Result<_, _>>()?, reads))
+        Ok((extents.iter().zip(in_memory).map(extract).collect::<Result<_, _>>()?, costs))
     }
 
     /// Those of `extents` that are wholly in memory, in the tail.
@@ -224,17 +229,18 @@ impl BlockSource {
         extents.iter().map(copy).collect()
     }
 
-    /// The payload of blocks `first..end`, verified, back to back.
-    pub(super) async fn read_payload(&self, first: u64, end: u64) -> Result<Vec<u8>, StorageError> {
-        let mut out = Vec::with_capacity((end - first) as usize * BLOCK_PAYLOAD);
+    /// The payload of blocks `first..end`, verified, back to back, and what reading them took.
+    pub(super) async fn read_payload(&self, first: u64, end: u64) -> Result<(Vec<u8>, ReadCosts), StorageError> {
+        let (mut out, mut costs) = (Vec::with_capacity((end - first) as usize * BLOCK_PAYLOAD), ReadCosts::default());
         for start in (first..end).step_by(READ_BLOCKS_MAX as usize) {
             let stop = end.min(start + READ_BLOCKS_MAX);
             let position = block::block_start(start);
             let extent = Extent { position, len: ((stop - start) as usize * BLOCK_PAYLOAD) as u32 };
-            let (values, _) = self.read_values(&[extent]).await?;
+            let (values, more) = self.read_values(&[extent]).await?;
             values.iter().for_each(|value| out.extend_from_slice(value));
+            costs += more;
         }
-        Ok(out)
+        Ok((out, costs))
     }
 }
 
@@ -259,26 +265,28 @@ impl Reading<'_> {
         }
     }
 
-    /// Waits for the blocks and verifies them. Returns them and the number of reads.
-    pub(super) async fn finish(mut self) -> Result<(Blocks, u64), StorageError> {
+    /// Waits for the blocks and verifies them. Returns them, and what was read, without the time.
+    pub(super) async fn finish(mut self) -> Result<(Blocks, ReadCosts), StorageError> {
         let file = match &self.source.origin {
             Origin::Local(file) => file,
             Origin::Remote(file) => {
                 let wanted: Vec<Range<u64>> = self.later.iter().map(|(first, end)| *first..*end).collect();
-                let (runs, reads) = file.read(&wanted).await?;
-                return Ok((Blocks { runs }, reads));
+                let (runs, costs) = file.read(&wanted).await?;
+                return Ok((Blocks { runs }, costs));
             }
         };
         let reads = (self.started.len() + self.later.len()) as u64;
+        let mut costs = ReadCosts { reads, ..ReadCosts::default() };
         while !self.started.is_empty() {
             for (first, end, offset, read) in std::mem::take(&mut self.started) {
                 let buf = read.await.map_err(|source| file.error("read", offset, source))?;
+                costs.local_bytes += buf.len() as u64;
                 self.blocks.runs.push(self.source.verify(first, end, buf)?);
             }
             self.start_more();
         }
         self.blocks.runs.sort_unstable_by_key(|run| run.first());
-        Ok((self.blocks, reads))
+        Ok((self.blocks, costs))
     }
 }
 

@@ -9,6 +9,7 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::layer_file::LayerFile;
+use super::read_costs::{ReadCosts, Searched};
 use super::remote_file::RemoteFile;
 use super::visit::{KeyVersions, collect_versions, read_versions};
 use super::{LayerIdentity, PersistentLayerDesc, ReconstructState};
@@ -64,16 +65,25 @@ impl DeltaLayer {
         _ctx: &RequestContext,
     ) -> Result<(), StorageError> {
         let mut wanted: Vec<KeyVersions> = Vec::new();
+        let mut is_searched = false;
+        state.costs += self.file.take_opening();
         for range in keyspace.ranges() {
-            let entries = self.file.entries(range).await?;
-            collect_versions(entries.into_iter(), &lsn_range, state, &mut wanted);
+            let filters = state.costs.filters;
+            let found = self.file.search(range, &mut state.costs).await?;
+            let searched = Searched { layers: u32::from(found.is_some()), filters: state.costs.filters - filters };
+            state.note_searched(range, searched);
+            if let Some(entries) = found {
+                is_searched = true;
+                collect_versions(entries.into_iter(), &lsn_range, state, &mut wanted);
+            }
         }
+        state.layers_searched += u32::from(is_searched);
         read_versions(self.file.source(), wanted, state).await
     }
 
     /// All keys and LSNs of the layer in order, with the stored length and whether no earlier version is needed.
     pub async fn versions(&self) -> Result<Vec<(Key, Lsn, u32, bool)>, StorageError> {
-        let entries = self.file.entries(&(Key::MIN..Key::MAX)).await?;
+        let entries = self.file.entries(&(Key::MIN..Key::MAX), &mut ReadCosts::default()).await?;
         Ok(entries.iter().map(|entry| (Key::from_compact(entry.key), entry.lsn, entry.len, entry.flag)).collect())
     }
 }

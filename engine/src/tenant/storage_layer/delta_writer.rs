@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use layer_format::header::LayerKind;
 use layer_format::index::IndexEntry;
 use pageserver_api::key::{CompactKey, Key};
@@ -77,9 +77,29 @@ impl DeltaLayerWriter {
         Ok(())
     }
 
+    /// Bytes of values so far, plus the room left for the header.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.writer.position()
+    }
+
+    /// The temporary name.
+    pub(crate) fn path(&self) -> &Utf8Path {
+        &self.path
+    }
+
     /// Makes the file durable under its temporary name, and returns that name.
-    pub async fn finish(mut self, _ctx: &RequestContext) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
-        let (keys, lsns) = (self.key_range, self.lsn_range);
+    pub async fn finish(self, ctx: &RequestContext) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
+        let end = self.key_range.end;
+        self.finish_at(end, ctx).await
+    }
+
+    /// Like [`DeltaLayerWriter::finish`], with keys ending at `end` (exclusive), if that was not known at the start.
+    pub(crate) async fn finish_at(
+        mut self,
+        end: Key,
+        _ctx: &RequestContext,
+    ) -> Result<(PersistentLayerDesc, Utf8PathBuf), StorageError> {
+        let (keys, lsns) = (self.key_range.start..end, self.lsn_range);
         let header = self.owner.header(LayerKind::Delta, self.writer.file_id(), keys.clone(), lsns.clone());
         let size = self.index.finish(&mut self.writer, &header).await?;
         let Owner { tenant_shard_id, timeline_id, .. } = self.owner;

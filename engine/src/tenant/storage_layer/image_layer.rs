@@ -13,6 +13,7 @@ use utils::lsn::Lsn;
 use super::block_source::Extent;
 use super::image_writer::decompress;
 use super::layer_file::LayerFile;
+use super::read_costs::Searched;
 use super::remote_file::RemoteFile;
 use super::{LayerIdentity, PersistentLayerDesc, ReconstructState};
 use crate::context::RequestContext;
@@ -77,9 +78,12 @@ impl ImageLayer {
         if !lsn_range.contains(&lsn) {
             return Ok(());
         }
+        state.costs += self.file.take_opening();
+        state.layers_searched += 1;
         let mut wanted = Vec::new();
         for range in keyspace.ranges() {
-            let entries = self.file.entries(range).await?;
+            state.note_searched(range, Searched { layers: 1, filters: 0 });
+            let entries = self.file.entries(range, &mut state.costs).await?;
             for entry in entries {
                 let key = Key::from_compact(entry.key);
                 match state.cached(&key, lsn) {
@@ -103,8 +107,8 @@ impl ImageLayer {
     ) -> Result<(), StorageError> {
         let extents: Vec<Extent> =
             round.iter().map(|entry| Extent { position: entry.position, len: entry.len }).collect();
-        let (stored, reads) = self.file.source().read_values(&extents).await?;
-        state.data_reads += reads;
+        let (stored, costs) = self.file.source().read_values(&extents).await?;
+        state.note_data_reads(costs);
         for (entry, stored) in round.iter().zip(stored) {
             let key = Key::from_compact(entry.key);
             let image = decompress(stored, entry.flag).ok_or_else(|| {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use layer_format::header::LayerKind;
 use layer_format::index::IndexEntry;
 use pageserver_api::key::Key;
@@ -88,6 +88,11 @@ impl ImageLayerWriter {
             // The only way the compressor can fail here is that the result does not fit.
             Err(_) => false,
         }
+    }
+
+    /// The temporary name.
+    pub(crate) fn path(&self) -> &Utf8Path {
+        &self.path
     }
 
     /// Number of images so far.

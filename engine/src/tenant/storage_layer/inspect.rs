@@ -13,6 +13,7 @@ use utils::lsn::Lsn;
 use super::block_source::Extent;
 use super::image_writer::decompress;
 use super::layer_file::LayerFile;
+use super::read_costs::ReadCosts;
 use super::{LayerIdentity, PersistentLayerDesc};
 use errors::StorageError;
 
@@ -93,7 +94,7 @@ impl LayerInspector {
     }
 
     async fn entries_of_page(&self, page: u32) -> Result<Vec<IndexEntry>, StorageError> {
-        let bytes = self.file.index_page(page).await?;
+        let bytes = self.file.index_page(page, &mut ReadCosts::default()).await?;
         Ok(self.file.decode(page, &bytes)?.iter_from(0).collect())
     }
 
@@ -110,7 +111,7 @@ impl LayerInspector {
                 }
                 let is_new = last.is_none_or(|(key, _)| key != entry.key);
                 last = place;
-                if is_new && !self.file.may_contain(entry.key).await? {
+                if is_new && !self.file.may_contain(entry.key, &mut ReadCosts::default()).await? {
                     return Err(self.corrupt(self.file.footer().fences_block, "the filter denies a key of the index"));
                 }
             }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use camino::Utf8Path;
@@ -14,9 +15,11 @@ use layer_format::footer::Footer;
 use layer_format::header::{Header, LayerKind};
 use layer_format::index::{INDEX_PAGE_BLOCKS, INDEX_PAGE_SIZE, IndexEntry, IndexPage};
 use pageserver_api::key::{CompactKey, Key};
+use smallvec::{SmallVec, smallvec};
 use utils::lsn::Lsn;
 
 use super::block_source::{BlockSource, Extent};
+use super::read_costs::ReadCosts;
 use super::remote_file::{RemoteFile, RemoteObject};
 use super::visit::compact_bounds;
 use super::{LayerIdentity, PersistentLayerDesc};
@@ -29,6 +32,9 @@ use virtual_file::{OpenMode, VirtualFile};
 /// Up to this size, the tail of a file in the bucket is fetched whole; of a longer one, at first only the end.
 const TAIL_BYTES_MAX: u64 = 16 << 20;
 
+/// Maximum number of index pages read together.
+const PAGES_AT_ONCE: u32 = 32;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct LayerFile {
@@ -38,6 +44,9 @@ pub(super) struct LayerFile {
     fences: Fences,
     file_size: u64,
     cached: CachedFile,
+    /// What opening it has cost, and whether the first read is still to come.
+    opening: ReadCosts,
+    is_fresh: AtomicBool,
 }
 
 fn corrupt(file: &VirtualFile, offset: u64, error: FormatError) -> StorageError {
@@ -102,6 +111,7 @@ fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
 impl LayerFile {
     /// Opens any owner's layer file, verifying header, footer and fences. Its index pages are kept in `pages`.
     pub(super) async fn open(path: &Utf8Path, pages: &Arc<PageCache>) -> Result<Self, StorageError> {
+        let began = env::clock::now();
         let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
         let file_size = file.size()?;
         let last = (file_size / BLOCK_SIZE as u64).checked_sub(1);
@@ -116,11 +126,15 @@ impl LayerFile {
         let footer = Footer::decode(&footer, last).map_err(|error| corrupt(&file, offset, error))?;
         check_layout(&header, &footer, last).map_err(|error| corrupt(&file, offset, error))?;
         let source = BlockSource::new(Arc::clone(&file), header.file_id, None);
-        let mut fences = source.read_payload(footer.fences_block, last - u64::from(footer.filter_blocks)).await?;
+        let fences_end = last - u64::from(footer.filter_blocks);
+        let (mut fences, mut opening) = source.read_payload(footer.fences_block, fences_end).await?;
+        opening.local_bytes += 2 * file.align();
+        opening.fetching = env::clock::now().saturating_duration_since(began);
         fences.truncate(footer.fences_len as usize);
         let fences = Fences::decode(&fences, footer.index_pages)
             .map_err(|error| corrupt(&file, footer.fences_block * BLOCK_SIZE as u64, error))?;
-        Ok(Self { source, header, footer, fences, file_size, cached: pages.file() })
+        let (cached, is_fresh) = (pages.file(), AtomicBool::new(true));
+        Ok(Self { source, header, footer, fences, file_size, cached, opening, is_fresh })
     }
 
     /// Opens a file that must be the layer `desc`.
@@ -152,7 +166,7 @@ impl LayerFile {
         })?;
         let TailLayout { index_block, index_pages, fences_block, filter_block, last } = layout;
         let ahead = if desc.file_size - identity.tail_offset <= TAIL_BYTES_MAX { index_block } else { fences_block };
-        let footer = remote.read_last(ahead..last + 1).await?;
+        let (footer, mut opening) = remote.read_last(ahead..last + 1).await?;
         let cached = remote.resources().pages.file();
         let source = BlockSource::remote(Arc::clone(&remote), FileId(identity.file_id));
         let footer = Footer::decode(&footer, last).map_err(|error| source.corrupt(last, error.0))?;
@@ -160,7 +174,8 @@ impl LayerFile {
         if found != (identity, index_pages, fences_block) {
             return Err(source.corrupt(last, "the footer is of another file"));
         }
-        let mut fences = source.read_payload(fences_block, filter_block).await?;
+        let (mut fences, more) = source.read_payload(fences_block, filter_block).await?;
+        opening += more;
         fences.truncate(footer.fences_len as usize);
         let fences = Fences::decode(&fences, index_pages).map_err(|error| source.corrupt(fences_block, error.0))?;
         let header = Header {
@@ -172,7 +187,15 @@ impl LayerFile {
             key_range: desc.key_range.clone(),
             lsn_range: desc.lsn_range.clone(),
         };
-        Ok(Self { source, header, footer, fences, file_size: desc.file_size, cached })
+        let (file_size, is_fresh) = (desc.file_size, AtomicBool::new(true));
+        Ok(Self { source, header, footer, fences, file_size, cached, opening, is_fresh })
+    }
+
+    /// What opening it has cost: for the first read, nothing for those that follow.
+    pub(super) fn take_opening(&self) -> ReadCosts {
+        // Two stores for each read would cost more than the look.
+        let is_first = self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed);
+        if is_first { self.opening } else { ReadCosts::default() }
     }
 
     pub(super) fn source(&self) -> &BlockSource {
@@ -199,17 +222,31 @@ impl LayerFile {
         self.footer.index_pages
     }
 
+    /// The index page where a search for `key` starts.
+    pub(super) fn page_of(&self, key: CompactKey) -> u32 {
+        self.fences.page_of(key, Lsn(0)) as u32
+    }
+
+    /// Up to `count` keys, ascending, with about equally many entries between them.
+    pub(super) fn sample_keys(&self, count: usize) -> Vec<Key> {
+        let pages = self.pages() as usize;
+        let step = pages.div_ceil(count.max(1)).max(1);
+        let first = |page| self.fences.first_of(page).map(|(key, _)| Key::from_compact(key));
+        (0..pages).step_by(step).filter_map(first).collect()
+    }
+
     fn page_block(&self, page: u32) -> u64 {
         self.footer.index_block + u64::from(page) * INDEX_PAGE_BLOCKS
     }
 
     /// The payload of an index page.
-    pub(super) async fn index_page(&self, page: u32) -> Result<Bytes, StorageError> {
+    pub(super) async fn index_page(&self, page: u32, costs: &mut ReadCosts) -> Result<Bytes, StorageError> {
         if let Some(bytes) = self.cached.get(page) {
             return Ok(bytes);
         }
         let extent = Extent { position: block_start(self.page_block(page)), len: INDEX_PAGE_SIZE as u32 };
-        let (values, _) = self.source.read_values(&[extent]).await?;
+        let (values, more) = self.source.read_values(&[extent]).await?;
+        *costs += more;
         let bytes = values.into_iter().next().unwrap_or_default();
         self.cached.insert(page, bytes.clone());
         Ok(bytes)
@@ -220,31 +257,45 @@ impl LayerFile {
         IndexPage::decode(bytes).map_err(|error| self.source.corrupt(self.page_block(page), error.0))
     }
 
-    /// All entries with keys in `keys`, in order of (key, LSN).
-    pub(super) async fn entries(&self, keys: &Range<Key>) -> Result<Vec<IndexEntry>, StorageError> {
+    /// All entries with keys in `keys`, in order of (key, LSN); `None` if the filter alone says that there are none.
+    pub(super) async fn search(
+        &self,
+        keys: &Range<Key>,
+        costs: &mut ReadCosts,
+    ) -> Result<Option<Vec<IndexEntry>>, StorageError> {
         match compact_bounds(keys) {
-            Some((first, last)) if first < last || self.may_contain(first).await? => {
-                self.entries_between(first, last).await
+            Some((first, last)) if first < last || self.may_contain(first, costs).await? => {
+                self.entries_between(first, last, costs).await.map(Some)
             }
-            _ => Ok(Vec::new()),
+            _ => Ok(None),
         }
     }
 
+    /// All entries with keys in `keys`, in order of (key, LSN).
+    pub(super) async fn entries(
+        &self,
+        keys: &Range<Key>,
+        costs: &mut ReadCosts,
+    ) -> Result<Vec<IndexEntry>, StorageError> {
+        Ok(self.search(keys, costs).await?.unwrap_or_default())
+    }
+
     /// Whether the filter, if there is one, lets `key` pass.
-    pub(super) async fn may_contain(&self, key: CompactKey) -> Result<bool, StorageError> {
+    pub(super) async fn may_contain(&self, key: CompactKey, costs: &mut ReadCosts) -> Result<bool, StorageError> {
         if self.footer.filter_blocks == 0 {
             return Ok(true);
         }
         let hash = KeyHash::of(key);
         let number = hash.block(self.footer.filter_blocks);
-        let payload = self.filter_block(number).await?;
+        let payload = self.filter_block(number, costs).await?;
         let passes = filter::may_contain(&payload, hash);
+        costs.filters += 1;
         METRICS.filter_probes.inc();
         METRICS.filter_skips.inc_by(u64::from(!passes));
         Ok(passes)
     }
 
-    async fn filter_block(&self, number: u32) -> Result<Bytes, StorageError> {
+    async fn filter_block(&self, number: u32, costs: &mut ReadCosts) -> Result<Bytes, StorageError> {
         // In the page cache the filter's blocks follow the index pages.
         let cached_as = self.footer.index_pages + number;
         if let Some(bytes) = self.cached.get(cached_as) {
@@ -252,7 +303,8 @@ impl LayerFile {
         }
         let first = self.source_end() - u64::from(self.footer.filter_blocks);
         let position = block_start(first + u64::from(number));
-        let (values, _) = self.source.read_values(&[Extent { position, len: BLOCK_PAYLOAD as u32 }]).await?;
+        let (values, more) = self.source.read_values(&[Extent { position, len: BLOCK_PAYLOAD as u32 }]).await?;
+        *costs += more;
         let bytes = values.into_iter().next().unwrap_or_default();
         self.cached.insert(cached_as, bytes.clone());
         Ok(bytes)
@@ -263,19 +315,50 @@ impl LayerFile {
         self.file_size / BLOCK_SIZE as u64 - 1
     }
 
-    async fn entries_between(&self, first: CompactKey, last: CompactKey) -> Result<Vec<IndexEntry>, StorageError> {
+    async fn entries_between(
+        &self,
+        first: CompactKey,
+        last: CompactKey,
+        costs: &mut ReadCosts,
+    ) -> Result<Vec<IndexEntry>, StorageError> {
         let mut found = Vec::new();
-        let start = self.fences.page_of(first, Lsn(0)) as u32;
-        for page in start..self.pages() {
-            if page > start && self.fences.first_of(page as usize).is_none_or(|(key, _)| key > last) {
-                break;
+        let start = self.page_of(first);
+        let is_wanted = |page: u32| self.fences.first_of(page as usize).is_some_and(|(key, _)| key <= last);
+        let end = (start + 1..self.pages()).find(|page| !is_wanted(*page)).unwrap_or(self.pages());
+        for start in (start..end).step_by(PAGES_AT_ONCE as usize) {
+            let pages = start..end.min(start + PAGES_AT_ONCE);
+            for (page, bytes) in pages.clone().zip(self.index_pages(pages, costs).await?) {
+                let index = self.decode(page, &bytes)?;
+                let from = index.lower_bound(first, Lsn(0));
+                found.extend(index.iter_from(from).take_while(|entry| entry.key <= last));
             }
-            let bytes = self.index_page(page).await?;
-            let index = self.decode(page, &bytes)?;
-            let from = index.lower_bound(first, Lsn(0));
-            found.extend(index.iter_from(from).take_while(|entry| entry.key <= last));
         }
         Ok(found)
+    }
+
+    /// The payloads of neighboring index pages; those that are not cached are read together.
+    async fn index_pages(
+        &self,
+        pages: Range<u32>,
+        costs: &mut ReadCosts,
+    ) -> Result<SmallVec<[Bytes; 2]>, StorageError> {
+        if pages.len() == 1 {
+            return Ok(smallvec![self.index_page(pages.start, costs).await?]);
+        }
+        let cached: Vec<Option<Bytes>> = pages.clone().map(|page| self.cached.get(page)).collect();
+        let missing = pages.clone().zip(&cached).filter(|(_, cached)| cached.is_none()).map(|(page, _)| page);
+        let missing: Vec<u32> = missing.collect();
+        let extent = |page: &u32| Extent { position: block_start(self.page_block(*page)), len: INDEX_PAGE_SIZE as u32 };
+        let extents: Vec<Extent> = missing.iter().map(extent).collect();
+        let mut read = Vec::new();
+        if !extents.is_empty() {
+            let (values, more) = self.source.read_values(&extents).await?;
+            *costs += more;
+            missing.iter().zip(&values).for_each(|(page, bytes)| self.cached.insert(*page, bytes.clone()));
+            read = values;
+        }
+        let mut read = read.into_iter();
+        Ok(cached.into_iter().filter_map(|cached| cached.or_else(|| read.next())).collect())
     }
 }
 

@@ -8,7 +8,7 @@ use utils::lsn::Lsn;
 
 use super::block_source::Extent;
 use super::visit::{KeyVersions, cached_base, collect_versions};
-use super::{DeltaLayer, ImageLayer, ReconstructState};
+use super::{DeltaLayer, ImageLayer, ReadCosts, ReconstructState};
 use errors::StorageError;
 
 /// Maximum bytes of one layer that are fetched together with those of other layers.
@@ -19,12 +19,18 @@ const PREFETCH_BYTES_MAX: u64 = 4 << 20;
 pub(crate) struct ReadPlan {
     extents: Vec<Extent>,
     complete: KeySpaceBuilder,
+    costs: ReadCosts,
 }
 
 impl ReadPlan {
     /// Keys that need nothing older.
     pub(crate) fn complete(&self) -> KeySpace {
         self.complete.clone().build()
+    }
+
+    /// What making the plan has cost. The visit will ask the same filters again: they are not counted here.
+    pub(crate) fn costs(&self) -> ReadCosts {
+        ReadCosts { filters: 0, ..self.costs }
     }
 
     /// What to read, in order of position; nothing if it is too much to fetch ahead.
@@ -46,11 +52,11 @@ impl DeltaLayer {
         state: &ReconstructState,
     ) -> Result<ReadPlan, StorageError> {
         let mut wanted: Vec<KeyVersions> = Vec::new();
+        let mut plan = ReadPlan { costs: self.file().take_opening(), ..ReadPlan::default() };
         for range in keyspace.ranges() {
-            let entries = self.file().entries(range).await?;
+            let entries = self.file().entries(range, &mut plan.costs).await?;
             collect_versions(entries.into_iter(), lsn_range, state, &mut wanted);
         }
-        let mut plan = ReadPlan::default();
         for mut key in wanted {
             let is_complete =
                 cached_base(&mut key, state).is_some() || key.versions.last().is_some_and(|last| last.flag);
@@ -64,7 +70,7 @@ impl DeltaLayer {
     }
 
     /// Caches what `plan` lists, if the layer is in the bucket.
-    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
+    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<ReadCosts, StorageError> {
         self.file().source().prefetch(&plan.extents()).await
     }
 }
@@ -82,8 +88,9 @@ impl ImageLayer {
         if !lsn_range.contains(&lsn) {
             return Ok(plan);
         }
+        plan.costs += self.file().take_opening();
         for range in keyspace.ranges() {
-            for entry in self.file().entries(range).await? {
+            for entry in self.file().entries(range, &mut plan.costs).await? {
                 let key = Key::from_compact(entry.key);
                 plan.complete.add_key(key);
                 if !state.is_complete(&key) && state.cached(&key, lsn).is_none() {
@@ -95,7 +102,7 @@ impl ImageLayer {
     }
 
     /// Caches what `plan` lists, if the layer is in the bucket.
-    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<(), StorageError> {
+    pub(crate) async fn prefetch(&self, plan: ReadPlan) -> Result<ReadCosts, StorageError> {
         self.file().source().prefetch(&plan.extents()).await
     }
 }

@@ -1,14 +1,18 @@
 //! What a read has found so far for the pages that it rebuilds.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
 use pageserver_api::record::WalRecord;
 use pageserver_api::value::Value;
+use smallvec::SmallVec;
 use utils::lsn::Lsn;
 
+use super::read_costs::{ReadCosts, Searched, SearchedByKey};
+use super::read_trace::{Sums, Visited};
 use crate::page_cache::CachedTimeline;
 
 /// The versions of one key that a read needs, gathered from new to old.
@@ -54,12 +58,20 @@ pub struct ReconstructState {
     keys: BTreeMap<Key, KeyHistory>,
     /// Data reads issued so far (not counting index pages).
     pub data_reads: u64,
-    /// Layers visited so far.
-    pub(crate) layers_visited: u32,
+    /// Layers searched so far: in memory, or files whose filters did not end the search at once.
+    pub(crate) layers_searched: u32,
+    /// What else the read has cost so far.
+    pub(crate) costs: ReadCosts,
+    /// What was searched for each key, where that is not the same as for all of them.
+    by_key: Option<SearchedByKey>,
+    /// Ids of the files visited.
+    files: SmallVec<[u64; 16]>,
     /// Where to look up rebuilt pages.
     cache: Option<CachedTimeline>,
     /// Maximum bytes of records gathered for one key, if limited.
     limit: Option<u64>,
+    /// The layers visited, if the read is to be explained.
+    trace: Option<Vec<Visited>>,
 }
 
 impl ReconstructState {
@@ -72,6 +84,72 @@ impl ReconstructState {
     /// key, unless its newest record alone is larger.
     pub(crate) fn with_cache(cache: Option<CachedTimeline>, limit: u64) -> Self {
         Self { cache, limit: Some(limit), ..Self::default() }
+    }
+
+    /// Nothing found yet; remembers the layers visited, and gathers as much as [`ReconstructState::with_cache`].
+    pub(crate) fn traced(limit: u64) -> Self {
+        Self { trace: Some(Vec::new()), limit: Some(limit), ..Self::default() }
+    }
+
+    /// Before a visit of a read that is to be explained: what was found so far.
+    pub(crate) fn sums(&self) -> Option<Sums> {
+        self.trace.as_ref()?;
+        let histories = || self.keys.values();
+        Some(Sums {
+            searched: self.layers_searched,
+            filters: self.costs.filters,
+            records: histories().map(|history| history.records.len()).sum(),
+            images: histories().filter(|history| history.image.is_some()).count(),
+            bytes: histories().map(|history| history.bytes).sum(),
+        })
+    }
+
+    /// From now on tells apart what is searched for each key of `wanted`, if these are several but not very many.
+    pub(crate) fn count_by_key(&mut self, wanted: &KeySpace) {
+        self.by_key = SearchedByKey::new(wanted);
+    }
+
+    /// Notes what was searched for `keys`. The sums are counted apart, as a layer is searched for many keys at once.
+    pub(crate) fn note_searched(&mut self, keys: &Range<Key>, searched: Searched) {
+        if let Some(by_key) = &mut self.by_key {
+            by_key.note(keys, searched);
+        }
+    }
+
+    /// What was searched for each key apart, if that was counted.
+    pub(crate) fn searched_by_key(&self) -> Option<&SearchedByKey> {
+        self.by_key.as_ref()
+    }
+
+    /// The histories of all keys of which something was found.
+    pub(crate) fn histories(&self) -> impl Iterator<Item = (&Key, &KeyHistory)> {
+        self.keys.iter()
+    }
+
+    /// Counts reads of values.
+    pub(crate) fn note_data_reads(&mut self, costs: ReadCosts) {
+        self.data_reads += costs.reads;
+        self.costs += costs;
+    }
+
+    /// Remembers that a file was visited.
+    pub(crate) fn note_file(&mut self, file_id: u64) {
+        self.files.push(file_id);
+    }
+
+    /// Ids of the files visited.
+    pub(crate) fn visited_files(&self) -> &[u64] {
+        &self.files
+    }
+
+    /// Remembers a visit.
+    pub(crate) fn note_visit(&mut self, visited: Visited) {
+        self.trace.get_or_insert_default().push(visited);
+    }
+
+    /// The layers visited.
+    pub(crate) fn take_trace(&mut self) -> Vec<Visited> {
+        self.trace.take().unwrap_or_default()
     }
 
     /// How many of the next older versions of `key`, given their lengths in bytes, are within the limit.

@@ -15,6 +15,7 @@ use camino::Utf8PathBuf;
 use layer_format::block::{self, BLOCK_SIZE, ENVELOPE_FILE_ID, FileId};
 use parking_lot::Mutex;
 
+use super::read_costs::ReadCosts;
 use super::run::Run;
 use super::{LayerIdentity, PersistentLayerDesc};
 use crate::block_cache::{BlockCache, Lease};
@@ -121,8 +122,8 @@ impl RemoteFile {
         percent <= 100 && known * 100 >= all * percent
     }
 
-    /// Verified blocks of the ranges `wanted`, which must ascend, and the number of requests.
-    pub(super) async fn read(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
+    /// Verified blocks of the ranges `wanted`, which must ascend, and what that took but for the time of requests.
+    pub(super) async fn read(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, ReadCosts), StorageError> {
         if wanted.last().is_some_and(|last| last.end > self.blocks) {
             return Err(self.corrupt(self.blocks, "the file ends inside a value".to_owned()));
         }
@@ -135,29 +136,29 @@ impl RemoteFile {
     }
 
     /// As [`RemoteFile::read`], for blocks known to be in the file, and without predicting what comes next.
-    pub(super) async fn gather(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, u64), StorageError> {
+    pub(super) async fn gather(self: &Arc<Self>, wanted: &[Range<u64>]) -> Result<(Vec<Run>, ReadCosts), StorageError> {
         let (mut runs, missing) = self.in_memory(wanted);
+        let mut costs = ReadCosts::default();
         METRICS.block_cache_memory_hits.inc_by(runs.len() as u64);
         METRICS.block_cache_accesses.inc_by(wanted.iter().map(|range| range.end - range.start).sum());
         let (mut joined, rest) = self.flights.join(&missing);
-        let rest = self.on_disk(rest, &mut runs).await;
+        let rest = self.on_disk(rest, &mut runs, &mut costs).await;
         // The blocks of a request that has ended since are in memory by now.
         let (found, rest) = self.in_memory(&rest);
         runs.extend(found);
         let planned = coalesce(merged([&rest[..], &self.around(&rest)].concat()), self.request_max());
-        let requests = match self.cache().reads.try_take(planned.iter().map(bytes_of).sum()) {
+        match self.cache().reads.try_take(planned.iter().map(bytes_of).sum()) {
             Some(memory) => {
-                let requests = self.fetch(&rest, &planned, memory, &mut joined);
+                self.fetch(&rest, &planned, memory, &mut joined, &mut costs);
                 for (flight, part) in joined {
                     let bytes = flight.bytes().await?;
                     runs.push(Run::shared(part.start, flight.part(bytes, &part)));
                 }
-                requests
             }
-            None => self.gather_by_and_by(rest, joined, &mut runs).await?,
-        };
+            None => self.gather_by_and_by(rest, joined, &mut runs, &mut costs).await?,
+        }
         runs.sort_unstable_by_key(Run::first);
-        Ok((runs, requests))
+        Ok((runs, costs))
     }
 
     /// Maximum blocks of one request for which somebody waits.
@@ -166,32 +167,37 @@ impl RemoteFile {
     }
 
     /// Adds to `runs` what `joined` brings, and fetches the blocks `rest` by successive requests as memory permits.
-    /// Whoever waits for memory must not hold any, so results are copied. Returns the number of requests.
+    /// Whoever waits for memory must not hold any, so results are copied.
     async fn gather_by_and_by(
         self: &Arc<Self>,
         rest: Vec<Range<u64>>,
         joined: Parts,
         runs: &mut Vec<Run>,
-    ) -> Result<u64, StorageError> {
+        costs: &mut ReadCosts,
+    ) -> Result<(), StorageError> {
         copy_parts(joined, runs).await?;
-        let mut requests = 0;
         for planned in coalesce(rest.clone(), self.request_max()) {
+            let began = env::clock::now();
             let memory = self.cache().reads.take(bytes_of(&planned)).await;
+            costs.waiting += env::clock::now().saturating_duration_since(began);
             let (found, wanted) = self.in_memory(&common(&rest, &planned));
             runs.extend(found);
             let mut joined = Parts::new();
-            requests += self.fetch(&wanted, &[planned], memory, &mut joined);
+            self.fetch(&wanted, &[planned], memory, &mut joined, costs);
             copy_parts(joined, runs).await?;
         }
-        Ok(requests)
+        Ok(())
     }
 
-    /// Reads blocks, so that they are cached, and returns the raw bytes of the last one.
-    pub(super) async fn read_last(self: &Arc<Self>, blocks: Range<u64>) -> Result<Vec<u8>, StorageError> {
-        let (runs, _) = self.read(std::slice::from_ref(&blocks)).await?;
+    /// Reads blocks, so that they are cached, and returns the raw bytes of the last one, and what that took.
+    pub(super) async fn read_last(self: &Arc<Self>, blocks: Range<u64>) -> Result<(Vec<u8>, ReadCosts), StorageError> {
+        let began = env::clock::now();
+        let (runs, mut costs) = self.read(std::slice::from_ref(&blocks)).await?;
+        costs.fetching = env::clock::now().saturating_duration_since(began).saturating_sub(costs.waiting);
         let last = blocks.end.saturating_sub(1);
         let found = runs.iter().find_map(|run| run.block(last)).map(<[u8]>::to_vec);
-        found.ok_or_else(|| self.corrupt(last, "the block is not there".to_owned()))
+        let found = found.ok_or_else(|| self.corrupt(last, "the block is not there".to_owned()))?;
+        Ok((found, costs))
     }
 
     /// The wanted blocks that are in memory, and the ranges that are not.
@@ -207,7 +213,7 @@ impl RemoteFile {
     }
 
     /// Adds to `runs` the wanted blocks that are on local disk, and returns the rest.
-    async fn on_disk(&self, wanted: Vec<Range<u64>>, runs: &mut Vec<Run>) -> Vec<Range<u64>> {
+    async fn on_disk(&self, wanted: Vec<Range<u64>>, runs: &mut Vec<Run>, costs: &mut ReadCosts) -> Vec<Range<u64>> {
         if wanted.is_empty() {
             return wanted;
         }
@@ -218,6 +224,7 @@ impl RemoteFile {
                 self.cache().insert(self.file_id.0, block, &bytes);
                 found_blocks.push(block);
             }
+            costs.local_bytes += bytes.len() as u64;
             runs.push(Run::shared(first, bytes));
         }
         METRICS.block_cache_disk_hits.inc_by(found_blocks.len() as u64);
@@ -228,20 +235,21 @@ impl RemoteFile {
         rest
     }
 
-    /// Fetches the wanted blocks as planned, unless other requests for them have begun in the meantime. Returns the
-    /// number of new requests.
+    /// Fetches the wanted blocks as planned, unless other requests for them have begun in the meantime.
     fn fetch(
         self: &Arc<Self>,
         wanted: &[Range<u64>],
         planned: &[Range<u64>],
         memory: Lease,
         joined: &mut Parts,
-    ) -> u64 {
+        costs: &mut ReadCosts,
+    ) {
         let (flights, new) = self.flights.join_or_add(wanted, Purpose::Read, planned, memory);
         joined.extend(flights);
-        let requests = new.len() as u64;
+        costs.reads += new.len() as u64;
+        costs.requests += new.len() as u64;
+        costs.fetched_bytes += new.iter().map(|flight| bytes_of(&flight.blocks)).sum::<u64>();
         new.into_iter().for_each(|flight| self.depart(flight));
-        requests
     }
 
     /// The absent blocks around the wanted ones, if the layer is worth fetching whole and is waiting for that.

@@ -144,8 +144,8 @@ async fn read_round(
         .flat_map(|key| &key.versions)
         .map(|entry| Extent { position: entry.position, len: entry.len })
         .collect();
-    let (values, reads) = source.read_values(&extents).await?;
-    state.data_reads += reads;
+    let (values, costs) = source.read_values(&extents).await?;
+    state.note_data_reads(costs);
     let mut values = values.into_iter();
     for KeyVersions { key, versions } in round {
         for (entry, bytes) in versions.iter().zip(values.by_ref()) {

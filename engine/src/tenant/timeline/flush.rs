@@ -112,7 +112,10 @@ async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Resul
         state.check_writable()?;
         let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LayerFlush));
         let layer = place(state, &mut progress, &frozen, &ctx).await?;
+        let bytes = layer.desc().file_size;
         publish::flushed(state, Some(layer), frozen.end).await?;
+        METRICS.flushed_bytes.inc_by(bytes);
+        state.work.note_flushed(bytes);
         *progress = None;
     }
     match target.filter(|target| target.last > state.disk_consistent().last) {

@@ -8,6 +8,8 @@ use serde::Serialize;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use super::debt::CompactionCounts;
+use super::detaching::DetachProgress;
 use super::state::TimelineState;
 use super::upload;
 use crate::tenant::layer_map::Layer;
@@ -29,10 +31,20 @@ pub struct TimelineInfo {
     pub ancestor_timeline_id: Option<TimelineId>,
     /// The last LSN that it has in common with its ancestor.
     pub ancestor_lsn: Option<Lsn>,
+    /// Where it was a branch, if it was detached from its ancestor.
+    pub detached_lsn: Option<Lsn>,
+    /// How far detaching it is, if somebody does that.
+    pub detach: Option<DetachProgress>,
     /// The LSN at which its own history begins.
     pub import_lsn: Lsn,
-    /// No page is readable below this LSN.
+    /// From here on every LSN is readable; below it only those that something keeps.
     pub min_readable_lsn: Lsn,
+    /// Below this LSN history has been removed, but for `retained_lsns`; 0/0 if none has.
+    pub gc_cutoff: Lsn,
+    /// Readable LSNs below `gc_cutoff`.
+    pub retained_lsns: Vec<Lsn>,
+    /// When it was archived, in seconds since 1970: then it takes in nothing, and only its end is kept.
+    pub archived_at: Option<u64>,
     /// History is complete up to here, in memory.
     pub last_record_lsn: Lsn,
     /// Start of the last record; 0/0 if not known.
@@ -63,18 +75,27 @@ pub struct TimelineInfo {
     pub upload_error: Option<String>,
     /// In-memory layers waiting to be written.
     pub frozen_layers: usize,
+    /// Layers that were replaced, and whose files are removed once nobody reads them any more.
+    pub replaced_layers: usize,
+    /// Their bytes.
+    pub replaced_bytes: u64,
+    /// What compaction has done since the timeline was opened.
+    pub compaction: CompactionCounts,
+    /// Why compaction failed last, until it succeeds.
+    pub compaction_error: Option<String>,
     /// Bytes of values in memory and ephemeral files.
     pub in_memory_bytes: u64,
 }
 
 impl TimelineInfo {
     pub(super) fn of(state: &TimelineState) -> Self {
-        let layers = state.layers();
+        let (ancestor, layers) = (state.ancestor(), state.layers());
         let (record, durable) = (state.record_lsn(), state.disk_consistent());
         let upload = state.uploader.as_ref().map(|uploader| uploader.status()).unwrap_or_default();
         let sum = |counts: fn(&Layer) -> bool| {
             layers.map.iter().filter(|layer| counts(layer)).map(|layer| layer.desc().file_size).sum()
         };
+        let retention = state.retention.read().clone();
         let open_bytes = layers.open.as_ref().map_or(0, |layer| layer.size());
         Self {
             tenant_shard_id: state.tenant_shard_id,
@@ -82,10 +103,15 @@ impl TimelineInfo {
             pg_version: state.origin.pg_version.major(),
             system_identifier: state.origin.system_identifier,
             wal_segment_size: state.origin.wal_segment_size,
-            ancestor_timeline_id: state.origin.ancestor.map(|ancestor| ancestor.timeline_id),
-            ancestor_lsn: state.origin.ancestor.map(|ancestor| ancestor.lsn),
+            ancestor_timeline_id: ancestor.as_ref().map(|ancestor| ancestor.state.timeline_id),
+            ancestor_lsn: ancestor.as_ref().map(|ancestor| ancestor.lsn),
+            detached_lsn: (ancestor.is_none() && state.is_detached()).then_some(state.origin.import_lsn),
+            detach: state.detaching.progress(),
             import_lsn: state.origin.import_lsn,
-            min_readable_lsn: state.origin.consistent_lsn,
+            min_readable_lsn: state.readable_from(),
+            gc_cutoff: retention.cutoff,
+            retained_lsns: retention.retained,
+            archived_at: state.archived_at(),
             last_record_lsn: record.last,
             prev_record_lsn: record.prev,
             disk_consistent_lsn: durable.last,
@@ -101,9 +127,18 @@ impl TimelineInfo {
             upload_bytes: upload.waiting_bytes,
             upload_error: upload.last_error,
             frozen_layers: layers.frozen.len(),
+            replaced_layers: state.graveyard.len(),
+            replaced_bytes: state.graveyard.bytes(),
+            compaction: *state.compaction.counts.lock(),
+            compaction_error: compaction_error(state),
             in_memory_bytes: open_bytes + layers.frozen.iter().map(|frozen| frozen.layer.size()).sum::<u64>(),
         }
     }
+}
+
+fn compaction_error(state: &TimelineState) -> Option<String> {
+    let failed = state.compaction.failure().map(|failure| failure.reason);
+    failed.or_else(|| state.compaction.damage.lock().reason().map(str::to_owned))
 }
 
 /// The kind of a layer.
@@ -138,6 +173,8 @@ pub struct LayerInfo {
     pub resident: bool,
     /// Whether the bucket has it.
     pub in_bucket: bool,
+    /// Whether it has a key filter.
+    pub filter: bool,
 }
 
 /// All layers of a timeline.
@@ -152,6 +189,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
         file_name: None,
         resident: true,
         in_bucket: false,
+        filter: false,
     };
     let open = layers.open.iter();
     let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
@@ -169,6 +207,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
             file_name: layer.path().file_name().map(str::to_owned),
             resident: layer.is_local(),
             in_bucket: layer.is_remote(),
+            filter: layer.identity().filter_blocks > 0,
         }
     });
     open.chain(frozen).chain(files).collect()

@@ -9,6 +9,7 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use super::flush;
 use super::state::{IngestState, TimelineState, layer_error};
+use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
 use crate::tenant::storage_layer::{self, InMemoryLayer};
 use errors::StorageError;
@@ -78,7 +79,15 @@ pub(super) async fn put_batch(
         admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
         () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
     }
+    let CompactionPolicy { l0_slow, l0_wait, .. } = state.conf.compaction;
+    if l0_slow > 0 {
+        tokio::select! {
+            () = state.compaction.pace(batch.buffer_size() as u64, (l0_slow, l0_wait), || l0_level(state)) => {}
+            () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
+        }
+    }
     let mut ingest = state.ingest.lock().await;
+    state.check_not_archived()?;
     let last = state.record_lsn().last;
     if first <= last {
         return Err(StorageError::Invalid(format!(
@@ -89,7 +98,7 @@ pub(super) async fn put_batch(
         flush::roll(state, &mut ingest).await?;
     }
     let layer = open_layer(state, &ingest, ctx).await?;
-    let (max_lsn, values) = (batch.max_lsn(), batch.metadata().len());
+    let (max_lsn, values, bytes) = (batch.max_lsn(), batch.metadata().len(), batch.buffer_size() as u64);
     let has_news = batch.metadata().iter().any(|meta| meta.key != CHECKPOINT_KEY.to_compact());
     if let Some(observer) = &state.observer {
         observer.note(batch.metadata());
@@ -100,6 +109,8 @@ pub(super) async fn put_batch(
     ingest.max_lsn = ingest.max_lsn.max(max_lsn);
     ingest.has_news |= has_news;
     METRICS.wal_ingest_values_committed.inc_by(values as u64);
+    METRICS.wal_ingest_value_bytes.inc_by(bytes);
+    state.work.note_taken_in(bytes);
     Ok(())
 }
 
@@ -108,6 +119,8 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     let _guard = state.enter()?;
     state.check_writable()?;
     storage_layer::release_unused();
+    let (now, last) = (env::clock::steady_now(), state.record_lsn().last);
+    state.keeping.lock().note_arrival(now, last, &state.conf.retention);
     // Whoever holds the lock is ingesting or flushing, and freezes the layer itself if due.
     let Ok(mut ingest) = state.ingest.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {
@@ -119,6 +132,14 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     }
     drop(ingest);
     flush::resume(state).await
+}
+
+/// The number of L0 layers, with those still in memory, the open one as far as it is full.
+fn l0_level(state: &TimelineState) -> f64 {
+    let layers = state.layers();
+    let open = layers.open.as_ref().map_or(0, |open| open.size());
+    let filled = open as f64 / state.conf.checkpoint_distance.max(1) as f64;
+    (layers.map.l0_layers().len() + layers.frozen.len()) as f64 + filled.min(1.0)
 }
 
 /// Whether a layer that is due by age alone may stay open for another timeout: it holds nothing but the counters that

@@ -12,14 +12,15 @@ use utils::lsn::Lsn;
 
 use super::Timeline;
 use super::dir_lock::DirLock;
-use super::manifest::{Ancestor, LayerEntry, MANIFEST_NAME, Manifest, Origin, Told};
+use super::keeping::Keeping;
+use super::manifest::{Ancestor, Kept, LayerEntry, MANIFEST_NAME, Manifest, Origin, Told};
 use super::retention::Retention;
 use super::state::{Branching, RecordLsn, Start, TimelineState};
 use super::{publish, recovery, upload};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::resources::Resources;
-use crate::tenant::layer_map::{Layer, LayerMap, invariants};
+use crate::tenant::layer_map::{Graveyard, Layer, LayerMap, invariants};
 use crate::tenant::remote::{IndexPart, TenantRemote, Uploader};
 use crate::tenant::storage_layer::{LayerIdentity, PersistentLayerDesc, read_identity};
 use errors::StorageError;
@@ -191,7 +192,7 @@ impl Timeline {
         self.state.forget_memory();
         drop((_ingest, _flusher));
         self.state.gate.close().await;
-        for layer in self.state.layers().map.iter() {
+        for layer in self.state.layers().map.iter().chain(&self.state.graveyard.layers()) {
             layer.close().await;
         }
         self.state.unlock();
@@ -220,6 +221,8 @@ fn new_manifest(
         gc_cutoff: Lsn::INVALID,
         retained: Vec::new(),
         layers: Vec::new(),
+        kept: Kept::default(),
+        detached: false,
     }
 }
 
@@ -307,7 +310,9 @@ pub(super) fn assemble(
     remote: Option<(Arc<TenantRemote>, Option<IndexPart>)>,
 ) -> Timeline {
     let Manifest { tenant_shard_id, timeline_id, origin, generation, in_bucket, .. } = manifest;
-    let uploader = remote.map(|(remote, found)| Uploader::start(remote, timeline_id, found));
+    let graveyard = Arc::new(Graveyard::new(&conf.disk_budget));
+    let start_uploader = |(remote, found)| Uploader::start(remote, timeline_id, found, Arc::clone(&graveyard));
+    let uploader = remote.map(start_uploader);
     let disk_consistent = RecordLsn { last: manifest.disk_consistent_lsn, prev: manifest.prev_record_lsn };
     let start = Start {
         conf,
@@ -319,9 +324,12 @@ pub(super) fn assemble(
         disk_consistent,
         edition: manifest.edition,
         retention: Retention { cutoff: manifest.gc_cutoff, retained: manifest.retained.clone() },
+        keeping: Keeping::of(&manifest.kept, env::clock::steady_now()),
+        graveyard,
         lock,
         generation,
         in_bucket,
+        detached: manifest.detached,
         told: manifest.wal_source.clone(),
         uploader,
     };

@@ -5,6 +5,7 @@
 //! `docs/formats.md` describes the bytes.
 
 mod former;
+mod kept;
 
 use std::ops::Range;
 
@@ -18,6 +19,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use self::former::Former;
+pub use self::kept::{Hold, Kept, Limits};
 use crate::resources::Resources;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::{LayerFileName, LayerIdentity, PersistentLayerDesc};
@@ -31,7 +33,7 @@ pub const MANIFEST_NAME: &str = "manifest";
 pub(crate) const WAL_SOURCE_NAME: &str = "wal_source";
 
 const MAGIC: [u8; 8] = *b"PGSMANIF";
-const FORMAT_VERSION: u32 = 5;
+const FORMAT_VERSION: u32 = 6;
 /// The oldest readable version.
 const OLDEST_VERSION: u32 = 3;
 const HEADER_LEN: usize = 12;
@@ -166,6 +168,10 @@ pub struct Manifest {
     pub retained: Vec<Lsn>,
     /// All layers.
     pub layers: Vec<LayerEntry>,
+    /// Holds and leases, when history arrived, and how much of it is kept.
+    pub kept: Kept,
+    /// The timeline needs its ancestor no more: it begins at `origin.import_lsn`, of which it has all pages.
+    pub detached: bool,
 }
 
 impl LayerEntry {
@@ -246,6 +252,11 @@ fn range<T>((start, end): (T, T)) -> Range<T> {
 }
 
 impl Manifest {
+    /// The timeline whose layers this one needs too.
+    pub fn ancestor(&self) -> Option<Ancestor> {
+        self.origin.ancestor.filter(|_| !self.detached)
+    }
+
     /// The path of the manifest in the timeline directory `dir`.
     pub fn path(dir: &Utf8Path) -> Utf8PathBuf {
         dir.join(MANIFEST_NAME)
@@ -267,6 +278,8 @@ impl Manifest {
             gc_cutoff: Lsn::INVALID,
             retained: Vec::new(),
             layers: Vec::new(),
+            kept: Kept::default(),
+            detached: false,
             ..self.clone()
         }
     }
@@ -304,9 +317,11 @@ impl Manifest {
         if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number) {
             return Err(StorageError::Invalid(format!("{path}: manifest of unknown format version {version:02x?}")));
         }
-        let decoded = match number < former::NEXT_VERSION {
-            true => Former::des(body).map(Self::from),
-            false => Self::des(body),
+        let decoded = match number {
+            ..former::NEXT_VERSION => Former::des(body).map(Self::from),
+            // It ends where `kept` begins.
+            former::NEXT_VERSION => Self::des(&[body, &former::NOTHING_KEPT].concat()),
+            _ => Self::des(body),
         };
         let manifest = decoded.map_err(|error| corrupt(HEADER_LEN, error.to_string()))?;
         match manifest.layers.iter().find(|entry| !entry.is_well_formed()) {
@@ -357,6 +372,8 @@ impl From<Former<Origin, Told>> for Manifest {
             gc_cutoff: Lsn::INVALID,
             retained: Vec::new(),
             layers: former.layers.into_iter().map(LayerEntry::from).collect(),
+            kept: Kept::default(),
+            detached: false,
         }
     }
 }

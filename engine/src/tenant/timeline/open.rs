@@ -46,7 +46,7 @@ impl Timeline {
     ) -> Result<Timeline, StorageError> {
         let dir = conf.timeline_path(&tenant_shard_id, &timeline_id);
         let manifest = Manifest::load(&dir, tenant_shard_id, timeline_id).await?;
-        let ancestor = match manifest.origin.ancestor {
+        let ancestor = match manifest.ancestor() {
             Some(ancestor) => Some(Box::pin(Self::open(conf, tenant_shard_id, ancestor.timeline_id, ctx)).await?),
             None => None,
         };
@@ -111,7 +111,7 @@ fn branching_of(
     ancestor: Option<&Timeline>,
 ) -> Result<Option<Branching>, StorageError> {
     let given = ancestor.map(|timeline| timeline.state.timeline_id);
-    match (manifest.origin.ancestor, ancestor) {
+    match (manifest.ancestor(), ancestor) {
         (None, None) => Ok(None),
         (Some(named), Some(ancestor)) if given == Some(named.timeline_id) => {
             Ok(Some(Branching { state: Arc::clone(&ancestor.state), lsn: named.lsn }))

@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use super::keeping;
 use super::manifest::{LayerEntry, Manifest, Told};
-use super::state::{RecordLsn, TimelineState};
-use crate::tenant::layer_map::{Layer, LayerMap, invariants};
+use super::retention::Retention;
+use super::state::{Branching, RecordLsn, TimelineState};
+use crate::tenant::layer_map::{Layer, LayerMap, Violation, invariants};
 use crate::tenant::remote::Wanted;
 use errors::StorageError;
+use utils::lsn::Lsn;
 
 /// Adds `layer`, the next L0 layer, if there is one, and makes `consistent` the durable position. The caller must hold
 /// the `flusher` lock.
@@ -35,6 +38,114 @@ pub(super) async fn flushed(
     Ok(())
 }
 
+/// Replaces the layers `removed` by `added`, which must be durable under their names. False if that is no longer
+/// possible, as a removed one is not there any more; then nothing has changed.
+///
+/// # Errors
+/// If the new layers do not have what the old ones had; or if the manifest could not be stored. Unless that was for
+/// lack of room, the new layers must stay, as the manifest on disk may name them.
+pub(super) async fn replaced(
+    state: &TimelineState,
+    removed: &[Arc<Layer>],
+    added: Vec<Arc<Layer>>,
+) -> Result<bool, StorageError> {
+    let descs: Vec<_> = added.iter().map(|layer| layer.desc()).collect();
+    invariants::replaces(removed.iter().map(|layer| layer.desc()), &descs).map_err(unfit)?;
+    change_layers(state, removed, added).await
+}
+
+/// Removes layers that no read that is allowed visits any more, and stores which ones are allowed.
+pub(super) async fn trimmed(state: &TimelineState, removed: &[Arc<Layer>]) -> Result<bool, StorageError> {
+    change_layers(state, removed, Vec::new()).await
+}
+
+/// Stores that the timeline needs its ancestor at `branching` no more, if `check` permits it. From before `check` until
+/// the end nothing below the branch point is promised to anybody.
+pub(super) async fn detached(
+    state: &TimelineState,
+    branching: &Branching,
+    check: impl FnOnce() -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    let _publisher = state.publisher.lock().await;
+    check()?;
+    {
+        // The same as before, without the ancestor's help.
+        let inherited = branching.state.redo_settings();
+        let mut redo = state.redo.write();
+        *redo = redo.clone().continuing(inherited, branching.lsn);
+    }
+    let layers = state.layers();
+    let edition = state.edition() + 1;
+    let manifest = manifest_of(state, &layers.map, state.disk_consistent());
+    let before = Retention { cutoff: manifest.gc_cutoff, retained: manifest.retained.clone() };
+    let Retention { cutoff, retained } = before.beginning_at(branching.lsn);
+    let manifest = Manifest { edition, gc_cutoff: cutoff, retained, detached: true, ..manifest };
+    let stored = store(state, &manifest).await;
+    if let Err(error) = stored {
+        state.note_error(&error);
+        // If the manifest is there all the same, the next one replaces it, or a restart goes on from it: the ancestor
+        // is there in both cases.
+        state.set_detached(false);
+        return Err(error);
+    }
+    state.set_edition(edition);
+    {
+        let mut retention = state.retention.write();
+        *retention = retention.beginning_at(branching.lsn);
+    }
+    submit(state, manifest, &layers.map);
+    Ok(())
+}
+
+async fn change_layers(
+    state: &TimelineState,
+    removed: &[Arc<Layer>],
+    added: Vec<Arc<Layer>>,
+) -> Result<bool, StorageError> {
+    let _publisher = state.publisher.lock().await;
+    let only_removes = added.is_empty();
+    let map = match state.layers().map.replaced(removed, added) {
+        Err(Violation::Missing(_)) => return Ok(false),
+        map => map.map_err(unfit)?,
+    };
+    let edition = state.edition() + 1;
+    let mut manifest = Manifest { edition, ..manifest_of(state, &map, state.disk_consistent()) };
+    if only_removes && fault::planted(fault::Bug::RetainAfterNotBefore) {
+        (manifest.gc_cutoff, manifest.retained) = (Lsn::INVALID, Vec::new());
+    }
+    store(state, &manifest).await.inspect_err(|error| state.note_error(error))?;
+    // Whoever finds the new edition also finds its layers.
+    state.update_layers(|layers| layers.map = map.clone());
+    state.set_edition(edition);
+    state.graveyard.bury(removed);
+    submit(state, manifest, &map);
+    if let Some(uploader) = &state.uploader {
+        let in_bucket = removed.iter().filter(|layer| layer.is_remote());
+        let bytes = in_bucket.map(|layer| layer.file_desc().file_size).sum();
+        state.work.note_outdated(uploader.submitted(), bytes);
+    }
+    Ok(true)
+}
+
+/// Not an internal error: what is stored is as good as before, and ingest goes on.
+fn unfit(violation: Violation) -> StorageError {
+    StorageError::Invalid(format!("new layers are refused: {violation}"))
+}
+
+/// Makes durable which LSNs are kept readable, and has the bucket learn of it.
+pub(super) async fn kept(state: &TimelineState) -> Result<(), StorageError> {
+    let _guard = state.enter()?;
+    state.check_writable()?;
+    let _publisher = state.publisher.lock().await;
+    let layers = state.layers();
+    let manifest = manifest_of(state, &layers.map, state.disk_consistent());
+    store(state, &manifest).await.inspect_err(|error| state.note_error(error))?;
+    submit(state, manifest, &layers.map);
+    Ok(())
+}
+
 /// Replaces the externally supplied metadata of the timeline.
 pub(super) async fn told(state: &TimelineState, told: Told) -> Result<(), StorageError> {
     let _guard = state.enter()?;
@@ -56,6 +167,10 @@ pub(super) async fn again(state: &TimelineState) -> Result<(), StorageError> {
 
 /// The manifest of the timeline with these layers.
 pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: RecordLsn) -> Manifest {
+    // One lock after the other: garbage collection takes both, in this order.
+    let ahead = keeping::ahead(env::clock::system_now(), env::clock::steady_now());
+    let kept = state.keeping.lock().kept(ahead);
+    let Retention { cutoff, retained } = state.retention.read().clone();
     Manifest {
         tenant_shard_id: state.tenant_shard_id,
         timeline_id: state.timeline_id,
@@ -68,9 +183,11 @@ pub(super) fn manifest_of(state: &TimelineState, map: &LayerMap, consistent: Rec
         disk_consistent_lsn: consistent.last,
         prev_record_lsn: consistent.prev,
         edition: state.edition(),
-        gc_cutoff: state.retention.read().cutoff,
-        retained: state.retention.read().retained.clone(),
+        gc_cutoff: cutoff,
+        retained,
         layers: map.iter().map(|layer| LayerEntry::of(layer)).collect(),
+        kept,
+        detached: state.is_detached(),
     }
 }
 

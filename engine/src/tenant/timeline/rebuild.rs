@@ -44,7 +44,6 @@ pub(super) fn rebuild(key: Key, lsn: Lsn, history: KeyHistory, redo: &RedoSettin
         return image.map(|(_, image)| image).ok_or(StorageError::MissingKey { key, lsn });
     };
     let _timer = metrics::timer(&METRICS.wal_redo_seconds);
-    METRICS.deltas_per_read_global.observe(records.len() as f64);
     let has_image = image.is_some();
     let page = match image {
         Some((_, image)) => page_of(&image).map_err(|reason| failed(*oldest, reason))?,

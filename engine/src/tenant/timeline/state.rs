@@ -1,9 +1,8 @@
 //! The state of a timeline: plain data with watches. The functions that operate on it live elsewhere.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use pageserver_api::shard::TenantShardId;
@@ -14,14 +13,18 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::sync::gate::{Gate, GateGuard};
 
+use super::debt::Compaction;
+use super::detaching::Detaching;
 use super::dir_lock::DirLock;
-use super::manifest::{Origin, Told};
+use super::keeping::Keeping;
+use super::manifest::{Ancestor, Origin, Told};
 use super::redo_settings::RedoSettings;
-use super::retention::Retention;
-use crate::config::PageServerConf;
+use super::retention::{KnownLive, Retention};
+use super::work::Work;
+use crate::config::{CompactionPolicy, PageServerConf};
 use crate::observer::WriteObserver;
 use crate::page_cache::CachedTimeline;
-use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::layer_map::{Graveyard, Layer, LayerMap};
 use crate::tenant::remote::Uploader;
 use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
 use errors::{ErrorKind, StorageError};
@@ -50,8 +53,8 @@ impl Layers {
     /// Checks what must hold of the successor of `before`; otherwise readers would miss versions or find them twice.
     fn assert_follows(&self, before: &Layers) {
         // No gap or overlap, from the files up to the open layer.
-        let in_files = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
-        let mut next = in_files;
+        let mut next = self.map.l0_layers().last().map(|layer| layer.desc().lsn_range.end);
+        let in_files = self.map.delta_end();
         for Frozen { layer, end } in &self.frozen {
             let start = layer.start_lsn();
             assert!(next.is_none_or(|next| next == start), "a frozen layer begins at {start}, not at {next:?}");
@@ -62,6 +65,9 @@ impl Layers {
             let start = open.start_lsn();
             assert!(next.is_none_or(|next| next == start), "the open layer begins at {start}, not at {next:?}");
         }
+        let first = self.frozen.first().map(|frozen| &frozen.layer).or(self.open.as_ref());
+        let above = first.is_none_or(|first| in_files.is_none_or(|end| end <= first.start_lsn()));
+        assert!(above, "an in-memory layer begins below {in_files:?}, where the files end");
         // Nothing leaves memory before it is in a file.
         let durable = in_files.unwrap_or(Lsn(0));
         for frozen in &before.frozen {
@@ -118,12 +124,18 @@ pub(crate) struct TimelineState {
     /// The timeline's directory.
     pub(crate) dir: Utf8PathBuf,
     pub(crate) origin: Origin,
-    /// The timeline that this one continues.
-    pub(crate) ancestor: Option<Branching>,
+    /// The timeline that this one continues, until it is detached.
+    ancestor: RwLock<Option<Arc<Branching>>>,
+    /// It was, or is about to be, detached from the ancestor that its origin names, as recorded in the manifest.
+    detached: AtomicBool,
+    /// How far that is.
+    pub(crate) detaching: Detaching,
     /// Its identity in the page cache.
     pub(crate) cached: CachedTimeline,
-    /// Leased LSNs, and until when each stays readable.
-    pub(crate) leases: parking_lot::Mutex<BTreeMap<Lsn, SystemTime>>,
+    /// What keeps LSNs readable. Locked by whoever changes `retention`, and by whoever relies on it.
+    pub(crate) keeping: parking_lot::Mutex<Keeping>,
+    /// Takes in nothing. Changed under the `ingest` lock; [`Keeping`] has when it was archived.
+    pub(crate) archived: AtomicBool,
     /// What redo depends on.
     pub(crate) redo: RwLock<RedoSettings>,
     /// Externally supplied metadata, as recorded in the manifest.
@@ -132,8 +144,16 @@ pub(crate) struct TimelineState {
     pub(crate) observer: Option<Box<dyn WriteObserver>>,
     /// Which LSNs are readable, as recorded in the manifest.
     pub(crate) retention: RwLock<Retention>,
+    /// Which keys are in use.
+    pub(crate) live: parking_lot::Mutex<KnownLive>,
     /// Of the manifest.
     edition: AtomicU64,
+    /// Layers that were replaced and may still be read.
+    pub(crate) graveyard: Arc<Graveyard>,
+    /// What compaction has done and owes.
+    pub(crate) compaction: Compaction,
+    /// What else is told of the timeline's work.
+    pub(crate) work: Work,
     /// Held while values are put and while the open layer is frozen.
     pub(crate) ingest: Mutex<IngestState>,
     /// Held while frozen layers are written.
@@ -179,11 +199,15 @@ pub(crate) struct Start {
     pub(crate) disk_consistent: RecordLsn,
     pub(crate) edition: u64,
     pub(crate) retention: Retention,
+    pub(crate) keeping: Keeping,
+    pub(crate) graveyard: Arc<Graveyard>,
     pub(crate) lock: DirLock,
     /// The generation of the manifest.
     pub(crate) generation: u32,
     /// As recorded in the manifest.
     pub(crate) in_bucket: bool,
+    /// As recorded in the manifest.
+    pub(crate) detached: bool,
     pub(crate) told: Option<Told>,
     pub(crate) uploader: Option<Uploader>,
 }
@@ -191,23 +215,30 @@ pub(crate) struct Start {
 impl TimelineState {
     pub(crate) fn new(start: Start) -> Self {
         let Start { conf, tenant_shard_id, timeline_id, origin, ancestor, map, disk_consistent, .. } = start;
-        let Start { edition, retention, lock, generation, in_bucket, told, uploader, .. } = start;
+        let Start { edition, retention, keeping, graveyard, lock, generation, in_bucket, detached, .. } = start;
+        let Start { told, uploader, .. } = start;
         let owned = uploader.as_ref().map_or(0, |uploader| uploader.remote().generation());
-        // L0 layers are contiguous: the next begins where the last ends, even if nothing was stored in between.
-        let next_start = map.delta_end().unwrap_or(origin.import_lsn + 1);
+        let next_start = next_start(&map, &origin, disk_consistent.last, edition);
         Self {
             conf,
             tenant_shard_id,
             timeline_id,
             dir: conf.timeline_path(&tenant_shard_id, &timeline_id),
             origin,
-            ancestor,
+            ancestor: RwLock::new(ancestor.map(Arc::new)),
+            detached: AtomicBool::new(detached),
+            detaching: Detaching::default(),
             cached: conf.resources.pages.timeline(),
-            leases: parking_lot::Mutex::default(),
+            archived: AtomicBool::new(keeping.archived_at().is_some()),
+            keeping: parking_lot::Mutex::new(keeping),
             redo: RwLock::new(origin.redo_context().into()),
             told: RwLock::new(told),
             retention: RwLock::new(retention),
+            live: parking_lot::Mutex::new(KnownLive { edition, ..KnownLive::default() }),
             edition: AtomicU64::new(edition),
+            graveyard,
+            compaction: Compaction::new(edition),
+            work: Work::default(),
             observer: conf.observer.map(|new| new(disk_consistent.last)),
             ingest: Mutex::new(IngestState { next_start, max_lsn: Lsn::INVALID, has_news: false, put_off: None }),
             flusher: Mutex::new(None),
@@ -253,12 +284,94 @@ impl TimelineState {
         self.edition.load(Ordering::Acquire)
     }
 
+    /// Notes that a manifest of this edition was stored.
+    pub(crate) fn set_edition(&self, edition: u64) {
+        self.edition.store(edition, Ordering::Release);
+    }
+
+    /// The timeline that this one continues. A read takes it before its snapshot of layers: those that replace the
+    /// ancestor's are there before it goes.
+    pub(crate) fn ancestor(&self) -> Option<Arc<Branching>> {
+        self.ancestor.read().clone()
+    }
+
+    /// Number of timelines whose history this one needs, itself included. It never grows.
+    pub(crate) fn depth(&self) -> usize {
+        1 + self.ancestor().map_or(0, |ancestor| ancestor.state.depth())
+    }
+
+    /// Whether the manifest says that the timeline needs its ancestor no more, or is about to.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// Notes that it does. The caller must hold the `publisher` lock.
+    pub(crate) fn set_detached(&self, detached: bool) {
+        self.detached.store(detached, Ordering::Release);
+    }
+
+    /// Whether this timeline, or one that it continues, was detached at `cutoff`, where its history begins.
+    pub(crate) fn begins_detached_at(&self, cutoff: Lsn) -> bool {
+        let is_own = self.is_detached() && self.origin.import_lsn == cutoff;
+        is_own || self.ancestor().is_some_and(|ancestor| ancestor.state.begins_detached_at(cutoff))
+    }
+
+    /// Ends reads of the ancestor. Whatever a later owner could begin with must say that the timeline is detached.
+    pub(crate) fn forget_ancestor(&self) {
+        assert!(self.is_detached(), "a branch forgets its ancestor");
+        *self.ancestor.write() = None;
+    }
+
+    /// The timeline and the LSN whose history must stay for this one: where it branches off; or where it did, as long
+    /// as the bucket may say that it still does.
+    pub(crate) fn needs(&self) -> Option<Ancestor> {
+        if let Some(ancestor) = self.ancestor() {
+            return Some(Ancestor { timeline_id: ancestor.state.timeline_id, lsn: ancestor.lsn });
+        }
+        let is_known = self.uploader.as_ref().is_none_or(Uploader::knows_detached);
+        self.origin.ancestor.filter(|_| !is_known)
+    }
+
     /// Whether `lsn` is readable; otherwise the cutoff of the timeline whose history it is.
     pub(crate) fn check_retained(&self, lsn: Lsn) -> Result<(), Lsn> {
-        match &self.ancestor {
+        match self.ancestor() {
+            Some(ancestor) if lsn < ancestor.lsn && self.is_detached() => Err(ancestor.lsn),
             Some(ancestor) if lsn <= ancestor.lsn => ancestor.state.check_retained(lsn),
             _ => self.retention.read().check(lsn),
         }
+    }
+
+    /// Whether the timeline's own layers may be read as of `lsn`; otherwise its cutoff. For a read that has taken
+    /// `ancestor`, then its snapshot of layers: layers go only after the cutoff has moved.
+    pub(crate) fn check_own(&self, lsn: Lsn, ancestor: Option<&Branching>) -> Result<(), Lsn> {
+        match ancestor {
+            // There is nothing of its own that low, but for images of what is inherited.
+            Some(ancestor) if lsn <= ancestor.lsn => Ok(()),
+            _ => self.retention.read().check(lsn),
+        }
+    }
+
+    /// From here on every LSN is readable.
+    pub(crate) fn readable_from(&self) -> Lsn {
+        let ancestor = self.ancestor().filter(|_| !self.is_detached());
+        let own = self.retention.read().cutoff;
+        match ancestor {
+            Some(ancestor) if own <= ancestor.lsn => ancestor.state.readable_from().min(ancestor.lsn),
+            _ if self.is_detached() => own.max(self.origin.import_lsn),
+            _ => own.max(self.origin.consistent_lsn),
+        }
+    }
+
+    /// When and how layers are compacted, on a disk of this size.
+    pub(crate) fn compaction_policy(&self) -> CompactionPolicy {
+        self.conf.compaction.within(self.conf.disk_budget.capacity())
+    }
+
+    /// The last LSN as of which pages can be read without L0 layers, if there are sorted layers. Once history has gone,
+    /// what is left of it may end below the cutoff: then it is the cutoff, below which nothing is unsorted.
+    pub(crate) fn sorted_lsn(&self) -> Option<Lsn> {
+        let sorted_to = self.layers().map.sorted_to()?;
+        Some((sorted_to - 1).max(self.retention.read().cutoff))
     }
 
     pub(crate) fn record_lsn(&self) -> RecordLsn {
@@ -308,8 +421,9 @@ impl TimelineState {
 
     /// What redo depends on, over all the history that this timeline can read.
     pub(crate) fn redo_settings(&self) -> RedoSettings {
+        let ancestor = self.ancestor();
         let own = self.redo.read().clone();
-        match &self.ancestor {
+        match ancestor {
             None => own,
             Some(ancestor) => own.continuing(ancestor.state.redo_settings(), ancestor.lsn),
         }
@@ -385,6 +499,26 @@ impl TimelineState {
         }
     }
 
+    /// Whether the timeline is archived, or about to be.
+    pub(crate) fn is_archived(&self) -> bool {
+        self.archived.load(Ordering::Acquire)
+    }
+
+    /// When the timeline was archived, in seconds since 1970.
+    pub(crate) fn archived_at(&self) -> Option<u64> {
+        // Removal of history holds the lock for a while: not worth waiting for a timeline that is not archived.
+        if self.is_archived() { self.keeping.lock().archived_at() } else { None }
+    }
+
+    /// Fails if the timeline is archived: it takes in nothing.
+    pub(crate) fn check_not_archived(&self) -> Result<(), StorageError> {
+        let id = self.timeline_id;
+        let reason = || {
+            format!("timeline {id} is archived and takes in nothing: `pagectl timeline unarchive {id}` changes that")
+        };
+        if self.is_archived() { Err(StorageError::Invalid(reason())) } else { Ok(()) }
+    }
+
     /// Notes that a task working on the timeline has panicked: nothing may build on what it left half done.
     pub(crate) fn note_panic(&self, reason: String) {
         self.note_error(&StorageError::Internal(reason));
@@ -395,6 +529,16 @@ impl TimelineState {
         if error.kind() == ErrorKind::Internal && self.broken.set(error.to_string()).is_ok() {
             tracing::error!(timeline = %self.timeline_id, "timeline takes no more writes: {error}");
         }
+    }
+}
+
+/// Where the next in-memory layer begins. L0 layers are contiguous: the next begins where the last ends, even if
+/// nothing was stored in between. Once layers have been removed, what is left may end below an image.
+fn next_start(map: &LayerMap, origin: &Origin, consistent: Lsn, edition: u64) -> Lsn {
+    let after_deltas = map.delta_end().unwrap_or(origin.import_lsn + 1);
+    match map.l0_layers().is_empty() && edition > 0 {
+        true => after_deltas.max(consistent + 1),
+        false => after_deltas,
     }
 }
 

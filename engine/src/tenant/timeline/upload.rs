@@ -15,7 +15,7 @@ use errors::StorageError;
 /// ancestor's history up to the branch point.
 pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
     let own = state.uploader.as_ref()?.consistent()?;
-    match &state.ancestor {
+    match state.ancestor() {
         Some(ancestor) if remote_consistent(&ancestor.state)? < ancestor.lsn => None,
         _ => Some(own),
     }

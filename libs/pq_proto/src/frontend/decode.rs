@@ -24,21 +24,34 @@ impl Target {
     }
 }
 
-/// A message of a client. Of the extended protocol only what works without names and parameters.
+/// A message of a client. Of the extended protocol only what works without parameters and row limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontendMessage {
     /// Commands in one string.
     Query(String),
-    /// Text of the unnamed statement.
-    Parse(String),
-    /// The unnamed portal for the unnamed statement.
-    Bind,
-    /// Ask for the columns of the unnamed statement or portal.
-    Describe(Target),
-    /// Run the unnamed portal.
-    Execute,
-    /// Close a statement or portal.
-    Close(Target),
+    /// Prepare a statement; an empty name is that of the unnamed one, here and below.
+    Parse {
+        /// The statement's name.
+        name: String,
+        /// Its text.
+        text: String,
+    },
+    /// Make a portal of a statement.
+    Bind {
+        /// The portal's name.
+        portal: String,
+        /// That of the statement.
+        statement: String,
+    },
+    /// Ask for the columns of the statement or portal of this name.
+    Describe(Target, String),
+    /// Run a portal.
+    Execute {
+        /// Its name.
+        portal: String,
+    },
+    /// Close the statement or portal of this name.
+    Close(Target, String),
     /// Send what is buffered.
     Flush,
     /// End of a group of messages.
@@ -63,10 +76,10 @@ impl FrontendMessage {
         Ok(match raw.tag {
             b'd' => CopyData(body),
             b'Q' => Query(whole_text(body, "Query")?),
-            b'P' => Parse(decode_parse(body)?),
+            b'P' => decode_parse(body)?,
             b'B' => decode_bind(body)?,
-            b'D' => Describe(decode_target(body, "Describe")?),
-            b'C' => Close(decode_target(body, "Close")?),
+            b'D' => decode_target(body, "Describe").map(|(target, name)| Describe(target, name))?,
+            b'C' => decode_target(body, "Close").map(|(target, name)| Close(target, name))?,
             b'E' => decode_execute(body)?,
             b'H' => nothing(body, "Flush", Flush)?,
             b'S' => nothing(body, "Sync", Sync)?,
@@ -83,11 +96,11 @@ impl FrontendMessage {
         use FrontendMessage::*;
         match self {
             Query(_) => 'Q',
-            Parse(_) => 'P',
-            Bind => 'B',
-            Describe(_) => 'D',
-            Execute => 'E',
-            Close(_) => 'C',
+            Parse { .. } => 'P',
+            Bind { .. } => 'B',
+            Describe(..) => 'D',
+            Execute { .. } => 'E',
+            Close(..) => 'C',
             Flush => 'H',
             Sync => 'S',
             CopyData(_) => 'd',
@@ -110,33 +123,28 @@ fn whole_text(body: Bytes, name: &'static str) -> Result<String, ProtocolError> 
     Ok(text)
 }
 
-/// Names are not supported: the only statement and the only portal are unnamed.
-fn unnamed(fields: &mut Fields) -> Result<(), ProtocolError> {
-    if fields.cstr()?.is_empty() { Ok(()) } else { Err(fields.malformed()) }
-}
-
-fn decode_parse(body: Bytes) -> Result<String, ProtocolError> {
-    let mut fields = Fields::new(body, "Parse: only the unnamed statement without parameters is supported");
-    unnamed(&mut fields)?;
+fn decode_parse(body: Bytes) -> Result<FrontendMessage, ProtocolError> {
+    let mut fields = Fields::new(body, "Parse: parameters are not supported");
+    let name = fields.text()?;
     let text = fields.text()?;
     if fields.i16()? != 0 {
         return Err(fields.malformed());
     }
     fields.end()?;
-    Ok(text)
+    Ok(FrontendMessage::Parse { name, text })
 }
 
 fn decode_bind(body: Bytes) -> Result<FrontendMessage, ProtocolError> {
-    let mut fields = Fields::new(body, "Bind: only the unnamed portal and statement without parameters are supported");
-    unnamed(&mut fields)?;
-    unnamed(&mut fields)?;
+    let mut fields = Fields::new(body, "Bind: parameters are not supported");
+    let portal = fields.text()?;
+    let statement = fields.text()?;
     skip_formats(&mut fields)?;
     if fields.i16()? != 0 {
         return Err(fields.malformed());
     }
     skip_formats(&mut fields)?;
     fields.end()?;
-    Ok(FrontendMessage::Bind)
+    Ok(FrontendMessage::Bind { portal, statement })
 }
 
 /// Skips result formats: results are always text, whatever the client requests.
@@ -145,24 +153,24 @@ fn skip_formats(fields: &mut Fields) -> Result<(), ProtocolError> {
     fields.bytes(2 * count).map(drop)
 }
 
-fn decode_target(body: Bytes, name: &'static str) -> Result<Target, ProtocolError> {
+fn decode_target(body: Bytes, name: &'static str) -> Result<(Target, String), ProtocolError> {
     let mut fields = Fields::new(body, name);
     let target = match fields.u8()? {
         b'S' => Target::Statement,
         b'P' => Target::Portal,
         _ => return Err(fields.malformed()),
     };
-    unnamed(&mut fields)?;
+    let name = fields.text()?;
     fields.end()?;
-    Ok(target)
+    Ok((target, name))
 }
 
 fn decode_execute(body: Bytes) -> Result<FrontendMessage, ProtocolError> {
-    let mut fields = Fields::new(body, "Execute: only the unnamed portal without a row limit is supported");
-    unnamed(&mut fields)?;
+    let mut fields = Fields::new(body, "Execute: row limits are not supported");
+    let portal = fields.text()?;
     if fields.i32()? != 0 {
         return Err(fields.malformed());
     }
     fields.end()?;
-    Ok(FrontendMessage::Execute)
+    Ok(FrontendMessage::Execute { portal })
 }

@@ -61,10 +61,10 @@ fn round_trip() {
     put::terminate(&mut buf);
     let expected = [
         FrontendMessage::Query("pagestream_v3 x y".into()),
-        FrontendMessage::Parse("lease lsn".into()),
-        FrontendMessage::Bind,
-        FrontendMessage::Describe(Target::Portal),
-        FrontendMessage::Execute,
+        FrontendMessage::Parse { name: String::new(), text: "lease lsn".into() },
+        FrontendMessage::Bind { portal: String::new(), statement: String::new() },
+        FrontendMessage::Describe(Target::Portal, String::new()),
+        FrontendMessage::Execute { portal: String::new() },
         FrontendMessage::Sync,
         FrontendMessage::CopyData(Bytes::from_static(b"abc")),
         FrontendMessage::CopyDone,
@@ -79,9 +79,13 @@ fn round_trip() {
 }
 
 #[test]
-fn names_parameters_and_row_limits_are_refused() {
+fn parameters_and_row_limits_are_refused_and_names_are_not() {
     let decode = |tag, body: &'static [u8]| FrontendMessage::decode(RawMessage { tag, body: Bytes::from_static(body) });
-    assert!(decode(b'P', b"name\0SELECT\0\0\0").is_err());
+    let named = FrontendMessage::Parse { name: "name".into(), text: "SELECT".into() };
+    assert_eq!(decode(b'P', b"name\0SELECT\0\0\0").unwrap(), named);
+    let bound = FrontendMessage::Bind { portal: "p".into(), statement: "name".into() };
+    assert_eq!(decode(b'B', b"p\0name\0\0\0\0\0\0\0").unwrap(), bound);
+    assert_eq!(decode(b'C', b"Sname\0").unwrap(), FrontendMessage::Close(Target::Statement, "name".into()));
     assert!(decode(b'P', b"\0SELECT\0\0\x01\0\0\0\0").is_err());
     assert!(decode(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xff\0\0").is_err());
     assert!(decode(b'B', b"\0\0\0\0\0\0\0\x01\0\x01").is_ok());

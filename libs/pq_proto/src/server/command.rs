@@ -1,5 +1,7 @@
 //! A command, and the state of the extended protocol before it.
 
+use super::prepared::Prepared;
+
 /// A command to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
@@ -12,8 +14,7 @@ pub struct Query {
 /// State of the extended protocol.
 #[derive(Debug, Default)]
 pub(super) struct Extended {
-    /// Text of the unnamed statement.
-    pub(super) statement: Option<String>,
+    pub(super) prepared: Prepared,
     /// After an error everything is ignored until the client syncs.
     pub(super) skipping: bool,
 }

@@ -1,5 +1,7 @@
 //! Commands, by the simple or the extended protocol.
 
+use bytes::BytesMut;
+
 use super::command::Query;
 use super::{Connection, ConnectionError};
 use crate::backend::{ErrorFields, put};
@@ -41,6 +43,7 @@ impl Connection {
         match message {
             Sync => {
                 self.extended.skipping = false;
+                self.extended.prepared.sync();
                 put::ready_for_query(buf);
                 self.writer.flush().await?;
             }
@@ -50,22 +53,27 @@ impl Connection {
                 put::ready_for_query(buf);
                 self.writer.flush().await?;
             }
-            Query(text) => return Ok(Some(super::command::Query { text, extended: false })),
-            Parse(text) => {
-                self.extended.statement = Some(text);
-                put::parse_complete(buf);
+            Query(text) => {
+                self.extended.prepared.simple();
+                return Ok(Some(super::command::Query { text, extended: false }));
             }
-            Bind => put::bind_complete(buf),
-            Describe(target) => self.describe(target),
-            Execute => match self.extended.statement.clone() {
-                Some(text) => return Ok(Some(super::command::Query { text, extended: true })),
-                None => {
-                    let error = ErrorFields::new(SqlState::PROTOCOL_VIOLATION, "Execute without a statement");
-                    put::error(buf, &error);
-                    self.extended.skipping = true;
-                }
+            Parse { name, text } => {
+                let done = self.extended.prepared.parse(name, text);
+                self.answer(done, put::parse_complete);
+            }
+            Bind { portal, statement } => {
+                let done = self.extended.prepared.bind(portal, &statement);
+                self.answer(done, put::bind_complete);
+            }
+            Describe(target, name) => self.describe(target, &name),
+            Execute { portal } => match self.extended.prepared.text(Target::Portal, &portal).map(str::to_owned) {
+                Ok(text) => return Ok(Some(super::command::Query { text, extended: true })),
+                Err(error) => self.answer(Err(error), |_| ()),
             },
-            Close(_) => put::close_complete(buf),
+            Close(target, name) => {
+                self.extended.prepared.close(target, &name);
+                put::close_complete(buf);
+            }
             Flush => self.writer.flush().await?,
             // The rest of a COPY that failed here while the client was still sending.
             CopyData(_) | CopyDone | CopyFail(_) => {}
@@ -77,8 +85,23 @@ impl Connection {
         Ok(None)
     }
 
-    fn describe(&mut self, target: Target) {
-        let columns = self.extended.statement.as_deref().and_then(self.options.describe);
+    /// Appends `answer`, or an error, after which everything is ignored until the client syncs.
+    fn answer(&mut self, done: Result<(), ErrorFields>, answer: impl FnOnce(&mut BytesMut)) {
+        let buf = self.writer.buffer();
+        match done {
+            Ok(()) => answer(buf),
+            Err(error) => {
+                put::error(buf, &error);
+                self.extended.skipping = true;
+            }
+        }
+    }
+
+    fn describe(&mut self, target: Target, name: &str) {
+        let columns = match self.extended.prepared.text(target, name) {
+            Ok(text) => (self.options.describe)(text),
+            Err(error) => return self.answer(Err(error), |_| ()),
+        };
         let buf = self.writer.buffer();
         if target == Target::Statement {
             put::no_parameters(buf);

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::{Authenticator, Connection, ConnectionError, ServerOptions, Trust};
 use crate::backend::{Authentication, BackendMessage, ErrorFields};
 use crate::client::Client;
+use crate::framing::put_message;
 use crate::frontend::{StartupPacket, StartupParameters, Target, put};
 use crate::sqlstate::SqlState;
 
@@ -176,6 +177,40 @@ async fn extended_protocol_skips_to_sync_after_an_error() {
         ReadyForQuery,
     ];
     assert_eq!(messages, expected);
+}
+
+#[tokio::test]
+async fn named_statements_are_prepared_once_and_run_often() {
+    let (mut connection, mut client) = session().await;
+    let buf = client.writer().buffer();
+    let mut message = |tag, body: &[u8]| put_message(buf, tag, |buf| buf.extend_from_slice(body));
+    message(b'P', b"s1\0lease lsn\0\0\0");
+    message(b'P', b"s2\0set x\0\0\0");
+    message(b'D', b"Ss1\0");
+    message(b'S', b"");
+    for _ in 0..2 {
+        message(b'B', b"p\0s1\0\0\0\0\0\0\0");
+        message(b'E', b"p\0\0\0\0\0");
+        message(b'S', b"");
+    }
+    message(b'C', b"Ss1\0");
+    message(b'B', b"\0s1\0\0\0\0\0\0\0");
+    message(b'E', b"\0\0\0\0\0");
+    message(b'S', b"");
+    message(b'X', b"");
+    client.writer().flush().await.unwrap();
+    for _ in 0..2 {
+        let query = connection.next_query().await.unwrap().unwrap();
+        assert_eq!((query.text.as_str(), query.extended), ("lease lsn", true));
+        connection.complete(&query, "SELECT 1").await.unwrap();
+    }
+    assert_eq!(connection.next_query().await.unwrap(), None);
+    connection.close().await;
+    let mut tags = String::new();
+    while let Ok(message) = client.receive().await {
+        tags.push(message.tag());
+    }
+    assert_eq!(tags, "11tTZ2CZ2CZ3EZ");
 }
 
 #[tokio::test]

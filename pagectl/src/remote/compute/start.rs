@@ -215,13 +215,15 @@ fn create(
     let at = args.at.as_deref().filter(|_| args.read_only);
     let lsn = moment::lsn_at(remote, branch, at)?;
     let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
+    // What it has inherited stays so when it is detached.
+    let point = ["ancestor_lsn", "detached_lsn"].map(|at| &branch[at]).into_iter().find(|lsn| lsn.is_string());
     let new = NewCompute {
         name,
         tenant: tenant.tenant_id,
         timeline: text(branch, "timeline_id").parse()?,
         branch: branch["name"].as_str().map(str::to_owned),
         lsn,
-        branch_point: branch["ancestor_lsn"].as_str().map(str::parse).transpose()?,
+        branch_point: point.and_then(Value::as_str).map(str::parse).transpose()?,
         keep_subscriptions: args.keep_subscriptions,
         pg_version: branch["pg_version"].as_u64().and_then(|major| u32::try_from(major).ok()).unwrap_or_default(),
         page_service: host.page_service.as_deref().unwrap_or(PAGE_SERVICE),

@@ -7,7 +7,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utoipa::{IntoParams, ToSchema};
 
-use super::lsn::lsn_to_read;
+use super::lsn::{lsn_to_read, not_readable};
 use crate::http::app::{App, new_ctx};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, TimelinePath};
@@ -73,14 +73,16 @@ pub(crate) async fn diff(
     let here = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
     let there = app.manager.get(path.tenant_shard_id, args.other)?;
     let (lsn, other_lsn) = (lsn_to_read(&here, args.lsn)?, lsn_to_read(&there, args.other_lsn)?);
+    // It may take longer than history is kept.
+    let _pins = (here.pin(lsn).map_err(not_readable)?, there.pin(other_lsn).map_err(not_readable)?);
     let none = || ApiError::precondition("the two timelines have no history in common");
     let common_lsn = here.common_lsn(lsn, &there, other_lsn).ok_or_else(none)?;
     let ctx = new_ctx();
-    let mut candidates = here.changed_keys(common_lsn, lsn, &ctx).await?;
-    candidates.append(&mut there.changed_keys(common_lsn, other_lsn, &ctx).await?);
+    let mut candidates = here.changed_keys(common_lsn, lsn, &ctx).await.map_err(not_readable)?;
+    candidates.append(&mut there.changed_keys(common_lsn, other_lsn, &ctx).await.map_err(not_readable)?);
     let store = |timeline: &Timeline| TimelineStore::new(timeline.clone(), new_ctx());
-    let found = difference((&store(&here), lsn), (&store(&there), other_lsn), &candidates).await?;
-    let relations = found.into_iter().map(shown).collect();
+    let found = difference((&store(&here), lsn), (&store(&there), other_lsn), &candidates).await;
+    let relations = found.map_err(not_readable)?.into_iter().map(shown).collect();
     Ok(Json(DiffAnswer { lsn, other_lsn, common_lsn, relations }))
 }
 

@@ -22,8 +22,32 @@ use pgdata::timestamps::{LsnByTimestamp, lsn_by_timestamp, timestamp_of_lsn};
 /// Finds `wanted` in the readable history of `timeline`.
 pub(super) async fn find_moment(timeline: &Timeline, wanted: SystemTime) -> Result<LsnByTimestamp, StorageError> {
     let store = TimelineStore::new(timeline.clone(), new_ctx());
-    let (first, last) = (timeline.min_readable_lsn(), timeline.last_record_lsn());
-    lsn_by_timestamp(&store, moment::to_pg(wanted), first, last).await
+    loop {
+        let (first, last) = (timeline.min_readable_lsn(), timeline.last_record_lsn());
+        match lsn_by_timestamp(&store, moment::to_pg(wanted), first, last).await {
+            // The history before it was removed during the search.
+            Err(error) if error.kind() == ErrorKind::Invalid && first < timeline.min_readable_lsn() => {}
+            found => return found,
+        }
+    }
+}
+
+/// The last LSN up to which no commit is after the time, which must be in the history that is kept.
+pub(super) async fn lsn_of_moment(timeline: &Timeline, text: &str) -> Result<Lsn, ApiError> {
+    let wanted = moment::parse(text).map_err(ApiError::bad_request)?;
+    match find_moment(timeline, wanted).await? {
+        LsnByTimestamp::Present(lsn) => Ok(lsn),
+        LsnByTimestamp::Future(lsn) if wanted <= env::clock::system_now() => Ok(lsn),
+        LsnByTimestamp::Future(_) => Err(ApiError::not_acceptable(format!("{text} is in the future"))),
+        LsnByTimestamp::Past(first) => Err(ApiError::not_acceptable(format!(
+            "{text} is before the history that is kept, which begins at LSN {first}; a longer window \
+             (pitr_interval, gc_horizon, history_max_bytes), or a branch, a lease or a hold made in time would have \
+             kept it"
+        ))),
+        LsnByTimestamp::NoData(_) => {
+            Err(ApiError::not_acceptable(format!("{text} cannot be found: no commit has left its time as yet")))
+        }
+    }
 }
 
 /// The requested LSN, or that of the last record. It must be readable now.
@@ -37,7 +61,8 @@ pub(super) fn lsn_to_read(timeline: &Timeline, asked: Option<Lsn>) -> Result<Lsn
     Ok(lsn)
 }
 
-fn not_readable(error: StorageError) -> ApiError {
+/// What is not readable is a state of what is stored, not a mistake of the caller.
+pub(super) fn not_readable(error: StorageError) -> ApiError {
     match error.kind() {
         ErrorKind::Invalid => ApiError::precondition(error.to_string()),
         _ => error.into(),
@@ -73,7 +98,10 @@ pub(crate) async fn get_lsn_by_timestamp(
         LsnByTimestamp::NoData(lsn) => ("nodata", lsn),
     };
     let valid_until = match args.with_lease {
-        true => Some(moment::print(timeline.lease(lsn, app.manager.conf().lsn_lease_length).map_err(not_readable)?)),
+        true => {
+            let until = timeline.lease(lsn, app.manager.conf().lsn_lease_length).await;
+            Some(moment::print(until.map_err(not_readable)?))
+        }
         false => None,
     };
     Ok(Json(LsnByTimestampAnswer { lsn, kind, valid_until }))
@@ -100,7 +128,7 @@ pub(crate) async fn get_timestamp_of_lsn(
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
     let lsn = lsn_to_read(&timeline, Some(args.lsn))?;
     let store = TimelineStore::new(timeline, app.ctx.clone());
-    let time = timestamp_of_lsn(&store, lsn).await?.and_then(moment::from_pg);
+    let time = timestamp_of_lsn(&store, lsn).await.map_err(not_readable)?.and_then(moment::from_pg);
     let none = || ApiError::precondition(format!("no commit up to LSN {lsn} has left its time"));
     time.map(|time| Json(moment::print(time))).ok_or_else(none)
 }
@@ -115,6 +143,6 @@ pub(crate) async fn lsn_lease(
     Body(body): Body<LsnBody>,
 ) -> Result<Json<LeaseAnswer>, ApiError> {
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
-    let until = timeline.lease(body.lsn, app.manager.conf().lsn_lease_length).map_err(not_readable)?;
+    let until = timeline.lease(body.lsn, app.manager.conf().lsn_lease_length).await.map_err(not_readable)?;
     Ok(Json(LeaseAnswer { valid_until: moment::print(until) }))
 }

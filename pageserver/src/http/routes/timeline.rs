@@ -5,7 +5,6 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
-use utils::lsn::Lsn;
 
 use crate::auth::Permission;
 use crate::http::app::{App, to_the_end};
@@ -18,16 +17,16 @@ use crate::http::moment;
 use crate::walreceiver::stored::{name_of, of_new_branch};
 use engine::tenant::manager::{ManageError, NewBranch};
 use engine::tenant::timeline::{Timeline, Told};
-use pgdata::timestamps::LsnByTimestamp;
 
-use super::lsn::find_moment;
+use super::history::named;
+use super::lsn::lsn_of_moment;
 
 /// Maximum length of a branch name.
 const NAME_MAX: usize = 63;
 
 async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
-    let info = timeline.info();
+    let (info, condition) = (timeline.info(), timeline.condition());
     let min_readable_lsn = timeline.min_readable_lsn();
     Ok(TimelineInfo {
         tenant_id,
@@ -35,11 +34,16 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
         name: name_of(timeline).unwrap_or_default(),
         ancestor_timeline_id: info.ancestor_timeline_id,
         ancestor_lsn: info.ancestor_lsn,
+        detached_lsn: info.detached_lsn,
+        detach: info.detach.map(Into::into),
         last_record_lsn: info.last_record_lsn,
         prev_record_lsn: Some(info.prev_record_lsn).filter(|lsn| lsn.is_valid()),
         disk_consistent_lsn: info.disk_consistent_lsn,
         min_readable_lsn,
         applied_gc_cutoff_lsn: min_readable_lsn,
+        gc_cutoff_lsn: info.gc_cutoff,
+        retained_lsns: info.retained_lsns,
+        holds: named(timeline),
         initdb_lsn: info.import_lsn,
         current_physical_size: info.layer_bytes,
         pg_version: info.pg_version,
@@ -48,12 +52,19 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
             .or_else(|| info.fenced.clone())
             .map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
         walreceiver_status: app.sources.status(tenant_id, timeline_id),
-        is_archived: false,
+        is_archived: timeline.is_archived(),
+        archived_at: info.archived_at.map(moment::of_unix),
         children: app.manager.children(tenant_id, timeline_id),
         system_identifier: info.system_identifier,
         wal_segment_size: info.wal_segment_size,
         layer_count: info.layers,
         l0_layer_count: info.l0_layers,
+        height: condition.height,
+        replaced_layer_count: info.replaced_layers,
+        replaced_bytes: info.replaced_bytes,
+        compaction: info.compaction.into(),
+        compaction_error: info.compaction_error,
+        condition: condition.into(),
         frozen_layer_count: info.frozen_layers,
         in_memory_bytes: info.in_memory_bytes,
         remote_consistent_lsn: info.remote_consistent_lsn,
@@ -125,7 +136,7 @@ pub(crate) async fn create(
             return Err(ApiError::bad_request("give ancestor_start_lsn or ancestor_start_timestamp, not both"));
         }
         (lsn, None) => lsn,
-        (None, Some(text)) => Some(lsn_to_branch_at(&ancestor, text).await?),
+        (None, Some(text)) => Some(lsn_of_moment(&ancestor, text).await?),
     };
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
     let named = app.clone();
@@ -161,22 +172,6 @@ fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -
         }
     }
     Ok(of_new_branch(name)?)
-}
-
-/// The last LSN up to which no commit is after the time.
-async fn lsn_to_branch_at(ancestor: &Timeline, text: &str) -> Result<Lsn, ApiError> {
-    let wanted = moment::parse(text).map_err(ApiError::bad_request)?;
-    match find_moment(ancestor, wanted).await? {
-        LsnByTimestamp::Present(lsn) => Ok(lsn),
-        LsnByTimestamp::Future(lsn) if wanted <= env::clock::system_now() => Ok(lsn),
-        LsnByTimestamp::Future(_) => Err(ApiError::not_acceptable(format!("{text} is in the future"))),
-        LsnByTimestamp::Past(first) => Err(ApiError::not_acceptable(format!(
-            "{text} is before the history that is kept, which begins at LSN {first}"
-        ))),
-        LsnByTimestamp::NoData(_) => {
-            Err(ApiError::not_acceptable(format!("{text} cannot be found: no commit has left its time as yet")))
-        }
-    }
 }
 
 /// Deletes a timeline and everything stored for it. If its base backup is still in progress, that is aborted.

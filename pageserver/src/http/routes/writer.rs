@@ -61,7 +61,8 @@ pub(crate) struct WriterArgs {
     params(TimelinePath), request_body = WriterBody,
     responses((status = 200, body = WriterAnswer), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "Another server writes it"),
-        (status = 412, body = ErrorBody, description = "The timeline does not end where the compute starts")))]
+        (status = 412, body = ErrorBody, description = "The timeline does not end where the \
+            compute starts, or is archived")))]
 pub(crate) async fn register(
     State(app): State<App>,
     At(path): At<TimelinePath>,

@@ -10,6 +10,7 @@ fn layer(kind: LayerKind, keys: (i128, i128), lsns: (u64, u64)) -> LayerInfo {
         file_name: Some("a&b".to_owned()),
         resident: true,
         in_bucket: false,
+        filter: kind == LayerKind::Delta,
     }
 }
 
@@ -34,6 +35,7 @@ fn boxes_lie_as_their_keys_and_lsns_do() {
     let [left, right, above] = boxes(&svg)[..] else { panic!("{svg}") };
     assert_eq!((left[0], left[2], right[0], right[2]), (LEFT, WIDTH / 2.0, LEFT + WIDTH / 2.0, WIDTH / 2.0));
     assert_eq!((above[0], above[2]), (LEFT, WIDTH));
+    assert_eq!(svg.matches("with a key filter").count(), 1);
     assert!(above[1] + above[3] <= left[1] + 0.1, "later is higher");
     assert!(svg.contains("image: 2, 6.0 MiB") && svg.contains("a&amp;b") && svg.contains("on disk up to LSN 0/1F4"));
 }

@@ -12,13 +12,15 @@ fn tenant(number: u8) -> TenantShardId {
 }
 
 fn candidate() -> impl Strategy<Value = Candidate> {
-    (0_u8..3, 0_u64..50, 0_u64..100, any::<bool>(), prop::bool::weighted(0.8)).prop_map(
-        |(owner, last_access, bytes, partial, uploaded)| Candidate {
+    let archived = prop::bool::weighted(0.2);
+    (0_u8..3, 0_u64..50, 0_u64..100, any::<bool>(), prop::bool::weighted(0.8), archived).prop_map(
+        |(owner, last_access, bytes, partial, uploaded, archived)| Candidate {
             tenant: tenant(owner),
             last_access,
             bytes,
             partial,
             uploaded,
+            archived,
         },
     )
 }
@@ -59,7 +61,7 @@ proptest! {
     fn the_oldest_go_first_and_reserves_last(all in prop::collection::vec(candidate(), 0..40), bytes in 0_u64..2000) {
         let chosen = choose(&all, Want { bytes, partial_max: u64::MAX });
         let reserved = reserve(&all);
-        let order = |number: &usize| (reserved[*number], all[*number].last_access);
+        let order = |number: &usize| (reserved[*number], !all[*number].archived, all[*number].last_access);
         prop_assert!(chosen.is_sorted_by_key(order));
         let may_go = |number: &usize| all[*number].uploaded && all[*number].bytes > 0;
         let kept = (0..all.len()).filter(|number| !chosen.contains(number) && may_go(number));
@@ -75,8 +77,9 @@ proptest! {
             let own = || all.iter().zip(&reserved).filter(|(it, _)| it.tenant == owner);
             let largest = own().map(|(it, _)| it.bytes).max().unwrap_or(0);
             prop_assert!(sum(own().filter(|(_, kept)| **kept).map(|(it, _)| it)) <= largest);
+            prop_assert!(own().all(|(it, kept)| !(it.archived && *kept)), "what is archived has no reserve");
             // It contains the layer that was read last.
-            prop_assert!(own().max_by_key(|(it, _)| it.last_access).is_none() || own().any(|(_, kept)| *kept));
+            prop_assert!(own().all(|(it, _)| it.archived) || own().any(|(_, kept)| *kept));
         }
     }
 }
@@ -89,6 +92,7 @@ fn one_tenant_cannot_drive_out_another() {
         bytes,
         partial: false,
         uploaded: true,
+        archived: false,
     };
     // The quiet tenant's layers are older than all of the busy one's.
     let all = [layer(1, 1, 10), layer(1, 2, 10), layer(2, 50, 10), layer(2, 51, 10), layer(2, 52, 10)];
@@ -97,4 +101,24 @@ fn one_tenant_cannot_drive_out_another() {
     assert_eq!(choose(30), [0, 2, 3], "each keeps the one that it read last");
     assert_eq!(choose(31), [0, 2, 3, 1], "until nothing else is left");
     assert_eq!(choose(1000), [0, 2, 3, 1, 4]);
+}
+
+#[test]
+fn what_is_archived_goes_first() {
+    let layer = |owner, last_access, archived| Candidate {
+        tenant: tenant(owner),
+        last_access,
+        bytes: 10,
+        partial: false,
+        uploaded: true,
+        archived,
+    };
+    let all = [layer(1, 1, false), layer(1, 60, true), layer(2, 50, false), layer(2, 2, true)];
+    let choose = |bytes| choose(&all, Want { bytes, partial_max: u64::MAX });
+    assert_eq!(choose(10), [3]);
+    assert_eq!(choose(20), [3, 1], "even if it was read last");
+    assert_eq!(choose(1000), [3, 1, 0, 2]);
+    let waits = [Candidate { uploaded: false, ..all[1] }, all[0]];
+    let chosen = super::choose(&waits, Want { bytes: 20, partial_max: u64::MAX });
+    assert_eq!(chosen, [1], "only what the bucket has");
 }

@@ -40,6 +40,10 @@ impl Layer {
             return Err(StorageError::Invalid(format!("{}: the bucket does not have this layer", self.path)));
         }
         let Ok(_downloading) = self.downloading.try_lock() else { return Ok(0) };
+        if self.closed.is_cancelled() {
+            // Its directory may be another process's by now.
+            return Ok(0);
+        }
         let _changing = self.changing.lock().await;
         let freed = self.local_bytes();
         if self.is_local() {
@@ -92,6 +96,13 @@ impl Layer {
             remote.leave_disk();
         }
         drop(self.downloading.lock().await);
+    }
+
+    /// Removes its files from this disk for good. Nobody else may hold it.
+    pub(in super::super) async fn remove(&self) -> Result<(), StorageError> {
+        self.close().await;
+        fs::unlink(&self.path).await?;
+        fs::unlink(&self.partial_path()).await
     }
 
     /// Checks everything in the local file: blocks, index, values. If the whole file is not here, there is nothing to

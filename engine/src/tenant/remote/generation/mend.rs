@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use pageserver_api::shard::TenantShardId;
 
 use super::{MAX_LEN, Record, decode, make, parse};
+use crate::tenant::remote::LayerList;
 use crate::tenant::storage_layer::LayerFileName;
 use errors::StorageError;
 use remote_storage::{INDEX_PART_PREFIX, Listed, ORIGIN_PREFIX, RemotePath, RemoteStorage, RequestClass};
@@ -82,6 +83,9 @@ fn no_chain(storage: &RemoteStorage, tenant: TenantShardId, reason: &str) -> Sto
 
 /// The generation that wrote an object, according to its name.
 pub(crate) fn trace(name: &str) -> Option<u32> {
+    if let Some(list) = LayerList::parse(name) {
+        return Some(list.generation);
+    }
     match name.strip_prefix(INDEX_PART_PREFIX).or_else(|| name.strip_prefix(ORIGIN_PREFIX)) {
         Some(digits) => parse(digits),
         None => name.parse::<LayerFileName>().ok().map(|file| file.generation),

@@ -11,6 +11,9 @@ use utils::lsn::Lsn;
 /// The first version that is different.
 pub(super) const NEXT_VERSION: u32 = 5;
 
+/// Two empty lists, four absent values and a flag: what follows a manifest of [`NEXT_VERSION`] in later versions.
+pub(super) const NOTHING_KEPT: [u8; 21] = [0; 21];
+
 #[derive(Deserialize)]
 pub(super) struct Entry {
     pub(super) is_delta: bool,

@@ -14,18 +14,34 @@ use crate::tenant::timeline::rebuild::rebuild;
 use crate::tenant::timeline::state::TimelineState;
 use errors::StorageError;
 
-/// The value of `key` as of `lsn`. Its newest piece is what lies above `rest`.
+/// The value of `key` as of `lsn`, and how many records were applied. Its newest piece is what lies above `rest`.
 pub(super) async fn get(
     state: &TimelineState,
     key: Key,
     lsn: Lsn,
     rest: Lsn,
     ctx: &RequestContext,
-) -> Result<Bytes, StorageError> {
-    // The ends of the pieces still to be applied, oldest last, and the value as of an LSN below them.
-    let (mut ends, mut below) = (vec![lsn, rest], None::<(Lsn, Bytes)>);
+) -> Result<(Bytes, usize), StorageError> {
+    match by_pieces(state, key, lsn, vec![lsn, rest], ctx).await {
+        // The older pieces were inherited, and the timeline was detached meanwhile: now an image is above them.
+        Err(StorageError::MissingKey { .. }) => by_pieces(state, key, lsn, vec![lsn], ctx).await,
+        found => found,
+    }
+}
+
+/// As [`get`]. `ends` are where pieces end that are known already, the oldest last.
+async fn by_pieces(
+    state: &TimelineState,
+    key: Key,
+    lsn: Lsn,
+    mut ends: Vec<Lsn>,
+    ctx: &RequestContext,
+) -> Result<(Bytes, usize), StorageError> {
+    // The value as of an LSN below those still to be applied.
+    let mut below = None::<(Lsn, Bytes)>;
+    let mut records = 0;
     while let Some(&end) = ends.last() {
-        let mut history = collect_key(state, key, end, ctx).await?;
+        let mut history = collect_key(state, key, (end, lsn), ctx).await?;
         if let Some(rest) = history.rest {
             match below.take_if(|(lsn, _)| *lsn >= rest) {
                 Some(value) => put_upon(&mut history, value),
@@ -35,10 +51,11 @@ pub(super) async fn get(
                 }
             }
         }
+        records += history.records.len();
         below = Some((end, rebuild(key, end, history, &state.redo_settings())?));
         ends.pop();
     }
-    below.map(|(_, value)| value).ok_or(StorageError::MissingKey { key, lsn })
+    below.map(|(_, value)| (value, records)).ok_or(StorageError::MissingKey { key, lsn })
 }
 
 /// Makes `value`, which includes all changes up to its LSN, the base of the records above that LSN.

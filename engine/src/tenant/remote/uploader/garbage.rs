@@ -1,0 +1,80 @@
+//! Removal of objects that nobody needs: those that the last index part no longer names, and those that earlier owners
+//! left behind, such as the outputs of a job that a crash ended.
+
+use std::collections::HashSet;
+
+use super::{Published, Shared};
+use crate::tenant::remote::{LayerList, plan};
+use crate::tenant::storage_layer::LayerFileName;
+use errors::StorageError;
+use remote_storage::{RemotePath, RequestClass};
+
+impl Published {
+    /// Asserts that the objects about to be removed are neither the current index part nor named by it.
+    fn assert_not_needed(&self, shared: &Shared) {
+        let remote = &shared.remote;
+        let own = self.manifest.as_ref().filter(|manifest| manifest.generation == remote.generation);
+        assert!(
+            own.is_some() || self.garbage.is_empty(),
+            "objects are to be removed before an index part of our own says what is needed"
+        );
+        let named = own.into_iter().flat_map(plan::names).map(|name| remote.layer_path(shared.timeline, &name));
+        let index_part = remote.index_part_path(shared.timeline, remote.generation);
+        let list = own.and_then(LayerList::of).map(|list| list.path(&remote.tenant, &shared.timeline));
+        let needed: HashSet<RemotePath> = named.chain([index_part]).chain(list).collect();
+        let lost = self.garbage.iter().find(|path| needed.contains(path));
+        assert!(lost.is_none(), "{lost:?} is needed and was about to be removed");
+    }
+
+    /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried after the
+    /// next publication.
+    pub(super) async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
+        self.assert_not_needed(shared);
+        let (later, now): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.garbage).into_iter().partition(|path| shared.graveyard.has(path.file_name()));
+        self.garbage = later;
+        if now.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = shared.remote.storage.delete(&now).await {
+            tracing::info!(timeline = %shared.timeline, "not removed, will be tried again: {error}");
+            self.garbage.extend(now);
+        }
+        Ok(())
+    }
+
+    /// Whether there are objects that could be removed now.
+    pub(super) fn has_garbage(&self, shared: &Shared) -> bool {
+        self.garbage.iter().any(|path| !shared.graveyard.has(path.file_name()))
+    }
+
+    /// Once, after the first index part of our own: adds the layers of earlier generations that it does not name. Every
+    /// later owner begins with this index part or one of ours that follows it, so nobody will ever name them.
+    pub(super) async fn find_orphans(&mut self, shared: &Shared) {
+        let remote = &shared.remote;
+        let own = self.manifest.as_ref().filter(|manifest| manifest.generation == remote.generation);
+        let Some(own) = own.filter(|_| !self.has_looked) else { return };
+        let prefix = RemotePath::timeline(&remote.tenant, &shared.timeline);
+        let listed = match remote.storage.list(RequestClass::Delete, &prefix).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                tracing::info!(timeline = %shared.timeline, "not looked for objects left behind: {error}");
+                return;
+            }
+        };
+        self.has_looked = true;
+        let named = plan::layer_names(own);
+        let is_orphan = |path: &RemotePath| {
+            let name = path.file_name().parse::<LayerFileName>();
+            name.is_ok_and(|name| name.generation < remote.generation) && !named.contains(path.file_name())
+        };
+        let orphans: Vec<RemotePath> =
+            listed.into_iter().map(|object| object.path).filter(|path| is_orphan(path)).collect();
+        if !orphans.is_empty() {
+            tracing::info!(timeline = %shared.timeline, "{} objects that were left behind go", orphans.len());
+        }
+        self.garbage.extend(orphans);
+        self.garbage.sort();
+        self.garbage.dedup();
+    }
+}
