@@ -10,9 +10,9 @@ ROWS = 80_000
 # Caches for what the server reads, and memory for what is on its way from the bucket.
 CACHES = {"page_cache_size": 16 * MIB // 8192, "block_cache_memory": 48 * MIB}
 CACHES_MIB = 16 + 48
-# Compaction goes on while pages are read.
+# Compaction goes on while pages are read: one sort and one other job at once.
 COMPACTION = {"compaction_memory": 16 * MIB}
-COMPACTION_MIB = 16
+COMPACTION_MIB = 2 * 16
 # Everything else that a server of this size needs, including its buffers for requests and the allocator's spare pages.
 OVERHEAD_MIB = 96
 

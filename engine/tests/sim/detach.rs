@@ -151,6 +151,20 @@ impl World {
         Ok(())
     }
 
+    /// Lets the ancestor go on without the branch: what only that needed of it is removed.
+    async fn remove_what_only_the_branch_needed(&mut self, random: &mut Random) -> anyhow::Result<()> {
+        let mut removed = 0;
+        for _ in 0..3 {
+            put(&mut self.root, random, true).await?;
+            self.root.timeline.compact().await?;
+            let reports = Timeline::collect_garbage(&self.all(), false).await?;
+            removed += reports.iter().map(|report| report.removed_layers).sum::<usize>();
+        }
+        let refused = self.root.timeline.check_readable(self.point).is_err();
+        ensure!(removed > 0 && refused, "the ancestor keeps everything: {removed} layers were removed");
+        Ok(())
+    }
+
     /// Reads the branches as of every LSN that a detached one has, or only as of some.
     async fn check(&self, every: usize, tally: &mut Tally) -> anyhow::Result<()> {
         for One { timeline, model } in [&self.branch, &self.child] {
@@ -233,10 +247,11 @@ pub fn crash_while_detaching(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -
     let (known, mut platter, journal) = {
         let _mounted = disk.mount();
         block_on(async {
-            let (world, known) = World::make(root, seed).await?;
+            let (mut world, known) = World::make(root, seed).await?;
             disk.take_journal();
             let before = disk.platter();
             world.detach().await?;
+            world.remove_what_only_the_branch_needed(&mut Random::new(seed)).await?;
             let journal = disk.take_journal();
             for timeline in world.all().into_iter().rev() {
                 timeline.shutdown().await;

@@ -223,10 +223,12 @@ pub fn limit(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyhow::Result
         world.check(&moments[..2], tally).await.context("after a restart")?;
 
         // A longer window brings nothing back, and a cutoff never goes back.
-        world.timeline.set_limits(Limits::default()).await?;
-        world.put().await?;
-        remove_all(&world, tally).await?;
-        ensure!(world.timeline.window().cutoff == second, "{:?}", world.timeline.window());
+        for history_max_bytes in [None, Some(3 * bytes)] {
+            world.timeline.set_limits(Limits { history_max_bytes, ..limits }).await?;
+            world.put().await?;
+            remove_all(&world, tally).await?;
+            ensure!(world.timeline.window().cutoff == second, "{:?}", world.timeline.window());
+        }
         world.check(&moments[..2], tally).await.context("with a longer window")?;
         world.timeline.shutdown().await;
         Ok(())

@@ -79,6 +79,14 @@ bugs! {
     ReadWithoutRecheck,
     /// The images of a branch that is detached lack what it inherits.
     ImageOfBranchWithoutAncestor,
+    /// The name of a layer's file comes again if another has the same keys and LSNs: all have the same id.
+    ReuseLayerName,
+    /// The LSN below which history has gone goes back with the settings.
+    CutoffGoesBack,
+    /// A branch does without its ancestor before its manifest says so.
+    AncestorBeforeChildCutoff,
+    /// Objects go before the bucket's index part says that they are not needed.
+    DeleteBeforeConfirm,
 }
 
 impl Bug {

@@ -400,6 +400,9 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
     let next = Manifest { generation: remote.generation, in_bucket: true, ..manifest.clone() };
     plan::check(&next, published.manifest.as_ref(), &shared.uploaded.lock(), remote.generation)
         .map_err(|unfit| StorageError::Internal(format!("index part of timeline {}: {unfit}", shared.timeline)))?;
+    if fault::planted(fault::Bug::DeleteBeforeConfirm) {
+        published.remove_early(shared, &next).await;
+    }
     if published.unconfirmed.as_ref() != Some(&next) {
         let path = remote.index_part_path(shared.timeline, remote.generation);
         let bytes = next.encode()?.into();

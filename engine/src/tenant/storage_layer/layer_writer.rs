@@ -154,5 +154,8 @@ impl IndexBuilder {
 
 /// A fresh id for a layer file.
 pub(super) fn new_file_id() -> FileId {
+    if fault::planted(fault::Bug::ReuseLayerName) {
+        return FileId(7);
+    }
     FileId(env::random::u64())
 }

@@ -209,6 +209,9 @@ pub(super) fn cutoff_of(state: &TimelineState, keeping: &Keeping, now: SystemTim
     let (lsn, why) = all.into_iter().min_by_key(|(lsn, _)| *lsn).unwrap_or_default();
     // Not before its own history begins: it would only refuse what the ancestor has.
     let begins = state.origin.import_lsn;
+    if fault::planted(fault::Bug::CutoffGoesBack) && lsn > begins {
+        return (lsn, why);
+    }
     if lsn <= begins.max(old) { (old, why) } else { (lsn, why) }
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::{Published, Shared};
 use crate::tenant::remote::{LayerList, plan};
 use crate::tenant::storage_layer::LayerFileName;
+use crate::tenant::timeline::manifest::Manifest;
 use errors::StorageError;
 use remote_storage::{RemotePath, RequestClass};
 
@@ -24,6 +25,14 @@ impl Published {
         let needed: HashSet<RemotePath> = named.chain([index_part]).chain(list).collect();
         let lost = self.garbage.iter().find(|path| needed.contains(path));
         assert!(lost.is_none(), "{lost:?} is needed and was about to be removed");
+    }
+
+    /// A planted mistake: removes what `next` does not name before the bucket has it.
+    #[cold]
+    pub(super) async fn remove_early(&self, shared: &Shared, next: &Manifest) {
+        let unnamed = self.manifest.iter().flat_map(|before| plan::unnamed(before, next));
+        let paths: Vec<_> = unnamed.map(|name| shared.remote.layer_path(shared.timeline, &name)).collect();
+        let _ = shared.remote.storage.delete(&paths).await;
     }
 
     /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried after the
