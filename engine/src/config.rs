@@ -45,6 +45,9 @@ pub struct CompactionPolicy {
     /// Images within the history that is kept go when they were not read for so long, unless they are the newest of
     /// their keys, or the oldest.
     pub thin_after: Duration,
+    /// Those images may be this percentage of all else that is stored; if they are more, the ones that nobody has read
+    /// for longest go at once.
+    pub spare_percent: u64,
     /// Sorted layers have an image of a page after so many records of it in a row; 0: never.
     pub records: usize,
     /// Maximum bytes of layers that one job rewrites, if it can be helped,
@@ -71,6 +74,7 @@ impl CompactionPolicy {
         image_percent: 50,
         fold_percent: 30,
         thin_after: Duration::from_secs(3600),
+        spare_percent: 25,
         records: 32,
         job_bytes: 1 << 30,
         job_bytes_max: u64::MAX,

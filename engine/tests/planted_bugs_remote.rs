@@ -22,9 +22,10 @@ async fn lose_server_before_index_part() {
         world.publish().await;
     }
     let is_index_part = |path: &object_store::path::Path| path.as_ref().contains("/index_part");
-    world.store.faults.set_plan(move |op, _, path| {
-        (op == Op::Put && is_index_part(path)).then_some(Fault::ErrorBefore)
-    });
+    world
+        .store
+        .faults
+        .set_plan(move |op, _, path| (op == Op::Put && is_index_part(path)).then_some(Fault::ErrorBefore));
     world.replace_layers().await;
     // What is to be published, up to the index part, has time to arrive.
     tokio::time::sleep(Duration::from_millis(300)).await;

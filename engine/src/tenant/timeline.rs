@@ -27,6 +27,7 @@ mod recovery;
 mod redo_settings;
 mod retention;
 mod state;
+mod thinning;
 mod upload;
 mod window;
 mod work;

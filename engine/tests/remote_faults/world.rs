@@ -63,6 +63,7 @@ fn config(workdir: &Utf8Path, store: &TestStore) -> &'static PageServerConf {
         height: 2,
         fold_percent: 10,
         thin_after: Duration::ZERO,
+        spare_percent: 0,
         records: 3,
         l0_slow: 0,
         ..CompactionPolicy::ON

@@ -50,6 +50,7 @@ pub fn config(workdir: &Utf8Path, checkpoint_distance: u64) -> &'static PageServ
         image_percent: if checkpoint_distance.is_multiple_of(2) { 100 } else { 100_000 },
         fold_percent: 10,
         thin_after: Duration::ZERO,
+        spare_percent: 0,
         records: 3,
         job_bytes: 200_000,
         job_bytes_max: u64::MAX,

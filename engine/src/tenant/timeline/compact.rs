@@ -21,6 +21,7 @@ use self::outputs::Done;
 use self::plan::{Job, Region};
 use self::urgency::Urgency;
 use super::debt::{CompactionCounts, Failure, JobCounts};
+use super::publish;
 use super::state::TimelineState;
 use super::work::{Busy, Doing, Lane};
 use crate::context::{DownloadBehavior, RequestContext};
@@ -155,6 +156,12 @@ async fn work(state: &Arc<TimelineState>, lane: Lane) -> Result<(), StorageError
         };
         // After a failed sync nothing more is written, whatever was being written.
         perform(state, lane, &job, &busy, &ctx).await.inspect_err(|error| state.note_error(error))?;
+        if matches!(job, Job::Image(_)) {
+            // The images before these are the newest no more.
+            let (layers, bytes) = publish::thinned(state).await.inspect_err(|error| state.note_error(error))?;
+            METRICS.gc_removed_layers.inc_by(layers as u64);
+            METRICS.gc_removed_bytes.inc_by(bytes);
+        }
         if lane == Lane::Sorts {
             // There may always be another one, and who waits for them has reason to again.
             *state.compaction.worker(lane).failure.lock() = None;

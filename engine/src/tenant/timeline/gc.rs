@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
@@ -23,9 +23,9 @@ use super::manifest::Ancestor;
 use super::publish;
 use super::retention::Retention;
 use super::state::TimelineState;
+use super::thinning;
 use super::work::{LastLook, Pinned};
 use crate::tenant::layer_map::mark::{Marked, mark};
-use crate::tenant::layer_map::thin::thin;
 use crate::tenant::layer_map::{Layer, LayerMap};
 use errors::StorageError;
 use metrics::METRICS;
@@ -76,6 +76,8 @@ type Points = BTreeMap<TimelineId, BTreeMap<Lsn, Vec<String>>>;
 struct Plan {
     state: Arc<TimelineState>,
     removed: Vec<Arc<Layer>>,
+    /// Images at which reads of what is kept end: what lies below them goes.
+    bases: Vec<Arc<Layer>>,
     /// Files that LSNs below the cutoff need.
     needed: HashSet<u64>,
     report: GcReport,
@@ -89,7 +91,7 @@ pub(super) async fn collect(
     dry_run: bool,
 ) -> Result<Vec<GcReport>, StorageError> {
     let mut reports = Vec::new();
-    for Plan { state, removed, needed, mut report } in plan(states, now, dry_run) {
+    for Plan { state, removed, bases, needed, mut report } in plan(states, now, dry_run) {
         let _guard = state.enter()?;
         let is_news = report.cutoff > report.old_cutoff || !removed.is_empty();
         if !dry_run && report.bound_by == UNSORTED {
@@ -97,7 +99,7 @@ pub(super) async fn collect(
         }
         if !dry_run && is_news {
             state.check_writable()?;
-            if publish::trimmed(&state, &removed).await? {
+            if publish::trimmed(&state, &removed, &bases).await? {
                 METRICS.gc_removed_layers.inc_by(report.removed_layers as u64);
                 METRICS.gc_removed_bytes.inc_by(report.removed_bytes);
                 if !removed.is_empty() {
@@ -107,7 +109,8 @@ pub(super) async fn collect(
                     );
                 }
             } else {
-                // Compaction has replaced one of them meanwhile: the next time will find what it made.
+                // Compaction has replaced one of them meanwhile, or removed what the rest needs: the next time finds
+                // what is there then.
                 (report.removed_layers, report.removed_bytes) = (0, 0);
             }
         }
@@ -215,17 +218,11 @@ pub(super) fn cutoff_of(state: &TimelineState, keeping: &Keeping, now: SystemTim
     if lsn <= begins.max(old) { (old, why) } else { (lsn, why) }
 }
 
-/// Images within the history that nobody has read for a while, and that are not needed once `removed` is gone.
+/// Images within the history that are to go, of those that are not needed once `removed` is gone.
 fn thinned(state: &TimelineState, map: &LayerMap, removed: &[&Arc<Layer>], cutoff: Lsn) -> Vec<Arc<Layer>> {
-    let thin_after = state.conf.compaction.thin_after;
-    if env::clock::now().saturating_duration_since(state.compaction.opened) < thin_after {
-        // Nobody knows who would have read them.
-        return Vec::new();
-    }
-    let now = env::clock::system_now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let is_idle = |layer: &Layer| Duration::from_millis(layer.last_access()).saturating_add(thin_after) <= now;
     let removed: Vec<Arc<Layer>> = removed.iter().map(|layer| Arc::clone(layer)).collect();
-    map.replaced(&removed, Vec::new()).map_or_else(|_| Vec::new(), |map| thin(&map, cutoff, is_idle))
+    let map = map.replaced(&removed, Vec::new());
+    map.map_or_else(|_| Vec::new(), |map| thinning::superfluous(state, &map, cutoff))
 }
 
 /// For each of the `points` the layers that a read as of it may visit.
@@ -270,6 +267,8 @@ fn plan_one(
         layer.desc().lsn_range.end > cutoff + 1 || kept_by.contains_key(&layer.identity().file_id)
     };
     let (kept, mut removed): (Vec<_>, Vec<_>) = map.iter().partition(is_needed);
+    let marked = marks.iter().flat_map(|(.., marked)| marked.values());
+    let bases = marked.filter(|layer| !layer.desc().is_delta).cloned().collect();
     let thinned = thinned(state, &map, &removed, cutoff);
     removed.extend(&thinned);
     let is_thinned = |layer: &&Arc<Layer>| thinned.iter().any(|it| Arc::ptr_eq(it, layer));
@@ -297,5 +296,6 @@ fn plan_one(
         let retained = points.into_keys().filter(|lsn| *lsn < cutoff).collect();
         *state.retention.write() = Retention { cutoff, retained };
     }
-    Plan { state: Arc::clone(state), removed: removed.into_iter().cloned().collect(), needed, report }
+    let removed = removed.into_iter().cloned().collect();
+    Plan { state: Arc::clone(state), removed, bases, needed, report }
 }

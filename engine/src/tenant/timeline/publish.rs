@@ -1,12 +1,16 @@
 //! The only path by which a timeline's state changes: first the durable manifest, then the in-memory state, then the
 //! upload to the bucket.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+
+use tokio::sync::MutexGuard;
 
 use super::keeping;
 use super::manifest::{LayerEntry, Manifest, Told};
 use super::retention::Retention;
 use super::state::{Branching, RecordLsn, TimelineState};
+use super::thinning;
 use crate::tenant::layer_map::{Layer, LayerMap, Violation, invariants};
 use crate::tenant::remote::Wanted;
 use errors::StorageError;
@@ -51,12 +55,36 @@ pub(super) async fn replaced(
 ) -> Result<bool, StorageError> {
     let descs: Vec<_> = added.iter().map(|layer| layer.desc()).collect();
     invariants::replaces(removed.iter().map(|layer| layer.desc()), &descs).map_err(unfit)?;
-    change_layers(state, removed, added).await
+    let publisher = state.publisher.lock().await;
+    change_layers(state, &publisher, removed, added).await
 }
 
-/// Removes layers that no read that is allowed visits any more, and stores which ones are allowed.
-pub(super) async fn trimmed(state: &TimelineState, removed: &[Arc<Layer>]) -> Result<bool, StorageError> {
-    change_layers(state, removed, Vec::new()).await
+/// Removes layers that no read that is allowed visits any more, and stores which ones are allowed. False if one of the
+/// images at which these reads end, `bases`, is not there any more: then nothing has changed.
+pub(super) async fn trimmed(
+    state: &TimelineState,
+    removed: &[Arc<Layer>],
+    bases: &[Arc<Layer>],
+) -> Result<bool, StorageError> {
+    let publisher = state.publisher.lock().await;
+    let there: HashSet<u64> = state.layers().map.iter().map(|layer| layer.identity().file_id).collect();
+    let is_there = |base: &Arc<Layer>| there.contains(&base.identity().file_id);
+    if !bases.iter().all(is_there) {
+        return Ok(false);
+    }
+    change_layers(state, &publisher, removed, Vec::new()).await
+}
+
+/// Removes the images within the history that are to go. Returns their number and bytes.
+pub(super) async fn thinned(state: &TimelineState) -> Result<(usize, u64), StorageError> {
+    let publisher = state.publisher.lock().await;
+    // Nothing that a cutoff to come rests on: that is stored here before anything is removed because of it.
+    let cutoff = state.retention.read().cutoff;
+    let removed = thinning::superfluous(state, &state.layers().map, cutoff);
+    if removed.is_empty() || !change_layers(state, &publisher, &removed, Vec::new()).await? {
+        return Ok((0, 0));
+    }
+    Ok((removed.len(), removed.iter().map(|layer| layer.desc().file_size).sum()))
 }
 
 /// Stores that the timeline needs its ancestor at `branching` no more, if `check` permits it. From before `check` until
@@ -102,10 +130,10 @@ pub(super) async fn detached(
 
 async fn change_layers(
     state: &TimelineState,
+    _publisher: &MutexGuard<'_, ()>,
     removed: &[Arc<Layer>],
     added: Vec<Arc<Layer>>,
 ) -> Result<bool, StorageError> {
-    let _publisher = state.publisher.lock().await;
     let only_removes = added.is_empty();
     let map = match state.layers().map.replaced(removed, added) {
         Err(Violation::Missing(_)) => return Ok(false),
