@@ -31,7 +31,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
-.PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compute bench demo demo-s3 clean
+.PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compaction-postgres bench-compute
+.PHONY: bench demo demo-s3 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -137,10 +138,14 @@ bench-redo:  ## redo of recorded WAL by record type, chain and core, against a s
 bench-compaction:  ## reads, writes and space while a history grows, with compaction and without; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compaction.sh $(RESULTS)
 
+bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GiB of WAL, verified; needs 60 GB
+	$(VENV)/bin/python benches/compaction.py --out $(RESULTS)
+	$(VENV)/bin/python benches/report_compaction_postgres.py $(RESULTS)
+
 bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
-bench: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compute  ## all benchmarks
+bench: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compaction-postgres bench-compute  ## all
 
 clean:  ## remove what was built
 	$(CARGO) clean

@@ -2,7 +2,7 @@
 """What reads, writes and space cost while a real Postgres writes for long: a full-size run, verified at its end.
 
 pgbench's TPC-B and updates of a hundred neighboring rows run on a database of --scale, followed by a pageserver with its
-default settings (or those of --set), until it has written --wal-gib of WAL, while one reader reads random pages at the newest LSN. At --moments equal
+default settings (or those of --set) and no bucket, until it has written --wal-gib of WAL, while one reader reads random pages at the newest LSN. At --moments equal
 distances the server is stopped: its files are kept (compressed), the moment is held, and the first --branches of them
 become branches. At the end: how long due work takes, what the pageserver costs while idle, and `verify` of the tip, of
 each moment and of each branch. Writes compaction-postgres.json and .md unless a page differs.
@@ -181,6 +181,8 @@ class Long(Bench):
 
         settings = dict(one.split("=", 1) for one in self.args.set)
         settings = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
+        # The default is a directory as the bucket, on the same disk: everything would be there twice.
+        settings = {"remote_storage": "none", **settings}
         self.pageserver = Pageserver(program("pageserver"), self.root / "store", **settings).start()
         began = time.monotonic()
         timeline = self.pageserver.follow(server, timeout=7200)
@@ -207,6 +209,7 @@ class Long(Bench):
                 time.sleep(0.2)
             behind = lambda: done_by(pg) - parse(followed.timeline.last_record_lsn())
             wait_until(lambda: behind() < MOST_LAG, 1800, what="the pageserver to catch up")
+        followed.catch_up(1800)
 
     def keep_moment(self, followed: Followed, number: int) -> dict:
         """Stops the server, keeps its files, holds the moment, and makes a branch of it."""

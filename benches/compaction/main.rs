@@ -386,6 +386,9 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let engine = virtual_file::io_engine_for_bench();
     virtual_file::init(16384, engine, IoMode::DirectRw, virtual_file::SyncMode::Sync);
+    let niceness = i32::try_from(from_env("BENCH_COMPACTION_NICENESS", CompactionPolicy::NICENESS as u64))?;
+    // As in the server.
+    let _aside = env::aside::Aside::start(2, niceness)?;
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let setting = Setting { allocator: "jemalloc", ..Setting::one_process(dir, engine, "DirectRw") };
     let topology = Topology::take(setting);

@@ -63,6 +63,9 @@ pub struct CompactionPolicy {
 }
 
 impl CompactionPolicy {
+    /// How much less of a processor jobs get than those who wait for pages, where both want all of it: a third. Much
+    /// less, and a server that is busy with reads would never do what keeps these short.
+    pub const NICENESS: i32 = 5;
     /// No compaction.
     pub const OFF: Self = Self { l0_layers: 0, l0_slow: 0, ..Self::ON };
     /// The defaults of a server.

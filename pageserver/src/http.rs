@@ -13,6 +13,7 @@ mod extract;
 mod guard;
 mod ids;
 mod known_args;
+mod logical_size;
 mod models;
 mod moment;
 mod page_for_people;
@@ -45,6 +46,7 @@ use app::{App, AppState, new_ctx};
 use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
+use logical_size::LogicalSizes;
 use routes::{detach, diff, history, layers, lsn, node, page, stored, tenant, timeline, window, writer};
 use scrubs::Scrubs;
 
@@ -84,6 +86,8 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(node::status))
         .routes(routes!(node::metrics))
         .routes(routes!(node::reload_auth_validation_keys))
+        .routes(routes!(node::io_mode))
+        .routes(routes!(node::io_engine))
         .routes(routes!(node::openapi))
         .routes(routes!(node::swagger))
         .routes(routes!(node::doc))
@@ -138,6 +142,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         ctx: new_ctx(),
         known_args: KnownArgs::of(&document),
         scrubs: Scrubs::default(),
+        sizes: LogicalSizes::default(),
         naming: KeyedLock::default(),
         page: page_for_people::html(&document).into(),
         document: document.to_json().unwrap_or_default().into(),

@@ -148,7 +148,7 @@ def test_an_archived_timeline_keeps_its_end(make_postgres, make_pageserver, make
     def is_archived():
         info = main.info()
         assert info["is_archived"] and info["archived_at"] and info["last_record_lsn"] == end, info
-        assert info["walreceiver_status"] is None and info["state"] == "Active", info
+        assert info["walreceiver"] is None and info["state"] == "Active", info
         listed = server.http.get(f"/v1/tenant/{main.tenant}/timeline")
         assert all(timeline["is_archived"] for timeline in listed), listed
 
@@ -201,7 +201,7 @@ def test_what_a_compute_writes_is_not_archived(make_postgres, make_pageserver, p
     server.http.put(writer, body)
     server.http.refuse("PUT", archival, {"state": "Archived"}, status=409, names=["compute dev", "stop it"])
     assert not branch.info()["is_archived"]
-    wait_until(lambda: branch.info()["walreceiver_status"], what="the compute to be followed all the same")
+    wait_until(lambda: branch.info()["walreceiver"], what="the compute to be followed all the same")
     server.http.delete(f"{writer}?id=1")
     assert server.http.put(archival, {"state": "Archived"}) == {"is_archived": True, "left_slots": []}
     server.http.refuse("PUT", writer, body, status=412, names=[branch.id, "archived", "unarchive it"])

@@ -134,7 +134,7 @@ def test_a_promoted_standby_is_followed(followed_before, make_postgres, make_pag
     standby.bench(1000)
     standby.sql("CREATE TABLE after_promotion AS SELECT generate_series(1, 10000) AS id")
     promoted.catch_up()
-    assert timeline.info()["walreceiver_status"]["postgres_timeline"] == 2
+    assert timeline.info()["walreceiver"]["postgres_timeline"] == 2
     promoted.stop_and_verify(pagectl_binary)
 
 

@@ -102,7 +102,7 @@ def test_a_branch_that_is_written_goes_its_own_way(
     layers = branch.info()["layer_count"]
     answer = server.http.put(f"{branch.path}/detach_ancestor?detach_behavior=multi-level-and-no-reparent")
     assert answer == {"reparented_timelines": []} and branch.info()["layer_count"] <= layers + 5
-    assert branch.info()["walreceiver_status"]["state"] == "streaming"
+    assert branch.info()["walreceiver"]["state"] == "streaming"
     main.delete()
     assert not any(main.id in name and "-v2-" in name for name in store.objects("detached"))
     commits.more()

@@ -174,7 +174,7 @@ def lose_the_bucket(followed, disk, store):
     with store.away():
         fill(pg, "more", 300_000)
         end = pg.sql("SELECT pg_current_wal_flush_lsn()")
-        failure = lambda: timeline.info()["walreceiver_status"].get("last_error")
+        failure = lambda: timeline.info()["walreceiver"].get("last_error")
         error = wait_until(failure, 120, what="the intake stopped")
         time.sleep(12)
         stopped_at = lsns.parse(timeline.last_record_lsn())

@@ -71,5 +71,5 @@ def kill_and_start(server):
 def troubled(timeline) -> bool:
     """Whether the receiver, or the timeline, reports that there is no room."""
     info = timeline.info()
-    text = f"{info['walreceiver_status'].get('last_error')} {info['state']}".lower()
+    text = f"{info['walreceiver'].get('last_error')} {info['state']}".lower()
     return any(words in text for words in ("space", "os error 28", "no room"))

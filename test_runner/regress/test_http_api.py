@@ -32,7 +32,7 @@ def test_timeline_info_has_the_fields_that_clients_know(followed):
     assert info["ancestor_timeline_id"] is None and info["state"] == "Active"
     assert info["pg_version"] in (15, 150000) or info["pg_version"] // 10000 == 15
     assert info["current_physical_size"] > 10_000_000 and info["layer_count"] >= 2
-    status = info["walreceiver_status"]
+    status = info["walreceiver"]
     assert status["state"] in ("streaming", "catching_up") and status["slot"] == f"pageserver_{info['timeline_id']}"
     assert str(followed.postgres.sockets) in status["host"]
     _, headers, _ = followed.pageserver.http.raw("GET", "/v1/status")

@@ -81,7 +81,7 @@ def test_a_slot_that_somebody_else_holds_is_told_and_waited_for(pair):
         active = "SELECT count(*) FROM pg_replication_slots WHERE active"
         wait_until(lambda: postgres.sql(active) == "1", 30, what="somebody else at the slot")
         server.start()
-        told = lambda: (followed.timeline.info()["walreceiver_status"] or {}).get("last_error")
+        told = lambda: (followed.timeline.info()["walreceiver"] or {}).get("last_error")
         said = wait_until(told, 30, what="what keeps the receiver")
         assert "pg_receivewal" in said and "pg_terminate_backend" in said and slot in said, said
         assert postgres.sql(active) == "1", "it must not be ended"

@@ -64,6 +64,18 @@ fn raise_file_limit(wanted: u64) {
     }
 }
 
+/// Changes the I/O engine: operations that have begun end as they began.
+///
+/// # Errors
+/// If it does not work on this machine.
+pub fn set_io_engine(engine: IoEngineKind) -> std::io::Result<()> {
+    if engine == IoEngineKind::TokioEpollUring {
+        tokio_epoll_uring::is_available()?;
+    }
+    ENGINE.store(engine as u8, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Changes the I/O mode. Open files keep theirs.
 pub fn set_io_mode(mode: IoMode) {
     IO_MODE.store(mode as u8, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! random number generator directly; `clippy.toml` forbids it.
 #![forbid(unsafe_code)]
 
+pub mod aside;
 #[allow(clippy::disallowed_methods, reason = "this is the seam for time")]
 pub mod clock;
 mod planted;

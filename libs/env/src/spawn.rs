@@ -13,9 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::planted;
+use crate::{aside, planted};
 
 /// Part of tokio's panic messages about a runtime that is being dropped.
 const SHUTTING_DOWN: &str = "context was found, but it is being shutdown";
@@ -47,9 +48,32 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    watched_on(&Handle::current(), name, future, on_panic)
+}
+
+/// As [`watched`], for work that nobody waits for: by threads of low priority, if there are any
+/// ([`Aside`](crate::aside::Aside)).
+pub fn aside<F>(name: &'static str, future: F, on_panic: impl FnOnce(String) + Send + 'static) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    watched_on(&aside::handle(), name, future, on_panic)
+}
+
+fn watched_on<F>(
+    runtime: &Handle,
+    name: &'static str,
+    future: F,
+    on_panic: impl FnOnce(String) + Send + 'static,
+) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
     // Boxed separately, because otherwise the task would contain a copy for each of the wrapping futures.
     let mut future = Box::pin(future);
-    tokio::spawn(async move {
+    runtime.spawn(async move {
         let mut has_begun = false;
         let mut poll = |cx: &mut Context<'_>| {
             if !std::mem::replace(&mut has_begun, true) {

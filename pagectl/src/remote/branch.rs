@@ -123,7 +123,7 @@ pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Op
 
 /// Describes who writes a branch: a compute, or the server that it follows.
 pub(super) fn writer(branch: &Value) -> Option<String> {
-    let receiver = branch["walreceiver_status"].as_object()?;
+    let receiver = branch["walreceiver"].as_object()?;
     let host = receiver.get("host").and_then(Value::as_str).unwrap_or_default();
     Some(match receiver.get("writer").and_then(|writer| writer["name"].as_str()) {
         Some(compute) => format!("compute {compute}"),

@@ -72,7 +72,7 @@ fn row(timeline: &Value) -> Vec<String> {
     let broken = timeline["state"]["Broken"]["reason"].as_str();
     let receiver = match timeline["is_archived"].as_bool() {
         Some(true) => "archived".to_owned(),
-        _ => text(&timeline["walreceiver_status"], "state"),
+        _ => text(&timeline["walreceiver"], "state"),
     };
     let mut row: Vec<String> = names.iter().map(|name| text(timeline, name)).collect();
     row.push(bytes(timeline, "current_physical_size"));

@@ -10,6 +10,7 @@ use utils::sync::keyed_lock::KeyedLock;
 
 use super::error::ApiError;
 use super::known_args::KnownArgs;
+use super::logical_size::LogicalSizes;
 use super::scrubs::Scrubs;
 use super::sources::Sources;
 use crate::auth::{Auth, KeyRing};
@@ -32,6 +33,7 @@ pub(crate) struct AppState {
     pub(super) ctx: RequestContext,
     pub(super) known_args: KnownArgs,
     pub(super) scrubs: Scrubs,
+    pub(super) sizes: LogicalSizes,
     /// Held while a branch of the tenant is named.
     pub(super) naming: KeyedLock<TenantShardId>,
     /// The OpenAPI document as JSON, and as a page for people.

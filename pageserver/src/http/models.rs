@@ -177,13 +177,27 @@ pub(crate) struct TimelineInfo {
     pub(crate) initdb_lsn: Lsn,
     /// Total size of its layer files in bytes.
     pub(crate) current_physical_size: u64,
+    /// Bytes of all relations, all forks included, as Postgres counts them; 0 until that is known, a short time after
+    /// the first request.
+    pub(crate) current_logical_size: u64,
+    /// Whether that is the size as of the last record. `force-await-initial-logical-size` waits for it.
+    pub(crate) current_logical_size_is_accurate: bool,
+    /// Entries of directories, as of the same LSN as the logical size: databases, prepared transactions, relation
+    /// forks, files besides relations (always 0), segments of clog, of multixact members and of multixact offsets.
+    pub(crate) directory_entries_counts: Vec<u64>,
+    /// Bytes of WAL from the first LSN from which on all are readable to the end.
+    pub(crate) pitr_history_size: u64,
+    /// Whether the ancestor still has every LSN from the branch point on; false without an ancestor.
+    pub(crate) within_ancestor_pitr: bool,
     /// Major version of Postgres.
     pub(crate) pg_version: u32,
     /// Whether it is in service.
     pub(crate) state: TimelineState,
+    /// State of its WAL receiver in a few words; empty if it has no source.
+    pub(crate) walreceiver_status: String,
     /// Source and state of its WAL receiver; null if it has no source.
     #[schema(value_type = Option<Object>)]
-    pub(crate) walreceiver_status: Option<serde_json::Value>,
+    pub(crate) walreceiver: Option<serde_json::Value>,
     /// Whether it is archived: it takes in nothing, and only its end is kept.
     pub(crate) is_archived: bool,
     /// Since when it is (RFC 3339); null if it is not.
@@ -218,6 +232,9 @@ pub(crate) struct TimelineInfo {
     /// History is complete up to here in the bucket; null if the timeline is not in the bucket.
     #[schema(value_type = Option<LsnText>)]
     pub(crate) remote_consistent_lsn: Option<Lsn>,
+    /// Same as `remote_consistent_lsn`: that is only known once no other server can have taken the tenant before.
+    #[schema(value_type = Option<LsnText>)]
+    pub(crate) remote_consistent_lsn_visible: Option<Lsn>,
     /// The generation under which this server writes; 0 if there never was a bucket.
     pub(crate) generation: u32,
     /// Why this server no longer writes, if it is fenced.
@@ -449,6 +466,19 @@ pub(crate) struct HistoricLayer {
     pub(crate) key_start: String,
     /// End of its key range, exclusive.
     pub(crate) key_end: String,
+    /// What is known of reads of it.
+    pub(crate) access_stats: AccessStats,
+}
+
+/// What is known of reads of a layer, in milliseconds since 1970.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AccessStats {
+    /// When it was last read, or made or found on this disk; 0 for a layer in the bucket that was not read here.
+    pub(crate) access_time: u64,
+    /// The same: when a layer came to this disk is not recorded.
+    pub(crate) residence_time: u64,
+    /// Whether reads may visit it: always, as layers that none visits are removed.
+    pub(crate) visible: bool,
 }
 
 /// The keys that exist.

@@ -46,7 +46,14 @@ const ROOM_PIECE: u64 = 4 << 20;
 /// That of a job that failed, or was not made since a layer is damaged. Nothing is lost then.
 pub(super) async fn compact(state: &Arc<TimelineState>) -> Result<CompactionCounts, StorageError> {
     let before = *state.compaction.counts.lock();
-    do_due(state).await?;
+    let doing = {
+        let state = Arc::clone(state);
+        env::spawn::aside("compaction on request", async move { do_due(&state).await }, drop)
+    };
+    doing.await.unwrap_or_else(|error| match error.is_cancelled() {
+        true => Err(StorageError::Shutdown),
+        false => Err(StorageError::Internal(format!("compaction: {error}"))),
+    })?;
     if let Some(reason) = state.compaction.damage.lock().reason() {
         return Err(StorageError::Invalid(format!("all is done but for jobs that need a damaged layer: {reason}")));
     }
@@ -87,7 +94,7 @@ fn start(state: &Arc<TimelineState>, lane: Lane) {
         }
         ended(&state);
     };
-    env::spawn::watched("compaction", work, move |reason| {
+    env::spawn::aside("compaction", work, move |reason| {
         // The layers are as they were: only compaction ends.
         note_failure(&panicked, lane, &StorageError::Internal(reason));
         ended(&panicked);

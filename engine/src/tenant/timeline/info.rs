@@ -175,6 +175,8 @@ pub struct LayerInfo {
     pub in_bucket: bool,
     /// Whether it has a key filter.
     pub filter: bool,
+    /// When it was last read, in milliseconds since 1970; 0 if it is in memory, or only in the bucket and not read here.
+    pub last_access: u64,
 }
 
 /// All layers of a timeline.
@@ -190,6 +192,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
         resident: true,
         in_bucket: false,
         filter: false,
+        last_access: 0,
     };
     let open = layers.open.iter();
     let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
@@ -208,6 +211,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
             resident: layer.is_local(),
             in_bucket: layer.is_remote(),
             filter: layer.identity().filter_blocks > 0,
+            last_access: layer.last_access(),
         }
     });
     open.chain(frozen).chain(files).collect()

@@ -42,7 +42,7 @@ pub(super) fn all(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<Ve
 
 /// Message that the page server does not take a compute's WAL, with the reason it gives.
 pub(super) fn not_followed(remote: &Remote<'_>, config: &ComputeConfig) -> String {
-    let status = remote.client.within(ANSWER).get(&path(config)).map(|info| info["walreceiver_status"].clone());
+    let status = remote.client.within(ANSWER).get(&path(config)).map(|info| info["walreceiver"].clone());
     let reason = match status {
         Err(error) => format!("{error:#}"),
         Ok(status) if status["writer"]["id"] != config.id.as_str() => {

@@ -182,7 +182,7 @@ fn with_hint(remote: &Remote<'_>, error: anyhow::Error) -> anyhow::Error {
         return error;
     }
     let root = remote.branch_or_root(None).ok();
-    match root.as_ref().and_then(|root| root["walreceiver_status"]["user"].as_str()).filter(|user| !user.is_empty()) {
+    match root.as_ref().and_then(|root| root["walreceiver"]["user"].as_str()).filter(|user| !user.is_empty()) {
         Some(user) => anyhow::anyhow!("{error:#}\nThe pageserver follows the cluster as user {user:?}"),
         None => error,
     }

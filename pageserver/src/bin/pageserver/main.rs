@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use engine::config::CompactionPolicy;
 use pageserver::settings::{Settings, commented_file};
 
 use args::{Args, Command, Place};
@@ -62,9 +63,13 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         .thread_name("pageserver")
         .build()
         .context("cannot start the runtime")?;
+    // One for each job that may run at once.
+    let aside =
+        env::aside::Aside::start(2, CompactionPolicy::NICENESS).context("cannot start threads for compaction")?;
     let outcome = runtime.block_on(serve::run(settings, workdir));
     // Whatever is still running was told to stop and had enough time.
     runtime.shutdown_background();
+    drop(aside);
     drop(lock);
     outcome
 }

@@ -5,10 +5,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use bytes::Bytes;
+use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 use pageserver_api::shard::TenantShardId;
 
 use crate::http::app::{App, NODE_ID};
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::Body;
 use crate::http::models::{DiskStatus, StatusAnswer};
 use crate::http::scrape;
 use engine::disk_budget::{DiskBudget, Measured};
@@ -50,6 +52,26 @@ pub(crate) async fn reload_auth_validation_keys(State(app): State<App>) -> Resul
     let count = keys.reload().map_err(|error| ApiError::precondition(error.to_string()))?;
     tracing::info!("{count} public keys for authentication are in use");
     Ok(Json(serde_json::json!({ "keys": count })))
+}
+
+/// Changes when files bypass the kernel's page cache: `buffered`, `direct` or `direct-rw`. Files that are open keep
+/// theirs, and so does the next start.
+#[utoipa::path(put, path = "/v1/io_mode", tag = "server", request_body = String,
+    responses((status = 200, description = "Done: null")))]
+pub(crate) async fn io_mode(Body(mode): Body<IoMode>) -> Json<()> {
+    tracing::info!("files are opened with I/O mode {mode} from now on");
+    virtual_file::set_io_mode(mode);
+    Json(())
+}
+
+/// Changes what performs file I/O: `std-fs` or `tokio-epoll-uring`. The next start does as configured again.
+#[utoipa::path(put, path = "/v1/io_engine", tag = "server", request_body = String,
+    responses((status = 200, description = "Done: null"),
+        (status = 412, body = ErrorBody, description = "It does not work on this machine")))]
+pub(crate) async fn io_engine(Body(engine): Body<IoEngineKind>) -> Result<Json<()>, ApiError> {
+    virtual_file::set_io_engine(engine).map_err(|error| ApiError::precondition(format!("{engine}: {error}")))?;
+    tracing::info!("file I/O goes through {engine} from now on");
+    Ok(Json(()))
 }
 
 /// The OpenAPI document of this interface.

@@ -4,12 +4,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use pageserver_api::shard::TenantShardId;
+use serde::Deserialize;
 use utils::id::TimelineId;
+use utoipa::IntoParams;
 
 use crate::auth::Permission;
 use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::extract::{At, Body, TenantPath, TimelinePath};
+use crate::http::extract::{Args, At, Body, TenantPath, TimelinePath};
 use crate::http::models::{
     BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
@@ -19,15 +21,49 @@ use engine::tenant::manager::{ManageError, NewBranch};
 use engine::tenant::timeline::{Timeline, Told};
 
 use super::history::named;
-use super::lsn::lsn_of_moment;
+use super::lsn::{lsn_of_moment, not_readable};
 
 /// Maximum length of a branch name.
 const NAME_MAX: usize = 63;
 
-async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> {
+/// What to wait for.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DescribeArgs {
+    /// Wait until the logical size as of the last record is known.
+    #[serde(default, rename = "force-await-initial-logical-size")]
+    wait: bool,
+    /// Without effect: there is one way to count the logical size.
+    #[serde(default, rename = "include-non-incremental-logical-size")]
+    _again: bool,
+}
+
+/// Whether the ancestor still has every LSN from the branch point on.
+fn is_within_ancestor(app: &App, tenant: TenantShardId, info: &engine::tenant::timeline::TimelineInfo) -> bool {
+    let ancestor = info.ancestor_timeline_id.and_then(|id| app.manager.get(tenant, id).ok());
+    ancestor.zip(info.ancestor_lsn).is_some_and(|(ancestor, lsn)| lsn >= ancestor.min_readable_lsn())
+}
+
+/// The state of a WAL receiver, where it receives from, and why it does not.
+fn in_words(status: &serde_json::Value) -> String {
+    let text = |name: &str| status[name].as_str().unwrap_or_default();
+    let mut words = format!("{}, from {}", text("state"), text("host"));
+    if let Some(error) = status["last_error"].as_str() {
+        words.push_str(&format!("; last error: {error}"));
+    }
+    words
+}
+
+async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
+    let size = match args.wait {
+        true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
+        false => app.sizes.latest(timeline, &app.manager, &app.ctx),
+    };
     let (info, condition) = (timeline.info(), timeline.condition());
     let min_readable_lsn = timeline.min_readable_lsn();
+    let within_ancestor_pitr = is_within_ancestor(app, tenant_id, &info);
+    let walreceiver = app.sources.status(tenant_id, timeline_id);
     Ok(TimelineInfo {
         tenant_id,
         timeline_id,
@@ -46,12 +82,18 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
         holds: named(timeline),
         initdb_lsn: info.import_lsn,
         current_physical_size: info.layer_bytes,
+        current_logical_size: size.map_or(0, |size| size.bytes),
+        current_logical_size_is_accurate: size.is_some_and(|size| size.lsn == info.last_record_lsn),
+        directory_entries_counts: size.map_or_else(Vec::new, |size| size.entries.to_vec()),
+        pitr_history_size: info.last_record_lsn.0.saturating_sub(min_readable_lsn.0),
+        within_ancestor_pitr,
         pg_version: info.pg_version,
         state: timeline
             .broken()
             .or_else(|| info.fenced.clone())
             .map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
-        walreceiver_status: app.sources.status(tenant_id, timeline_id),
+        walreceiver_status: walreceiver.as_ref().map_or_else(String::new, in_words),
+        walreceiver,
         is_archived: timeline.is_archived(),
         archived_at: info.archived_at.map(moment::of_unix),
         children: app.manager.children(tenant_id, timeline_id),
@@ -68,6 +110,7 @@ async fn info(app: &App, timeline: &Timeline) -> Result<TimelineInfo, ApiError> 
         frozen_layer_count: info.frozen_layers,
         in_memory_bytes: info.in_memory_bytes,
         remote_consistent_lsn: info.remote_consistent_lsn,
+        remote_consistent_lsn_visible: info.remote_consistent_lsn,
         generation: info.generation,
         fenced: info.fenced,
         resident_bytes: info.resident_bytes,
@@ -87,7 +130,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Vec<ListedTimeline>>, ApiError> {
     let mut all = Vec::new();
     for timeline in app.manager.timelines(path.tenant_shard_id)? {
-        all.push(ListedTimeline::Open(Box::new(info(&app, &timeline).await?)));
+        all.push(ListedTimeline::Open(Box::new(info(&app, &timeline, &DescribeArgs::default()).await?)));
     }
     let broken = app.manager.broken().into_iter().filter(|(tenant, ..)| *tenant == path.tenant_shard_id);
     let broken = broken.map(|(tenant_id, timeline_id, reason)| {
@@ -99,10 +142,14 @@ pub(crate) async fn list(
 
 /// Shows a timeline.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
-    params(TimelinePath), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
-pub(crate) async fn get(State(app): State<App>, At(path): At<TimelinePath>) -> Result<Json<TimelineInfo>, ApiError> {
+    params(TimelinePath, DescribeArgs), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<App>,
+    At(path): At<TimelinePath>,
+    Args(args): Args<DescribeArgs>,
+) -> Result<Json<TimelineInfo>, ApiError> {
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
-    Ok(Json(info(&app, &timeline).await?))
+    Ok(Json(info(&app, &timeline, &args).await?))
 }
 
 /// Creates a branch at an LSN, a time, or the ancestor's last record. Repeating the request returns the same
@@ -152,7 +199,7 @@ pub(crate) async fn create(
         Ok(timeline)
     });
     let timeline = timeline.await?;
-    Ok((StatusCode::CREATED, Json(info(&app, &timeline).await?)))
+    Ok((StatusCode::CREATED, Json(info(&app, &timeline, &DescribeArgs::default()).await?)))
 }
 
 /// The metadata of a new branch: its name, which must be valid and free.

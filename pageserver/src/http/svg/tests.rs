@@ -11,6 +11,7 @@ fn layer(kind: LayerKind, keys: (i128, i128), lsns: (u64, u64)) -> LayerInfo {
         resident: true,
         in_bucket: false,
         filter: kind == LayerKind::Delta,
+        last_access: 0,
     }
 }
 
