@@ -138,7 +138,7 @@ bench-redo:  ## redo of recorded WAL by record type, chain and core, against a s
 bench-compaction:  ## reads, writes and space while a history grows, with compaction and without; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compaction.sh $(RESULTS)
 
-bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GiB of WAL, verified; needs 60 GB
+bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GB of WAL, verified; needs 75 GB
 	$(VENV)/bin/python benches/compaction.py --out $(RESULTS)
 	$(VENV)/bin/python benches/report_compaction_postgres.py $(RESULTS)
 

@@ -98,7 +98,7 @@ def test_computes_of_kept_moments(make_postgres, make_pageserver, make_computes,
     # What the moments needed goes with them, but for the branches that are there now.
     for number in range(ROUNDS):
         pagectl(pagectl_binary, timeline, "hold", "delete", f"moment {number}")
-    again = computes.start("again", "--branch", "again", "--at", moments[1]["lsn"], "--read-only")
+    again = computes.start("again", "--read-only", "--at", moments[1]["lsn"])
     assert checksums(again) == moments[1]["tables"]
     print(f"{ROUNDS * KILLS} kills, at most {highest} L0 layers, {removed} layers removed, seed {SEED}")
     followed.stop_and_compare()

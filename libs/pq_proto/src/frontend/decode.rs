@@ -24,7 +24,8 @@ impl Target {
     }
 }
 
-/// A message of a client. Of the extended protocol only what works without parameters and row limits.
+/// A message of a client. Of the extended protocol only what works without parameters; limits of rows are
+/// ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontendMessage {
     /// Commands in one string.
@@ -166,11 +167,10 @@ fn decode_target(body: Bytes, name: &'static str) -> Result<(Target, String), Pr
 }
 
 fn decode_execute(body: Bytes) -> Result<FrontendMessage, ProtocolError> {
-    let mut fields = Fields::new(body, "Execute: row limits are not supported");
+    let mut fields = Fields::new(body, "Execute");
     let portal = fields.text()?;
-    if fields.i32()? != 0 {
-        return Err(fields.malformed());
-    }
+    // The limit of rows: no command answers with more than one, and drivers that want the first one ask for one.
+    let _limit = fields.i32()?;
     fields.end()?;
     Ok(FrontendMessage::Execute { portal })
 }

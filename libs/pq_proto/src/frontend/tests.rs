@@ -79,7 +79,7 @@ fn round_trip() {
 }
 
 #[test]
-fn parameters_and_row_limits_are_refused_and_names_are_not() {
+fn parameters_are_refused_and_names_and_row_limits_are_not() {
     let decode = |tag, body: &'static [u8]| FrontendMessage::decode(RawMessage { tag, body: Bytes::from_static(body) });
     let named = FrontendMessage::Parse { name: "name".into(), text: "SELECT".into() };
     assert_eq!(decode(b'P', b"name\0SELECT\0\0\0").unwrap(), named);
@@ -89,7 +89,8 @@ fn parameters_and_row_limits_are_refused_and_names_are_not() {
     assert!(decode(b'P', b"\0SELECT\0\0\x01\0\0\0\0").is_err());
     assert!(decode(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xff\0\0").is_err());
     assert!(decode(b'B', b"\0\0\0\0\0\0\0\x01\0\x01").is_ok());
-    assert!(decode(b'E', b"\0\0\0\0\x01").is_err());
+    assert_eq!(decode(b'E', b"\0\0\0\0\x01").unwrap(), FrontendMessage::Execute { portal: String::new() });
+    assert!(decode(b'E', b"\0\0\0\x01").is_err());
     assert!(decode(b'Q', b"no end").is_err());
     assert!(decode(b'X', b"more").is_err());
     assert!(decode(b'F', b"").is_err());
