@@ -145,7 +145,7 @@ bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GB 
 bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
-bench: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compute  ## all of them but the one that needs 110 GB
+bench: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compute  ## all but the one of 110 GB
 
 clean:  ## remove what was built
 	$(CARGO) clean

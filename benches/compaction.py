@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What reads, writes and space cost while a real Postgres writes for long: a full-size run, verified at its end.
 
-pgbench's TPC-B and updates of a hundred neighboring rows run on a database of --scale, followed by a pageserver with its
-default settings (or those of --set) and no bucket, until it has written --wal-gib of WAL, while one reader reads random pages at the newest LSN. At --moments equal
-distances the server is stopped: its files are kept (compressed), the moment is held, and the first --branches of them
-become branches. At the end: how long due work takes, what the pageserver costs while idle, and `verify` of the tip, of
-each moment and of each branch. Writes compaction-postgres.json and .md unless a page differs.
+pgbench's TPC-B, and updates of a hundred neighboring rows, run on a database of --scale, followed by a pageserver with
+its default settings (or those of --set) and no bucket, until it has written --wal-gib of WAL, while one reader reads
+random pages at the newest LSN. At --moments equal distances the server is stopped: its files are kept (compressed), the
+moment is held, and the first --branches of them become branches. At the end: how long due work takes, what the
+pageserver costs while idle, and `verify` of the tip, of each moment and of each branch. Writes
+compaction-postgres.json, unless a page differs.
 
-The compressed files take about a tenth of the database for each moment. The store grows by three times the WAL: a record
-of a row that moves is stored with both of its pages. So the whole run needs 110 GB.
+The compressed files take about a tenth of the database for each moment. The store grows by three times the WAL: a
+record of a row that moves is stored with both of its pages. So the whole run needs 110 GB.
 """
 
 import argparse
@@ -314,7 +315,8 @@ def main():
         bench.clean()
     print(json.dumps(found))
     if args.out:
-        artifact.refusing(lambda: artifact.write(args.out / "compaction-postgres.json", topology, bench.validity, found))
+        path = args.out / "compaction-postgres.json"
+        artifact.refusing(lambda: artifact.write(path, topology, bench.validity, found))
 
 
 if __name__ == "__main__":

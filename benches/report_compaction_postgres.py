@@ -65,18 +65,20 @@ def make():
     lines = [
         *artifact.header("Compaction of what a Postgres writes", "`make bench-compaction-postgres`",
                          {"compaction-postgres": found}),
-        f"A database of {run['database_mib']:,} MiB takes {run['wal_mib']:,} MiB of WAL from pgbench (TPC-B, and updates of "
-        f"a hundred neighboring", f"rows, {run['wal_mib_per_s']} MiB/s on average) while random pages are read; the "
-        f"pageserver's settings are {settings}. Postgres,", "pgbench, reader and pageserver share the cores.", "",
+        f"A database of {run['database_mib']:,} MiB takes {run['wal_mib']:,} MiB of WAL from pgbench (TPC-B, and",
+        f"updates of a hundred neighboring rows, {run['wal_mib_per_s']} MiB/s on average) while random pages are",
+        f"read; the pageserver's settings are {settings}. Postgres, pgbench, reader and pageserver share the cores.",
+        "",
         "| | asked | found |", "|---|---|---|",
         *(f"| {what} | {asked} | {judged(text, value <= asked)} |" for what, asked, text, value in rows(run)), "",
-        f"Stored at the end: {run['stored_mib']:,} MiB ({run['imported_mib']:,} MiB of them at the beginning), for "
-        f"{run['values_mib']:,} MiB of values, all kept. Ingest", f"was slowed for {run['slowed_s']} s in all. Jobs: "
-        + ", ".join(f"{count} {kind}" for kind, count in run["jobs"].items()) + "; bytes written for each byte of values: "
-        + ", ".join(f"{kind} {share}" for kind, share in run["written_per_value"].items()) + ".", "",
+        f"Stored at the end: {run['stored_mib']:,} MiB ({run['imported_mib']:,} MiB of them at the beginning), for",
+        f"{run['values_mib']:,} MiB of values, all kept. Ingest was slowed for {run['slowed_s']} s in all.", "",
+        "| job | jobs | bytes written for each byte of values |", "|---|---|---|",
+        *(f"| {kind} | {run['jobs'][kind]} | {share} |" for kind, share in run["written_per_value"].items()), "",
         "## Verified against the server's own files", "", "| what | LSN | pages compared | different |",
         "|---|---|---|---|",
-        *(f"| {one['what']} | {one['lsn']} | {one['compared']:,} | {one['different']} |" for one in run["verified"]), "",
+        *(f"| {one['what']} | {one['lsn']} | {one['compared']:,} | {one['different']} |" for one in run["verified"]),
+        "",
         "![curves](compaction-postgres.svg)", "",
     ]
     artifact.report(results / "compaction-postgres.md", lines)

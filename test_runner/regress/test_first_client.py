@@ -1,5 +1,5 @@
-"""What a client of the first pageserver asks for: drivers with named prepared statements, a timeline's sizes, accesses of
-layers, modes of I/O that are changed while the server runs."""
+"""What a client of the first pageserver asks for: drivers with named prepared statements, a timeline's sizes, accesses
+of layers, modes of I/O that are changed while the server runs."""
 
 import asyncio
 import io

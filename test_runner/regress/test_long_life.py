@@ -1,5 +1,5 @@
-"""A server whose history goes while it is written, and which is killed again and again: computes of the moments that are
-kept have what was there then, those of others are refused."""
+"""A server whose history goes while it is written, and which is killed again and again: computes of the moments that
+are kept have what was there then, those of others are refused."""
 
 import random
 import time

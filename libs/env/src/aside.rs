@@ -1,5 +1,5 @@
-//! Threads of low priority for work that nobody waits for: long jobs that would otherwise take the processors from those
-//! who wait for an answer.
+//! Threads of low priority for work that nobody waits for: long jobs that would otherwise take the processors from
+//! those who wait for an answer.
 
 use std::io;
 use std::sync::{PoisonError, RwLock};

@@ -175,7 +175,8 @@ pub struct LayerInfo {
     pub in_bucket: bool,
     /// Whether it has a key filter.
     pub filter: bool,
-    /// When it was last read, in milliseconds since 1970; 0 if it is in memory, or only in the bucket and not read here.
+    /// When it was last read, in milliseconds since 1970; 0 if it is in memory, or only in the bucket and was not read
+    /// here.
     pub last_access: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Which images within the history that is kept go: those that only make reads of old LSNs shorter, once nobody has read
-//! them for a while, or as soon as they take too much space.
+//! Which images within the history that is kept go: those that only make reads of old LSNs shorter, once nobody has
+//! read them for a while, or as soon as they take too much space.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

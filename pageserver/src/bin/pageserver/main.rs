@@ -22,9 +22,9 @@ use args::{Args, Command, Place};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Options that the allocator reads at startup. Freed memory returns to the system within a quarter of a second, even if
-/// the process is idle: otherwise short-lived peaks would be retained, once per core. Buffers of a MiB and more, such as
-/// those of requests to the bucket, share one arena, which returns them at once: each arena would keep its own.
+/// Options that the allocator reads at startup. Freed memory returns to the system within a quarter of a second, even
+/// if the process is idle: otherwise short-lived peaks would be retained, once per core. Buffers of a MiB and more,
+/// such as those of requests to the bucket, share one arena, which returns them at once: each arena would keep its own.
 // SAFETY: the allocator declares this symbol as a pointer to a NUL-terminated string, which has the representation of
 // a reference to a byte array, and only reads it.
 #[allow(unsafe_code)]

@@ -142,7 +142,8 @@ pub(crate) async fn list(
 
 /// Shows a timeline.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
-    params(TimelinePath, DescribeArgs), responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
+    params(TimelinePath, DescribeArgs),
+    responses((status = 200, body = TimelineInfo), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(
     State(app): State<App>,
     At(path): At<TimelinePath>,
