@@ -33,7 +33,9 @@ const DOT_DOT: u64 = 2;
 
 /// Handles requests until the connection ends.
 pub(crate) fn requests<S: PageSource>(volume: &Arc<Volume<S>>, device: &Arc<Device>) -> io::Result<()> {
-    let mut buffer = vec![0; TRANSFER_MAX + 4096];
+    // Not zeros, which would have no memory until they are written to: if this process is killed while the kernel waits
+    // for memory to copy a request into, it ends that request with EIO instead of sending it again.
+    let mut buffer = vec![1; TRANSFER_MAX + 4096];
     loop {
         let length = device.read(&mut buffer)?;
         if length == 0 {
