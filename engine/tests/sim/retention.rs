@@ -128,15 +128,7 @@ pub fn keep_and_remove(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyh
     let disk = SimDisk::new(root);
     let _mounted = disk.mount();
     super::block_on(async {
-        env::random::seed_thread(Some(seed));
-        let conf = config(root, 1_000_000);
-        let (timeline, model) = import(conf, new_timeline()).await?;
-        let random = Random::new(seed);
-        let mut world = World { conf, timeline, branches: Vec::new(), model, random, ctx: context() };
-        let mut moments = Vec::new();
-        for _ in 0..5 {
-            moments.push(world.put().await?);
-        }
+        let (mut world, moments) = begin(config(root, 1_000_000), seed).await?;
         world.timeline.hold("a moment", moments[0]).await?;
         world.branch(None, moments[2]).await?;
         // A branch of the branch, at an LSN that still is the ancestor's.
@@ -166,11 +158,9 @@ pub fn keep_and_remove(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyh
     })
 }
 
-/// A timeline of which some history has arrived, with two moments that are held and leased.
-async fn with_moments(root: &Utf8PathBuf, seed: u64, retention: RetentionPolicy) -> anyhow::Result<(World, Vec<Lsn>)> {
+/// A timeline of which some history has arrived, and moments of it.
+async fn begin(conf: &'static PageServerConf, seed: u64) -> anyhow::Result<(World, Vec<Lsn>)> {
     env::random::seed_thread(Some(seed));
-    let conf = PageServerConf { retention, ..config(root, 1_000_000).clone() };
-    let conf: &'static PageServerConf = Box::leak(Box::new(conf));
     let (timeline, model) = import(conf, new_timeline()).await?;
     let random = Random::new(seed);
     let mut world = World { conf, timeline, branches: Vec::new(), model, random, ctx: context() };
@@ -178,6 +168,13 @@ async fn with_moments(root: &Utf8PathBuf, seed: u64, retention: RetentionPolicy)
     for _ in 0..5 {
         moments.push(world.put().await?);
     }
+    Ok((world, moments))
+}
+
+/// The same with two moments that are held and leased.
+async fn with_moments(root: &Utf8PathBuf, seed: u64, retention: RetentionPolicy) -> anyhow::Result<(World, Vec<Lsn>)> {
+    let conf = PageServerConf { retention, ..config(root, 1_000_000).clone() };
+    let (world, moments) = begin(Box::leak(Box::new(conf)), seed).await?;
     world.timeline.hold("a moment", moments[0]).await?;
     world.timeline.lease(moments[1], LEASE).await?;
     Ok((world, moments))
