@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from fixtures import masks
+from fixtures import hints, lsn, masks
 from fixtures.compare import raced_hints
+from fixtures.followed import rel_of
 from fixtures.pageserver import Pageserver
 from fixtures.pagestream import Refused, Rel, exists, get_page, parse, slru_segment
 
@@ -107,6 +108,36 @@ def test_the_lsn_of_an_older_hint_is_explained_by_history():
     raced = lambda then, theirs: raced_hints(History(then), Rel(1663, 5, 1249, 0), 64, bytes(newer), bytes(theirs))
     assert raced(older, older)
     assert not raced(changed, older) and not raced(older, changed) and not raced(newer, newer)
+
+
+def test_the_lsn_of_an_older_hint_is_explained_by_the_servers_wal(make_postgres):
+    pg = make_postgres("hints", checksums=True).start()
+    pg.sql("CREATE EXTENSION pageinspect; CREATE TABLE t (a int); CREATE TABLE u (a int)")
+    for row in (1, 2):
+        pg.sql(f"INSERT INTO t VALUES ({row})")
+    lsns_of_t = []
+    for change in ("SELECT * FROM t WHERE ctid = '(0,1)'", "SELECT * FROM t WHERE ctid = '(0,2)'", "UPDATE t SET a = 3"):
+        pg.sql("CHECKPOINT")
+        pg.sql(change)
+        lsns_of_t.append(lsn.parse(pg.sql("SELECT lsn FROM page_header(get_raw_page('t', 0))")))
+        # The next record about the table does not end where this one does.
+        pg.sql("UPDATE u SET a = 4")
+    rel, other = rel_of(pg, "t"), rel_of(pg, "u")
+    pg.stop()
+
+    def explains(here: int, there: int, rel=rel) -> bool:
+        ours, theirs = heap_page(), heap_page()
+        masks.set_lsn(ours, here)
+        masks.set_lsn(theirs, there)
+        return hints.follow(pg.data, rel, 0, ours, theirs)
+
+    first, second, changed = lsns_of_t
+    assert first < second < changed
+    assert explains(second, first)
+    assert not explains(second, first, other), "another page's"
+    assert not explains(changed, first) and not explains(changed, second), "a change is no hint"
+    assert not explains(second, first + 8) and not explains(second + 8, first), "no record ends there"
+    assert not explains(second, first - 8), "no record ends there"
 
 
 def test_lines_of_the_log_that_nobody_expects_are_found(work_dir):
