@@ -36,6 +36,9 @@ pub trait PageStore: Send + Sync {
 
 /// A store that can tell what last changed a page.
 pub trait PageHistory: PageStore {
+    /// History below this LSN has been removed; 0 if none was.
+    fn removed_below(&self) -> Lsn;
+
     /// The newest version of `key` at or below `lsn` as it was written, not as compaction has made it, and its LSN.
     fn newest_version(
         &self,

@@ -67,6 +67,11 @@ impl PageStore for TimelineStore {
 }
 
 impl PageHistory for TimelineStore {
+    fn removed_below(&self) -> Lsn {
+        let (readable, complete) = (self.timeline.min_readable_lsn(), self.timeline.origin().consistent_lsn);
+        if readable > complete { readable } else { Lsn(0) }
+    }
+
     async fn newest_version(&self, key: Key, lsn: Lsn) -> Result<Option<(Lsn, Value)>, StorageError> {
         self.timeline.newest_version(key, lsn, &self.ctx).await
     }

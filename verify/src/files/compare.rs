@@ -27,6 +27,8 @@ pub(crate) enum Verdict {
     OlderHint,
     /// Equal except for the LSN, which is that of a hint record without an image.
     NewerHint,
+    /// Differs as pages do that were not logged in full, but the history that would show it has been removed.
+    Forgotten,
     /// Commit timestamps, some of which were logged with a different time.
     UnloggedTime,
 }

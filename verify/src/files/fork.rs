@@ -83,10 +83,10 @@ impl ForkJob {
     ) -> anyhow::Result<Verdict> {
         let (key, fork) = (self.key(blkno), self.fork());
         let Some(fork) = fork else { return Ok(Verdict::Different(at)) };
-        if lost_map::explains(store, key, fork, ours, theirs).await? {
-            return Ok(Verdict::LostInWal);
-        }
-        let explained = hints::explain(store, key, fork, lsn, ours, theirs).await?;
+        let explained = match lost_map::explain(store, key, fork, ours, theirs).await? {
+            None => hints::explain(store, key, fork, lsn, ours, theirs).await?,
+            lost => lost,
+        };
         Ok(explained.unwrap_or(Verdict::Different(at)))
     }
 

@@ -14,6 +14,8 @@
 //!
 //! Compaction may have replaced a record by the page as it was after it. A page that has an older LSN than its version
 //! took the place of a record that left it as it was: that of a hint without an image.
+//!
+//! Where the history that would show it has been removed, an older LSN is still allowed if it is from that time.
 
 use pageserver_api::key::Key;
 use pageserver_api::record::WalRecord;
@@ -53,17 +55,24 @@ pub(super) async fn explain<S: PageHistory>(
         return Ok(None);
     }
     let verdict = if wanted < have { Verdict::OlderHint } else { Verdict::NewerHint };
+    let removed = store.removed_below();
+    let forgotten = (wanted < have.min(removed)).then_some(Verdict::Forgotten);
     let mut at = lsn;
     for _ in 0..MAX_HINTS {
         let Some((changed, value)) = store.newest_version(key, at).await? else { return Ok(None) };
         if !is_only_a_hint(store, key, fork, changed, &value).await? {
-            let then = page_at(store, key, changed).await?;
-            return Ok(then.filter(|page| PageRef::new(page).lsn() == wanted.0).map(|_| verdict));
+            // There is no other version in between, and below what was removed nothing can be read.
+            let then = page_at(store, key, at).await?;
+            let has_it = then.is_some_and(|page| PageRef::new(&page).lsn() == wanted.0);
+            return Ok(if has_it { Some(verdict) } else { forgotten.filter(|_| changed <= removed) });
         }
         if changed == wanted {
             return Ok(Some(verdict));
         }
         at = Lsn(changed.0 - 1);
+        if at < removed {
+            return Ok(forgotten);
+        }
     }
     Ok(None)
 }
@@ -124,6 +133,11 @@ mod tests {
     use Record::{Embedded, Hint, Image, Other};
 
     fn explained(history: &[Record], theirs: &PageBytes) -> Option<Verdict> {
+        explained_above(0, history, theirs)
+    }
+
+    /// The same where history below an LSN has been removed.
+    fn explained_above(cutoff: u64, history: &[Record], theirs: &PageBytes) -> Option<Verdict> {
         let key = rel_block_key(RelTag { spcnode: 1663, dbnode: 5, relnode: 1249, forknum: 0 }, 64);
         let mut images = Images::default();
         for record in history {
@@ -135,6 +149,7 @@ mod tests {
             }
         }
         let ours = images.newest(key);
+        images.cutoff = Lsn(cutoff);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(explain(&images, key, 0, Lsn(1000), &ours, theirs)).unwrap()
     }
@@ -152,6 +167,20 @@ mod tests {
         assert_eq!(explained(&[Image(page(80, 1)), Image(page(160, 2))], &page(80, 1)), None, "the newer changed it");
         assert_eq!(explained(&same(), &page(240, 1)), None, "a record is missing here");
         assert_eq!(explained(&same(), &page(160, 2)), None, "the content differs");
+    }
+
+    #[test]
+    fn an_older_lsn_from_before_the_history_is_told_apart() {
+        let history = || [Image(page(80, 1)), Image(page(160, 1)), Hint(240)];
+        assert_eq!(explained_above(80, &history(), &page(80, 1)), Some(Verdict::OlderHint), "still there");
+        for cutoff in [160, 200, 240, 300] {
+            assert_eq!(explained_above(cutoff, &history(), &page(80, 1)), Some(Verdict::Forgotten), "{cutoff}");
+            assert_eq!(explained_above(cutoff, &history(), &page(80, 2)), None, "the content differs");
+            assert_eq!(explained_above(cutoff, &history(), &page(248, 1)), None, "a record is missing here");
+        }
+        assert_eq!(explained_above(120, &history(), &page(130, 1)), None, "no record of that LSN");
+        let changed = [Image(page(80, 1)), Image(page(160, 2))];
+        assert_eq!(explained_above(120, &changed, &page(80, 2)), None, "a change since");
     }
 
     #[test]

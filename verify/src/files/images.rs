@@ -18,14 +18,18 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 type Version = (Bytes, Option<Bytes>);
 
 #[derive(Default)]
-pub(super) struct Images(BTreeMap<(Key, Lsn), Version>);
+pub(super) struct Images {
+    versions: BTreeMap<(Key, Lsn), Version>,
+    /// Nothing is readable below.
+    pub(super) cutoff: Lsn,
+}
 
 impl Images {
     /// Adds a value, as an image or through a record with this resource manager and info byte.
     pub(super) fn add(&mut self, key: Key, lsn: u64, value: impl AsRef<[u8]>, record: Option<(u8, u8)>) {
         let header = |(rmid, info)| RecordHeader { total_len: 24, xid: 0, prev: 8, info, rmid, crc: 0 };
         let record = record.map(|kind| Bytes::copy_from_slice(&header(kind).encode()));
-        self.0.insert((key, Lsn(lsn)), (Bytes::copy_from_slice(value.as_ref()), record));
+        self.versions.insert((key, Lsn(lsn)), (Bytes::copy_from_slice(value.as_ref()), record));
     }
 
     /// The newest page of a key.
@@ -34,12 +38,15 @@ impl Images {
     }
 
     fn version(&self, key: Key, lsn: Lsn) -> Option<(Lsn, &Version)> {
-        self.0.range((key, Lsn(0))..=(key, lsn)).next_back().map(|((_, at), version)| (*at, version))
+        self.versions.range((key, Lsn(0))..=(key, lsn)).next_back().map(|((_, at), version)| (*at, version))
     }
 }
 
 impl PageStore for Images {
     async fn get(&self, key: Key, lsn: Lsn) -> Result<Option<Bytes>, StorageError> {
+        if lsn < self.cutoff {
+            return Err(StorageError::Invalid(format!("history below LSN {} has been removed", self.cutoff)));
+        }
         Ok(self.version(key, lsn).map(|(_, (value, _))| value.clone()))
     }
     async fn get_many(&self, _: &KeySpace, _: Lsn) -> Result<BTreeMap<Key, Bytes>, StorageError> {
@@ -55,6 +62,10 @@ impl PageStore for Images {
 }
 
 impl PageHistory for Images {
+    fn removed_below(&self) -> Lsn {
+        self.cutoff
+    }
+
     async fn newest_version(&self, key: Key, lsn: Lsn) -> Result<Option<(Lsn, Value)>, StorageError> {
         let value = |(value, record): &Version| match record {
             None => Value::Image(value.clone()),
@@ -62,6 +73,7 @@ impl PageHistory for Images {
                 Value::WalRecord(WalRecord::Postgres { will_init: false, block_id: 0, record: record.clone() })
             }
         };
+        self.get(key, lsn).await?;
         Ok(self.version(key, lsn).map(|(at, version)| (at, value(version))))
     }
 }

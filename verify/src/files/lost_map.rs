@@ -20,6 +20,7 @@ use postgres_formats::record::peek;
 use redo::mask::PageKind;
 use utils::lsn::Lsn;
 
+use super::compare::Verdict;
 use super::history::page_at;
 
 /// Maximum number of changes of a page to follow back.
@@ -81,32 +82,36 @@ impl Map {
     }
 }
 
-/// Whether page `ours` of a map lacks content of `theirs`, has no other content, and was emptied by an image.
-pub(super) async fn explains<S: PageHistory>(
+/// Explains why page `ours` of a map lacks content of `theirs`, if it has no other content, and was emptied by an image;
+/// `None` if there is no known reason.
+pub(super) async fn explain<S: PageHistory>(
     store: &S,
     key: Key,
     fork: u8,
     ours: &[u8],
     theirs: &PageBytes,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Option<Verdict>> {
     let (mut key, mut page) = (key, PageBytes::try_from(ours)?);
     let Some(map) = Map::of(fork, theirs).filter(|map| map.lacks_content_only(&page, theirs)) else {
-        return Ok(false);
+        return Ok(None);
     };
     for _ in 0..MAX_CHANGES {
         let changed = Lsn(PageRef::new(&page).lsn());
         if !changed.is_valid() {
-            return Ok(false);
+            return Ok(None);
         }
-        let Some((origin, after)) = page_of_lsn(store, key, changed).await? else { return Ok(false) };
+        if changed <= store.removed_below() {
+            return Ok(Some(Verdict::Forgotten));
+        }
+        let Some((origin, after)) = page_of_lsn(store, key, changed).await? else { return Ok(None) };
         if map.is_empty(&after) && is_image(store, origin, changed).await? {
-            return Ok(true);
+            return Ok(Some(Verdict::LostInWal));
         }
         key = origin;
-        let Some(before) = page_at(store, key, Lsn(changed.0 - 1)).await? else { return Ok(false) };
+        let Some(before) = page_at(store, key, Lsn(changed.0 - 1)).await? else { return Ok(None) };
         page = before;
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Whether the page got its LSN from a record that is an image of it. Images with all bytes are not stored as

@@ -34,6 +34,8 @@ struct Totals {
     older_hints: u64,
     /// Of the equal ones, pages that have the LSN of a hint record without an image.
     newer_hints: u64,
+    /// Of the equal ones, pages that differ in what may be one of these, but whose history has been removed.
+    forgotten: u64,
     /// Of the equal ones, commit timestamp pages with times that were not logged.
     unlogged_times: u64,
 }
@@ -52,6 +54,7 @@ impl Report {
             | Verdict::LostInWal
             | Verdict::OlderHint
             | Verdict::NewerHint
+            | Verdict::Forgotten
             | Verdict::UnloggedTime => return self.inner.lock().totals.count(verdict),
             Verdict::Different(at) => format!("differs from byte {at} on"),
             Verdict::OnlyStored => "is only in the timeline".to_owned(),
@@ -129,6 +132,7 @@ impl Totals {
             Verdict::LostInWal => Some(&mut self.lost_maps),
             Verdict::OlderHint => Some(&mut self.older_hints),
             Verdict::NewerHint => Some(&mut self.newer_hints),
+            Verdict::Forgotten => Some(&mut self.forgotten),
             Verdict::UnloggedTime => Some(&mut self.unlogged_times),
             _ => None,
         };
@@ -144,7 +148,7 @@ impl Totals {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
             "unlogged": self.unlogged, "lost_maps": self.lost_maps, "older_hints": self.older_hints,
-            "newer_hints": self.newer_hints, "unlogged_times": self.unlogged_times, "differences": differences,
+            "newer_hints": self.newer_hints, "forgotten": self.forgotten, "unlogged_times": self.unlogged_times, "differences": differences,
         })
     }
 
@@ -152,13 +156,14 @@ impl Totals {
         format!(
             "verified as of LSN {lsn}: {} pages compared, {} equal, {} different \
              ({} maps of databases made by WAL lack what was not logged; {} have the LSN of an older hint, {} that \
-             of one without image; {} have commit times that were not logged; {} of free space maps passed over)",
+             of one without image, {} one of before the history; {} have commit times that were not logged; {} of free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,
             self.lost_maps,
             self.older_hints,
             self.newer_hints,
+            self.forgotten,
             self.unlogged_times,
             self.unlogged
         )

@@ -32,9 +32,13 @@ fn history(emptied: bool) -> Images {
     images
 }
 
-fn explained(images: &Images, key: Key, ours: PageBytes, theirs: PageBytes) -> bool {
+fn explanation(images: &Images, key: Key, ours: PageBytes, theirs: PageBytes) -> Option<Verdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(explains(images, key, VM_FORK, &ours, &theirs)).unwrap()
+    runtime.block_on(explain(images, key, VM_FORK, &ours, &theirs)).unwrap()
+}
+
+fn explained(images: &Images, key: Key, ours: PageBytes, theirs: PageBytes) -> bool {
+    explanation(images, key, ours, theirs) == Some(Verdict::LostInWal)
 }
 
 /// A range map page of a BRIN index, with its first two entries.
@@ -54,6 +58,16 @@ fn only_bits_missing_after_an_empty_image_are_explained() {
     assert!(explained(&emptied, key(5), map(160, 3, 0), map(160, 3, 0xFF)));
     assert!(!explained(&emptied, key(5), map(160, 3, 1), map(160, 3, 0xF0)), "a bit too many");
     assert!(!explained(&history(false), key(5), map(160, 7, 0), map(160, 7, 0xFF)), "never emptied");
+}
+
+#[test]
+fn bits_missing_since_before_the_history_are_told_apart() {
+    let mut images = history(true);
+    images.cutoff = Lsn(200);
+    assert_eq!(explanation(&images, key(5), map(160, 3, 0), map(160, 3, 0xFF)), Some(Verdict::Forgotten));
+    assert_eq!(explanation(&images, key(5), map(160, 3, 1), map(160, 3, 0xF0)), None, "a bit too many");
+    images.add(key(5), 240, map(240, 7, 0), None);
+    assert_eq!(explanation(&images, key(5), map(240, 7, 0), map(240, 7, 0xFF)), Some(Verdict::Forgotten));
 }
 
 #[test]
@@ -77,7 +91,7 @@ fn only_ranges_missing_after_an_image_are_explained() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let explained = |kind, ours: PageBytes, theirs: PageBytes| {
-        runtime.block_on(explains(&history(kind), key, MAIN_FORK, &ours, &theirs)).unwrap()
+        runtime.block_on(explain(&history(kind), key, MAIN_FORK, &ours, &theirs)).unwrap().is_some()
     };
     let (image, extended) = ((0, 0xB0), (17, 0x40));
     assert!(explained(image, ranges(160, 0, 9), ranges(160, 7, 9)));
