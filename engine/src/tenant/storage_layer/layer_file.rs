@@ -362,6 +362,12 @@ impl LayerFile {
     }
 }
 
+/// Number of index pages of the layer file `identity` of `file_size` bytes, without opening it; 0 if there is no such
+/// file.
+pub(crate) fn index_pages(identity: LayerIdentity, file_size: u64) -> u32 {
+    TailLayout::of(identity, file_size).map_or(0, |layout| layout.index_pages)
+}
+
 /// Where the parts of a file's tail lie, derived from where the tail begins and the file's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TailLayout {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn layer(desc: PersistentLayerDesc, file_id: u64) -> Arc<Layer> {
-        let identity = LayerIdentity { file_id, tail_offset: 4096, filter_blocks: 0 };
+        let identity = LayerIdentity { file_id, tail_offset: desc.file_size - 4 * 4096, filter_blocks: 0 };
         Arc::new(Layer::new(&Resources::default(), Utf8Path::new("/t"), desc, 1, identity))
     }
 

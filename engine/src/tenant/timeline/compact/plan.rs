@@ -9,12 +9,14 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
+use super::outputs::PAGE_BYTES;
 use super::urgency::Urgency;
 use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
 use crate::tenant::layer_map::debt::{Stack, stacks};
 use crate::tenant::layer_map::mark::{Marked, mark};
 use crate::tenant::layer_map::{Layer, LayerMap};
+use crate::tenant::storage_layer::index_pages;
 use crate::tenant::timeline::retention::Retention;
 use errors::StorageError;
 use metrics::CompactionJob;
@@ -29,6 +31,10 @@ const LARGER_MERGE: u64 = 4;
 const SAMPLES: usize = 64;
 /// Images at the cutoff are not made of keys where less than this fraction of their bytes would go.
 const FOLD_GAIN: u64 = 8;
+/// An image costs as much to make as a file of this fraction of its page, however well that compresses.
+const IMAGE_EFFORT: u64 = 4;
+/// An index page of an image layer lists at least so many images, but for the last one.
+const IMAGES_PER_INDEX_PAGE: u64 = 1000;
 /// Images are not worth a job below this fraction of a file's intended size.
 const SMALLEST_IMAGES: u64 = 16;
 
@@ -178,6 +184,8 @@ impl Known {
 pub(super) struct Cell {
     keys: Range<Key>,
     image_bytes: u64,
+    /// What its image costs to make, in bytes.
+    image_effort: u64,
     delta_bytes: u64,
     /// The file of the image.
     image: Option<u64>,
@@ -186,7 +194,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Whether as much has changed as an image takes, or what part of it the policy says: then one costs no more than
+    /// Whether as much has changed as an image costs, or what part of it the policy says: then one costs no more than
     /// the changes did.
     pub(super) fn is_due(&self, policy: &CompactionPolicy, known: &Known) -> bool {
         if !known.can_image(self) {
@@ -200,7 +208,7 @@ impl Cell {
 
     /// The bytes of changes from which on its image is due.
     fn enough(&self, policy: &CompactionPolicy) -> u64 {
-        let enough = self.image_bytes.saturating_mul(policy.image_percent) / 100;
+        let enough = self.image_effort.saturating_mul(policy.image_percent) / 100;
         enough.max(policy.file_bytes / SMALLEST_IMAGES)
     }
 
@@ -232,7 +240,16 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
     let is_damaged = deltas.iter().copied().chain(image).any(|layer| known.is_damaged(layer));
     let delta_bytes = deltas.into_iter().map(|layer| weights.bytes(layer, &keys)).sum();
     let image_bytes = image.map_or(0, |image| image.desc().file_size);
-    Cell { keys, image_bytes, delta_bytes, image: image.map(|image| image.identity().file_id), is_damaged }
+    let image_effort = image.map_or(0, |image| effort(image));
+    Cell { keys, image_bytes, image_effort, delta_bytes, image: image.map(|image| image.identity().file_id), is_damaged }
+}
+
+/// What an image layer costs to make, in bytes: those of its file, or a part of its pages' where these compress well. All
+/// of them are read, rebuilt and compressed, however little is written in the end.
+fn effort(image: &Layer) -> u64 {
+    let size = image.desc().file_size;
+    let full = u64::from(index_pages(image.identity(), size)).saturating_sub(1);
+    size.max(full * IMAGES_PER_INDEX_PAGE * PAGE_BYTES / IMAGE_EFFORT)
 }
 
 /// The keys of which images are due: those of the cell with the most changes for its size, and of its neighbors, as far
@@ -240,7 +257,7 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
 pub(crate) fn image(stacks: &[Stack], weights: &Weights, known: &Known, policy: &CompactionPolicy) -> Option<Due> {
     let cells = cells(stacks, weights, known);
     let is_due = |cell: &Cell| cell.is_due(policy, known);
-    let ratio = |cell: &Cell| cell.delta_bytes as f64 / cell.image_bytes.max(1) as f64;
+    let ratio = |cell: &Cell| cell.delta_bytes as f64 / cell.image_effort.max(1) as f64;
     let due = || cells.iter().enumerate().filter(|(_, cell)| is_due(cell));
     let (at, first) = due().max_by(|(_, one), (_, other)| ratio(one).total_cmp(&ratio(other)))?;
     let sum = |bytes: &dyn Fn(&Cell) -> u64| due().map(|(_, cell)| bytes(cell)).sum::<u64>();

@@ -1,4 +1,5 @@
 use camino::Utf8Path;
+use layer_format::index::{IndexEntry, IndexPageBuilder};
 use pageserver_api::shard::TenantShardId;
 use utils::id::{TenantId, TimelineId};
 
@@ -24,8 +25,12 @@ fn layer(id: u64, keys: Range<u32>, lsns: Range<u64>, mib: u64) -> Arc<Layer> {
         1 => PersistentLayerDesc::new_image(tenant, timeline, keys, Lsn(lsns.start), mib * MIB),
         _ => PersistentLayerDesc::new_delta(tenant, timeline, keys, Lsn(lsns.start)..Lsn(lsns.end), mib * MIB),
     };
-    let identity = LayerIdentity { file_id: id, tail_offset: 4096, filter_blocks: 0 };
-    Arc::new(Layer::new(&Resources::default(), Utf8Path::new("/t"), desc, 1, identity))
+    Arc::new(Layer::new(&Resources::default(), Utf8Path::new("/t"), desc, 1, indexed_by(id, mib * MIB, 1)))
+}
+
+/// A file of so many bytes with so many index pages, of which each takes two blocks; fences and the footer take two more.
+fn indexed_by(file_id: u64, bytes: u64, pages: u64) -> LayerIdentity {
+    LayerIdentity { file_id, tail_offset: bytes - 4096 * (2 * pages + 2), filter_blocks: 0 }
 }
 
 /// What is due at cutoff 100 of two cells of 10 MiB with as many MiB of versions below the cutoff, the first of which
@@ -56,6 +61,39 @@ fn images_at_the_cutoff_are_due_where_that_gives_back_much() {
     assert_eq!(keys(folded([2, 20], 0, &[], &good)), Some((10, 20)), "the one that gives back most comes first");
     assert_eq!(keys(folded([20, 20], 0, &[3], &good)), Some((10, 20)), "a branch needs the first");
     assert_eq!(keys(folded([20, 20], 0, &[3, 4], &good)), None);
+}
+
+#[test]
+fn images_of_pages_that_compress_well_are_due_later() {
+    let (tenant, timeline) = (TenantShardId::unsharded(TenantId::from([1; 16])), TimelineId::from([2; 16]));
+    let due = |pages: u64, changed: u64| {
+        let desc = PersistentLayerDesc::new_image(tenant, timeline, key(0)..key(10), Lsn(10), 20 * MIB);
+        let identity = indexed_by(1, 20 * MIB, pages);
+        let base = Arc::new(Layer::new(&Resources::default(), Utf8Path::new("/t"), desc, 1, identity));
+        assert_eq!(u64::from(index_pages(base.identity(), 20 * MIB)), pages);
+        let layers = [base, layer(2, 0..10, 11..101, changed)];
+        image(&stacks(layers.iter()), &Weights::default(), &Known::default(), &policy()).map(|due| due.bytes / MIB)
+    };
+    // 3,000 pages to 20 MiB: half of that has to change.
+    assert_eq!((due(4, 9), due(4, 10)), (None, Some(30)));
+    // 40,000 pages to 20 MiB are as much work as 78.
+    assert_eq!((due(41, 10), due(41, 38), due(41, 40)), (None, None, Some(60)));
+}
+
+#[test]
+fn an_index_page_lists_as_many_images_as_is_assumed() {
+    for len in [30, 300, 700, 3000, 8192] {
+        let mut page = IndexPageBuilder::default();
+        let entry = |n: u32| IndexEntry {
+            key: key(n).to_compact(),
+            lsn: Lsn(8),
+            position: 4096 + u64::from(n) * len,
+            len: (len - u64::from(n % 7)) as u32,
+            flag: true,
+        };
+        let listed = (0..).take_while(|n| page.push(entry(*n))).count() as u64;
+        assert!((IMAGES_PER_INDEX_PAGE..2 * IMAGES_PER_INDEX_PAGE).contains(&listed), "{listed} of {len} bytes");
+    }
 }
 
 #[test]
