@@ -116,7 +116,8 @@ def test_the_lsn_of_an_older_hint_is_explained_by_the_servers_wal(make_postgres)
     for row in (1, 2):
         pg.sql(f"INSERT INTO t VALUES ({row})")
     lsns_of_t = []
-    for change in ("SELECT * FROM t WHERE ctid = '(0,1)'", "SELECT * FROM t WHERE ctid = '(0,2)'", "UPDATE t SET a = 3"):
+    hint = "SELECT * FROM t WHERE ctid = '(0,{})'"
+    for change in (hint.format(1), hint.format(2), "UPDATE t SET a = 3"):
         pg.sql("CHECKPOINT")
         pg.sql(change)
         lsns_of_t.append(lsn.parse(pg.sql("SELECT lsn FROM page_header(get_raw_page('t', 0))")))

@@ -82,8 +82,8 @@ impl Map {
     }
 }
 
-/// Explains why page `ours` of a map lacks content of `theirs`, if it has no other content, and was emptied by an image;
-/// `None` if there is no known reason.
+/// Explains why page `ours` of a map lacks content of `theirs`, if it has no other content, and was emptied by an
+/// image; `None` if there is no known reason.
 pub(super) async fn explain<S: PageHistory>(
     store: &S,
     key: Key,

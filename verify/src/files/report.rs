@@ -148,7 +148,8 @@ impl Totals {
         json!({
             "lsn": lsn.to_string(), "compared": self.compared(), "equal": self.equal, "different": self.different,
             "unlogged": self.unlogged, "lost_maps": self.lost_maps, "older_hints": self.older_hints,
-            "newer_hints": self.newer_hints, "forgotten": self.forgotten, "unlogged_times": self.unlogged_times, "differences": differences,
+            "newer_hints": self.newer_hints, "forgotten": self.forgotten, "unlogged_times": self.unlogged_times,
+            "differences": differences,
         })
     }
 
@@ -156,7 +157,8 @@ impl Totals {
         format!(
             "verified as of LSN {lsn}: {} pages compared, {} equal, {} different \
              ({} maps of databases made by WAL lack what was not logged; {} have the LSN of an older hint, {} that \
-             of one without image, {} one of before the history; {} have commit times that were not logged; {} of free space maps passed over)",
+             of one without image, {} one of before the history; {} have commit times that were not logged; {} of \
+             free space maps passed over)",
             self.compared(),
             self.equal,
             self.different,

@@ -241,11 +241,18 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
     let delta_bytes = deltas.into_iter().map(|layer| weights.bytes(layer, &keys)).sum();
     let image_bytes = image.map_or(0, |image| image.desc().file_size);
     let image_effort = image.map_or(0, |image| effort(image));
-    Cell { keys, image_bytes, image_effort, delta_bytes, image: image.map(|image| image.identity().file_id), is_damaged }
+    Cell {
+        keys,
+        image_bytes,
+        image_effort,
+        delta_bytes,
+        image: image.map(|image| image.identity().file_id),
+        is_damaged,
+    }
 }
 
-/// What an image layer costs to make, in bytes: those of its file, or a part of its pages' where these compress well. All
-/// of them are read, rebuilt and compressed, however little is written in the end.
+/// What an image layer costs to make, in bytes: those of its file, or a part of its pages' where these compress well.
+/// All of them are read, rebuilt and compressed, however little is written in the end.
 fn effort(image: &Layer) -> u64 {
     let size = image.desc().file_size;
     let full = u64::from(index_pages(image.identity(), size)).saturating_sub(1);

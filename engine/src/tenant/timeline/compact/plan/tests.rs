@@ -28,7 +28,8 @@ fn layer(id: u64, keys: Range<u32>, lsns: Range<u64>, mib: u64) -> Arc<Layer> {
     Arc::new(Layer::new(&Resources::default(), Utf8Path::new("/t"), desc, 1, indexed_by(id, mib * MIB, 1)))
 }
 
-/// A file of so many bytes with so many index pages, of which each takes two blocks; fences and the footer take two more.
+/// A file of so many bytes with so many index pages, of which each takes two blocks; fences and the footer take two
+/// more.
 fn indexed_by(file_id: u64, bytes: u64, pages: u64) -> LayerIdentity {
     LayerIdentity { file_id, tail_offset: bytes - 4096 * (2 * pages + 2), filter_blocks: 0 }
 }
