@@ -31,8 +31,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
-.PHONY: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compaction-postgres bench-compute
-.PHONY: bench demo demo-s3 clean
+.PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
+.PHONY: bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -129,6 +129,9 @@ bench-ingest:  ## write path and layer reads against the device's limit; writes 
 bench-server:  ## pages over TCP, opening of many layers, WAL intake against a standby; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_server.sh $(RESULTS)
 
+bench-load:  ## pages over TCP by 1 to 128 connections, beside an echo of as many bytes; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_load.sh $(RESULTS)
+
 bench-tiered:  ## pages of layers in a bucket, scans, a start on an empty disk, uploads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_tiered.sh $(RESULTS)
 
@@ -145,7 +148,8 @@ bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GB 
 bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
-bench: bench-ingest bench-server bench-tiered bench-redo bench-compaction bench-compute  ## all but the one of 110 GB
+BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute
+bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built
 	$(CARGO) clean

@@ -9,6 +9,8 @@
 #[path = "../common/artifact.rs"]
 mod artifact;
 mod load;
+#[path = "../common/zipf.rs"]
+mod zipf;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,7 +35,8 @@ use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use artifact::{Setting, Topology, Unit, Validity};
-use load::{Load, Order, PAGE, check, key_of, mixed, page};
+use load::{Load, Order, PAGE, check, key_of, page};
+use zipf::mixed;
 
 /// As in the server.
 #[global_allocator]

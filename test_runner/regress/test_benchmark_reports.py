@@ -85,6 +85,19 @@ def compaction(place: Path) -> list[Path]:
     return put(place, compaction=runs)
 
 
+def load(place: Path) -> list[Path]:
+    def row(form, order, connections, in_flight):
+        return {"form": form, "order": order, "connections": connections, "in_flight": in_flight, "per_s": 80000.0,
+                "p50_us": 50.0, "p95_us": 60.0, "p99_us": 70.0, "p999_us": 80.0, "max_us": 90.0, "client_us": 5.0,
+                "server_us": 6.0, "client_core": 0.5, "server_rss_mib": 100}
+
+    counts = [2**power for power in range(8)]
+    rows = [row("echo", "", count, 1) for count in counts]
+    for order in ("uniform", "zipf 0.99"):
+        rows += [row("page", order, count, 1) for count in counts] + [row("page", order, 4, 16)]
+    return put(place, load={"pages": 131072, "cached_pages": 32768, "rows": rows})
+
+
 def ingest(place: Path) -> list[Path]:
     """Files as a run of the benchmark leaves them below the build's directory."""
     ids = [f"io_mode={mode} volume_mib=128 key_size_bytes={size} key_layout={layout} write_delta={delta}"
@@ -123,7 +136,7 @@ def run(report: str, place: Path) -> subprocess.CompletedProcess:
 
 
 REPORTS = {"ingest": ingest, "server": server, "redo": redo, "tiered": tiered, "compute": compute,
-           "compaction": compaction}
+           "compaction": compaction, "load": load}
 SPOILED = {
     "zero rows": lambda one: one["validity"].update(expected=0, seen=0, compared=0),
     "nothing compared": lambda one: one["validity"].update(compared=0),
@@ -169,6 +182,19 @@ def test_missed_is_said(tmp_path):
     run("server", tmp_path)
     page = (tmp_path / "server.md").read_text()
     assert page.count("**missed**") == 3, page
+
+
+def test_a_load_is_judged_row_by_row(tmp_path):
+    load(tmp_path)
+    found = json.loads((tmp_path / "load.json").read_text())
+    slow = next(row for row in found["results"]["rows"] if row["order"] == "uniform" and row["connections"] == 16)
+    slow.update(per_s=70000.0, p999_us=1300.0, client_core=0.97)
+    (tmp_path / "load.json").write_text(json.dumps(found))
+    assert run("load", tmp_path).returncode == 0
+    page = (tmp_path / "load.md").read_text()
+    # Of what is asked of sixteen in flight 80,000 pages/s are too few, twice.
+    assert page.count("**missed**") == 4 and page.count("client-bound") == 1, page
+    assert "<polyline" in (tmp_path / "load.svg").read_text()
 
 
 def test_a_ratio_needs_the_other_program_in_the_same_run(tmp_path):

@@ -114,7 +114,7 @@ def test_the_lsn_of_an_older_hint_is_explained_by_the_servers_wal(make_postgres)
     pg = make_postgres("hints", checksums=True).start()
     pg.sql("CREATE EXTENSION pageinspect; CREATE TABLE t (a int); CREATE TABLE u (a int)")
     for row in (1, 2):
-        pg.sql(f"INSERT INTO t VALUES ({row})")
+        pg.sql(f"INSERT INTO t VALUES ({row}); INSERT INTO u VALUES ({row})")
     lsns_of_t = []
     hint = "SELECT * FROM t WHERE ctid = '(0,{})'"
     for change in (hint.format(1), hint.format(2), "UPDATE t SET a = 3"):

@@ -45,6 +45,7 @@ pub struct Ops {
     pub sorts: u64,
     pub merges: u64,
     pub images: u64,
+    pub folds: u64,
     pub gcs: u64,
     pub removed: u64,
     pub holds: u64,
@@ -247,6 +248,7 @@ impl Run {
                 self.ops.sorts += done.sort.jobs;
                 self.ops.merges += done.merge.jobs;
                 self.ops.images += done.image.jobs;
+                self.ops.folds += done.fold.jobs;
             }
             if !self.is_to_be_retried(done.map(drop))? {
                 return Ok(());

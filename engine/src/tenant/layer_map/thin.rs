@@ -13,12 +13,12 @@ use super::{Layer, LayerMap};
 /// Images above `cutoff` that are not the newest ones of any of their keys, and without which reads find an older image
 /// of each key. All of them can go at once: every version above the cutoff is in delta layers, and a read that passes
 /// the cutoff goes on as one as of the cutoff does, which finds all that it needs.
-pub fn thin(map: &LayerMap, cutoff: Lsn, may_go: impl Fn(&Layer) -> bool) -> Vec<Arc<Layer>> {
+pub fn thin(map: &LayerMap, cutoff: Lsn) -> Vec<Arc<Layer>> {
     let newest = stacks(map.iter()).into_iter().filter_map(|stack| stack.image);
     let newest: HashSet<u64> = newest.map(|image| image.identity().file_id).collect();
     let is_candidate = |layer: &&Arc<Layer>| {
         let desc = layer.desc();
-        !desc.is_delta && desc.image_lsn() > cutoff && !newest.contains(&layer.identity().file_id) && may_go(layer)
+        !desc.is_delta && desc.image_lsn() > cutoff && !newest.contains(&layer.identity().file_id)
     };
     let candidates: Vec<Arc<Layer>> = map.iter().filter(is_candidate).cloned().collect();
     let Some(without) = (!candidates.is_empty()).then(|| map.replaced(&candidates, Vec::new()).ok()).flatten() else {
@@ -73,19 +73,18 @@ mod tests {
     #[test]
     fn only_images_between_the_oldest_and_the_newest_go() {
         let map = map(&[(0, 10, 11, 61)], &[(0, 10, 10), (0, 10, 20), (0, 5, 30), (5, 10, 40), (0, 10, 60)]);
-        assert_eq!(lsns(&thin(&map, Lsn(10), |_| true)), [20, 30, 40]);
-        assert_eq!(lsns(&thin(&map, Lsn(25), |_| true)), [30, 40], "what a read as of the cutoff ends at stays");
-        assert_eq!(lsns(&thin(&map, Lsn(60), |_| true)), [0; 0]);
-        assert_eq!(lsns(&thin(&map, Lsn(10), |layer| layer.desc().image_lsn() != Lsn(30))), [20, 40], "it is read");
+        assert_eq!(lsns(&thin(&map, Lsn(10))), [20, 30, 40]);
+        assert_eq!(lsns(&thin(&map, Lsn(25))), [30, 40], "what a read as of the cutoff ends at stays");
+        assert_eq!(lsns(&thin(&map, Lsn(60))), [0; 0]);
     }
 
     #[test]
     fn an_image_stays_while_one_of_its_keys_has_no_other() {
         let part = map(&[(0, 10, 11, 61)], &[(0, 10, 10), (0, 10, 20), (0, 6, 60)]);
-        assert_eq!(lsns(&thin(&part, Lsn(10), |_| true)), [0; 0], "it is the newest of some keys");
+        assert_eq!(lsns(&thin(&part, Lsn(10))), [0; 0], "it is the newest of some keys");
         let part = map(&[(0, 10, 11, 61)], &[(0, 5, 10), (0, 10, 20), (0, 10, 60)]);
-        assert_eq!(lsns(&thin(&part, Lsn(5), |_| true)), [10; 0], "it is the oldest of some keys");
+        assert_eq!(lsns(&thin(&part, Lsn(5))), [10; 0], "it is the oldest of some keys");
         let oldest = map(&[(0, 10, 11, 61)], &[(0, 10, 10), (0, 10, 60)]);
-        assert_eq!(lsns(&thin(&oldest, Lsn(5), |_| true)), [0; 0], "it is the oldest, and above the cutoff");
+        assert_eq!(lsns(&thin(&oldest, Lsn(5))), [0; 0], "it is the oldest, and above the cutoff");
     }
 }

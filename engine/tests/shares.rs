@@ -1,0 +1,39 @@
+//! In what share of random histories each job runs: the tests that draw them are worth no more than that.
+
+mod sim;
+mod stack;
+
+use anyhow::Context;
+use sim::history::{History, Ops, Script, root};
+use virtual_file::{FatalAction, set_fatal_action};
+
+const SEEDS: u64 = 100;
+
+/// Each job, and how many histories of a hundred have it at least.
+const JOBS: [(&str, fn(&Ops) -> u64, usize); 7] = [
+    ("sort", |ops| ops.sorts, 95),
+    ("merge", |ops| ops.merges, 40),
+    ("image", |ops| ops.images, 60),
+    ("fold", |ops| ops.folds, 60),
+    ("removal of history", |ops| ops.removed, 60),
+    ("hold", |ops| ops.holds, 60),
+    ("restart", |ops| ops.restarts, 90),
+];
+
+#[test]
+fn most_histories_have_each_job() -> anyhow::Result<()> {
+    set_fatal_action(FatalAction::Report);
+    let mut found = Vec::new();
+    for seed in 1..=SEEDS {
+        let root = root(&format!("shares-{seed}"));
+        // Both policies of `stack::config`: images early, and merges.
+        let checkpoint_distance = 30_000 + seed % 2;
+        let script = Script { root, seed, ops: 120, checkpoint_distance, restarts: true, retries: false };
+        found.push(History::record(script).with_context(|| format!("seed {seed}"))?.ops);
+    }
+    let shares = JOBS.map(|(name, count, least)| (name, found.iter().filter(|ops| count(ops) > 0).count(), least));
+    shares.iter().for_each(|(name, share, _)| println!("{name}: in {share} of {SEEDS} histories"));
+    let rare: Vec<_> = shares.iter().filter(|(_, share, least)| share < least).collect();
+    assert!(rare.is_empty(), "too few to test them (job, histories of {SEEDS}, asked): {rare:?}");
+    Ok(())
+}
