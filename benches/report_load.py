@@ -55,6 +55,13 @@ def asked(order, strict, deep, echo):
     return [f"| {order} | {what} | {found} | {artifact.verdict(reached)} |" for what, found, reached in checks]
 
 
+def check(rows):
+    """Refuses times that cannot be."""
+    wrong = [row for row in rows if not 1 < row["p50_us"] <= row["p99_us"]]
+    if wrong:
+        raise artifact.Refused(f"times that cannot be, in {wrong[0]}")
+
+
 def lines(found):
     rows, gib = found["rows"], found["pages"] * 8192 / 2**30
     echo = {row["connections"]: row for row in select(rows, "echo", "", 1)}
@@ -96,6 +103,7 @@ def plot(rows):
 def make():
     results = Path(sys.argv[1])
     found = artifact.read(results / "load.json")
+    check(found["results"]["rows"])
     header = artifact.header("Load", "`make bench-load`", {"load": found})
     artifact.report(results / "load.md", [*header, *lines(found["results"])])
     (results / "load.svg").write_text(plot(found["results"]["rows"]))

@@ -70,6 +70,11 @@ impl Part {
     }
 }
 
+/// Of nanoseconds, up to a minute.
+fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
+}
+
 /// Random pages, by Zipf's law or uniformly.
 pub async fn pages(target: &Target, zipf: Option<&Zipf>, load: Load, span: Duration) -> anyhow::Result<Found> {
     measured(target, load, span, |number, part| ask(target, zipf, (number, load.depth), part)).await
@@ -90,7 +95,7 @@ async fn measured<F: Future<Output = anyhow::Result<Part>>>(
     let end = from + span;
     let mut parts = Vec::new();
     for number in 0..load.connections as u64 {
-        let part = Part { from, end, times: Histogram::new(3)?, validity: Validity::of(Unit::Pages) };
+        let part = Part { from, end, times: histogram()?, validity: Validity::of(Unit::Pages) };
         parts.push(connection(number, part));
     }
     let usage = async {
@@ -102,7 +107,7 @@ async fn measured<F: Future<Output = anyhow::Result<Part>>>(
         anyhow::Ok((after.0 - before.0, after.1 - before.1))
     };
     let (parts, (client_cpu, server_cpu)) = tokio::try_join!(try_join_all(parts), usage)?;
-    let (mut times, mut validity) = (Histogram::new(3)?, Validity::of(Unit::Pages));
+    let (mut times, mut validity) = (histogram()?, Validity::of(Unit::Pages));
     for part in parts {
         times.add(part.times)?;
         validity.add(part.validity);

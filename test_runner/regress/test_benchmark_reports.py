@@ -195,6 +195,11 @@ def test_a_load_is_judged_row_by_row(tmp_path):
     # Of what is asked of sixteen in flight 80,000 pages/s are too few, twice.
     assert page.count("**missed**") == 4 and page.count("client-bound") == 1, page
     assert "<polyline" in (tmp_path / "load.svg").read_text()
+    (tmp_path / "load.md").unlink()
+    slow.update(p50_us=0.002, p99_us=0.002)
+    (tmp_path / "load.json").write_text(json.dumps(found))
+    done = run("load", tmp_path)
+    assert done.returncode != 0 and "times that cannot be" in done.stderr and not (tmp_path / "load.md").exists()
 
 
 def test_a_ratio_needs_the_other_program_in_the_same_run(tmp_path):
