@@ -9,8 +9,10 @@ use virtual_file::{FatalAction, set_fatal_action};
 
 const SEEDS: u64 = 100;
 
-/// Each job, and how many histories of a hundred have it at least.
-const JOBS: [(&str, fn(&Ops) -> u64, usize); 7] = [
+/// A job, how often a history had it, and how many histories of a hundred have it at least.
+type Job = (&'static str, fn(&Ops) -> u64, usize);
+
+const JOBS: [Job; 7] = [
     ("sort", |ops| ops.sorts, 95),
     ("merge", |ops| ops.merges, 40),
     ("image", |ops| ops.images, 60),
