@@ -14,11 +14,11 @@ type Job = (&'static str, fn(&Ops) -> u64, usize);
 
 const JOBS: [Job; 7] = [
     ("sort", |ops| ops.sorts, 95),
-    ("merge", |ops| ops.merges, 40),
-    ("image", |ops| ops.images, 60),
-    ("fold", |ops| ops.folds, 60),
+    ("merge", |ops| ops.merges, 45),
+    ("image", |ops| ops.images, 40),
+    ("fold", |ops| ops.folds, 25),
     ("removal of history", |ops| ops.removed, 60),
-    ("hold", |ops| ops.holds, 60),
+    ("hold", |ops| ops.holds, 80),
     ("restart", |ops| ops.restarts, 90),
 ];
 
