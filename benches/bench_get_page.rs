@@ -10,6 +10,8 @@
 mod artifact;
 #[path = "get_page/echo.rs"]
 mod echo;
+#[path = "common/import.rs"]
+mod import;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,20 +21,17 @@ use engine::config::PageServerConf;
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::manager::TenantManager;
-use engine::tenant::storage_layer::ImageLayerWriter;
-use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
+use engine::tenant::timeline::Timeline;
 use hdrhistogram::Histogram;
 use pageserver::auth::Auth;
 use pageserver::page_service::{PageService, PageServiceSettings};
-use pageserver_api::key::{DBDIR_KEY, Key, rel_block_key, rel_entry_key, rel_size_key};
+use pageserver_api::key::rel_block_key;
 use pageserver_api::models::virtual_file::IoMode;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
 use pageserver_api::record::WalRecord;
 use pageserver_api::reltag::RelTag;
-use pageserver_api::shard::TenantShardId;
 use pageserver_api::value::Value;
 use pageserver_client::PageServer;
-use pgdata::directory::{DbDir, EXISTS, encode, encode_size};
 use pgdata::size_changes::SizeChanges;
 use postgres_formats::page::PageMut;
 use postgres_formats::record::{BlockRef, DecodedRecord, RecordHeader, RelFile, reduce_to_block};
@@ -44,8 +43,8 @@ use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use artifact::{Setting, Topology, Unit, Validity};
+use import::{IMPORT_LSN, import};
 
-const IMPORT_LSN: Lsn = Lsn(0x1000);
 /// Pages of each relation.
 const PAGES: u32 = 4096;
 const RECORDS: u16 = 10;
@@ -91,28 +90,8 @@ fn heap_insert(rel: RelTag, block: u32, offset: u16) -> Bytes {
 }
 
 async fn make(conf: &'static PageServerConf) -> anyhow::Result<(TenantManager, Timeline)> {
-    let (ctx, manager) = (context(), TenantManager::load(conf).await?);
-    let tenant_shard_id = TenantShardId::unsharded(TenantId::generate());
-    let timeline_id = TimelineId::generate();
-    Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-    let keys = Key::MIN..Key::MAX;
-    let mut writer = ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, keys, IMPORT_LSN, &ctx).await?;
-    writer.put_image(DBDIR_KEY, &encode(&DbDir::from([((1663, 5), false)]))).await?;
-    for rel in [IN_IMAGE_LAYER, IN_MEMORY, WITH_RECORDS] {
-        for block in 0..PAGES {
-            let page = if rel == WITH_RECORDS { empty_page() } else { image(block) };
-            writer.put_image(rel_block_key(rel, block), &page).await?;
-        }
-        writer.put_image(rel_size_key(rel), &encode_size(PAGES)).await?;
-    }
-    for rel in [IN_IMAGE_LAYER, IN_MEMORY, WITH_RECORDS] {
-        writer.put_image(rel_entry_key(rel), EXISTS).await?;
-    }
-    let layer = writer.finish(&ctx).await?;
-    let origin = Origin::of_initdb(PgVersion::V15, 7, IMPORT_LSN);
-    let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
-    let timeline = Timeline::create(conf, new, vec![layer], &ctx).await?;
-    manager.add(timeline.clone()).await?;
+    let page = |rel, block| if rel == WITH_RECORDS { empty_page() } else { image(block) };
+    let (manager, timeline) = import(conf, &[IN_IMAGE_LAYER, IN_MEMORY, WITH_RECORDS], PAGES, page).await?;
     write_wal(&timeline).await?;
     Ok((manager, timeline))
 }

@@ -9,6 +9,8 @@
 #[path = "../common/artifact.rs"]
 mod artifact;
 mod client;
+#[path = "../common/import.rs"]
+mod import;
 mod server;
 #[path = "../common/zipf.rs"]
 mod zipf;

@@ -5,21 +5,12 @@ use std::process::{Child, Command, Stdio};
 
 use bytes::Bytes;
 use engine::config::PageServerConf;
-use engine::context::{DownloadBehavior, RequestContext};
-use engine::task_mgr::TaskKind;
-use engine::tenant::manager::TenantManager;
-use engine::tenant::storage_layer::ImageLayerWriter;
-use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
 use pageserver::auth::Auth;
 use pageserver::page_service::{PageService, PageServiceSettings};
-use pageserver_api::key::{DBDIR_KEY, Key, rel_block_key, rel_entry_key, rel_size_key};
 use pageserver_api::models::virtual_file::IoMode;
 use pageserver_api::reltag::RelTag;
-use pageserver_api::shard::TenantShardId;
 use pageserver_client::PageServer;
-use pgdata::directory::{DbDir, EXISTS, encode, encode_size};
 use pgdata::size_changes::SizeChanges;
-use postgres_formats::version::PgVersion;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +18,7 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
 use crate::client::Target;
+use crate::import::import;
 use crate::zipf::mixed;
 
 pub const REL: RelTag = RelTag { spcnode: 1663, dbnode: 5, relnode: 16384, forknum: 0 };
@@ -35,7 +27,6 @@ pub const MODE: &str = "DirectRw";
 pub const REQUEST: usize = 51;
 pub const ANSWER: usize = 8192 + 51;
 const VARIABLE: &str = "BENCH_LOAD_SERVER";
-const IMPORT_LSN: Lsn = Lsn(0x1000);
 const PAGE: usize = 8192;
 /// Bytes of which each page is a part.
 const NOISE: usize = 1 << 20;
@@ -129,7 +120,8 @@ async fn serve(pages: u32) -> anyhow::Result<()> {
         observer: Some(SizeChanges::observer),
         ..PageServerConf::dummy_conf(dir.path().to_owned())
     }));
-    let (manager, timeline) = import(conf, pages).await?;
+    let contents = Contents::new();
+    let (manager, timeline) = import(conf, &[REL], pages, |_, block| contents.page(block)).await?;
     let (listener, echo) = (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
     let told = Told {
         port: listener.local_addr()?.port(),
@@ -150,29 +142,6 @@ async fn serve(pages: u32) -> anyhow::Result<()> {
     drop(timeline);
     manager.shutdown().await;
     Ok(())
-}
-
-async fn import(conf: &'static PageServerConf, pages: u32) -> anyhow::Result<(TenantManager, Timeline)> {
-    let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Error);
-    let manager = TenantManager::load(conf).await?;
-    let tenant_shard_id = TenantShardId::unsharded(TenantId::generate());
-    let timeline_id = TimelineId::generate();
-    Timeline::prepare(conf, tenant_shard_id, timeline_id).await?;
-    let keys = Key::MIN..Key::MAX;
-    let mut writer = ImageLayerWriter::create(conf, timeline_id, tenant_shard_id, keys, IMPORT_LSN, &ctx).await?;
-    writer.put_image(DBDIR_KEY, &encode(&DbDir::from([((1663, 5), false)]))).await?;
-    let contents = Contents::new();
-    for block in 0..pages {
-        writer.put_image(rel_block_key(REL, block), &contents.page(block)).await?;
-    }
-    writer.put_image(rel_size_key(REL), &encode_size(pages)).await?;
-    writer.put_image(rel_entry_key(REL), EXISTS).await?;
-    let layer = writer.finish(&ctx).await?;
-    let origin = Origin::of_initdb(PgVersion::V15, 7, IMPORT_LSN);
-    let new = NewTimeline { tenant_shard_id, timeline_id, origin, prev_record_lsn: Lsn::INVALID };
-    let timeline = Timeline::create(conf, new, vec![layer], &ctx).await?;
-    manager.add(timeline.clone()).await?;
-    Ok((manager, timeline))
 }
 
 async fn echoes(listener: TcpListener) -> std::io::Result<()> {

@@ -5,7 +5,8 @@
 //! keep their content there: visibility maps, and the maps from ranges to tuples of BRIN indexes. Replay, including a
 //! standby's, turns them into empty maps, which is safe but not what the primary has: pages count as not all visible,
 //! ranges as not summarized. Such a page differs from the primary's by the missing content until it is recreated.
-//! `CREATE DATABASE` by file copy of such a database propagates this.
+//! `CREATE DATABASE` by file copy of such a database propagates this. Where the history that would show how a map was
+//! emptied has been removed, it may lack content without that proof, and is told apart.
 
 use std::ops::Range;
 
