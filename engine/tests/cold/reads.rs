@@ -1,10 +1,12 @@
 //! Reads of cold layers: their results, and the requests that they make.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use engine::tenant::storage_layer::ReconstructState;
 use errors::StorageError;
+use pageserver_api::keyspace::KeySpace;
 
-use crate::world::{PAGE, World, check, context};
+use crate::world::{LSN, PAGE, World, check, context, key};
 
 const MIB: u64 = 1 << 20;
 
@@ -88,6 +90,30 @@ async fn many_who_want_the_same_wait_for_one_request() -> Result<(), StorageErro
     let (gone, stayed) = tokio::join!(gone, check(&layer, &made, 200, 202));
     stayed?;
     assert!(gone.is_err() && world.bucket.asked().requests() == 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_reader_counts_the_time_that_it_waited() -> Result<(), StorageError> {
+    const LATENCY: Duration = Duration::from_millis(200);
+    let world = World::new().await;
+    let made = world.make(0, 300).await?;
+    let layer = world.cold(&made).await;
+    world.bucket.set_latency(LATENCY);
+    let read = async |at: u32| {
+        let (began, mut state) = (Instant::now(), ReconstructState::new());
+        let keys = KeySpace::single(key(0, at)..key(0, at + 1));
+        layer.collect(&keys, LSN..LSN + 1, &mut state, &context()).await?;
+        Ok::<_, StorageError>((state.costs, began.elapsed()))
+    };
+    // One of them opens the layer, which both wait for; then each fetches its own page.
+    let (one, other) = futures_util::try_join!(read(40), read(250))?;
+    let requests = [one.0.requests, other.0.requests];
+    assert_eq!(requests.iter().sum::<u64>(), 3, "{requests:?}");
+    for (costs, took) in [one, other] {
+        let counted = costs.fetching + costs.waiting;
+        assert!(counted >= 2 * LATENCY && counted <= took, "{counted:?} of {took:?}");
+    }
     Ok(())
 }
 

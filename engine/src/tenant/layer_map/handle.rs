@@ -254,7 +254,7 @@ impl Layer {
         self.touch();
         let lsns = self.clamp(&lsns);
         for _ in 0..HEALS_MAX {
-            let (reader, error) = match self.reader(ctx).await {
+            let (reader, error) = match self.reader_timed(&mut state.costs, ctx).await {
                 Ok(reader) => match reader.collect(keyspace, lsns.clone(), state, ctx).await {
                     Err(error) if reader.remote_file().is_none() => (Some(reader), error),
                     done => {

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use camino::Utf8Path;
@@ -111,7 +112,6 @@ fn desc_of(header: &Header, file_size: u64) -> PersistentLayerDesc {
 impl LayerFile {
     /// Opens any owner's layer file, verifying header, footer and fences. Its index pages are kept in `pages`.
     pub(super) async fn open(path: &Utf8Path, pages: &Arc<PageCache>) -> Result<Self, StorageError> {
-        let began = env::clock::now();
         let file = Arc::new(VirtualFile::open(path, OpenMode::Read).await?);
         let file_size = file.size()?;
         let last = (file_size / BLOCK_SIZE as u64).checked_sub(1);
@@ -129,7 +129,6 @@ impl LayerFile {
         let fences_end = last - u64::from(footer.filter_blocks);
         let (mut fences, mut opening) = source.read_payload(footer.fences_block, fences_end).await?;
         opening.local_bytes += 2 * file.align();
-        opening.fetching = env::clock::now().saturating_duration_since(began);
         fences.truncate(footer.fences_len as usize);
         let fences = Fences::decode(&fences, footer.index_pages)
             .map_err(|error| corrupt(&file, footer.fences_block * BLOCK_SIZE as u64, error))?;
@@ -191,11 +190,13 @@ impl LayerFile {
         Ok(Self { source, header, footer, fences, file_size, cached, opening, is_fresh })
     }
 
-    /// What opening it has cost: for the first read, nothing for those that follow.
+    /// What opening it has cost, but for the time: for the first read, nothing for those that follow. Those who waited
+    /// for it count their time themselves, as they may be others.
     pub(super) fn take_opening(&self) -> ReadCosts {
         // Two stores for each read would cost more than the look.
         let is_first = self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed);
-        if is_first { self.opening } else { ReadCosts::default() }
+        let opening = if is_first { self.opening } else { ReadCosts::default() };
+        ReadCosts { fetching: Duration::ZERO, waiting: Duration::ZERO, ..opening }
     }
 
     pub(super) fn source(&self) -> &BlockSource {

@@ -61,7 +61,7 @@ pub struct ReconstructState {
     /// Layers searched so far: in memory, or files whose filters did not end the search at once.
     pub(crate) layers_searched: u32,
     /// What else the read has cost so far.
-    pub(crate) costs: ReadCosts,
+    pub costs: ReadCosts,
     /// What was searched for each key, where that is not the same as for all of them.
     by_key: Option<SearchedByKey>,
     /// Ids of the files visited.

@@ -11,7 +11,7 @@ use super::{Layer, Reader};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::task_mgr::TaskKind;
 use crate::tenant::storage_layer::inspect::{LayerInspector, VerifiedLayer};
-use crate::tenant::storage_layer::{DeltaLayer, ImageLayer, PARTIAL_SUFFIX, RemoteFile, RemoteObject};
+use crate::tenant::storage_layer::{DeltaLayer, ImageLayer, PARTIAL_SUFFIX, ReadCosts, RemoteFile, RemoteObject};
 use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::fs;
@@ -125,14 +125,34 @@ impl Layer {
         self.open_object(object).await.verify_all().await
     }
 
+    /// The current reader, if the layer is open.
+    fn opened(&self) -> Option<Arc<Reader>> {
+        self.reader.read().as_ref().map(Arc::clone)
+    }
+
+    /// As [`reader`](Self::reader). If the layer is not open, how long that took is added to `costs`.
+    pub(super) async fn reader_timed(
+        &self,
+        costs: &mut ReadCosts,
+        ctx: &RequestContext,
+    ) -> Result<Arc<Reader>, StorageError> {
+        if let Some(reader) = self.opened() {
+            return Ok(reader);
+        }
+        let began = env::clock::now();
+        let reader = self.reader(ctx).await;
+        costs.fetching += env::clock::now().saturating_duration_since(began);
+        reader
+    }
+
     /// The current reader. Opens the layer if necessary, once for all who want it.
     pub(super) async fn reader(&self, ctx: &RequestContext) -> Result<Arc<Reader>, StorageError> {
-        if let Some(reader) = self.reader.read().as_ref() {
-            return Ok(Arc::clone(reader));
+        if let Some(reader) = self.opened() {
+            return Ok(reader);
         }
         let _changing = self.changing.lock().await;
-        if let Some(reader) = self.reader.read().as_ref() {
-            return Ok(Arc::clone(reader));
+        if let Some(reader) = self.opened() {
+            return Ok(reader);
         }
         let opened = match self.remote().filter(|_| !self.is_local()) {
             Some(object) => self.open_remote(object).await?,
