@@ -161,7 +161,9 @@ def make():
     found = artifact.read(results / "compaction.json")
     runs = found["results"]
     pairs = list(zip(runs[::2], runs[1::2]))
-    lines = [*artifact.header("Compaction", "`make bench-compaction`", {"compaction": found}), *tables(pairs)]
+    rate = runs[0].get("rate_mib_per_s")
+    title = f"Compaction while {rate} MiB/s come in" if rate else "Compaction"
+    lines = [*artifact.header(title, "`make bench-compaction`", {"compaction": found}), *tables(pairs)]
     artifact.report(results / "compaction.md", [*lines[:-1], "", "![curves](compaction.svg)", ""])
     (results / "compaction.svg").write_text(plot(pairs))
 
