@@ -7,6 +7,7 @@
 mod embed;
 mod image;
 pub(super) mod inherited;
+mod ongoing;
 mod outputs;
 pub(super) mod owed;
 pub(super) mod plan;

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
 use pageserver_api::key::{CompactKey, Key};
 use pageserver_api::keyspace::KeySpace;
 
+use super::ongoing::Ongoing;
 use super::outputs::{Cuts, Done, Finished, PAGE_BYTES, RoomUsed};
 use super::plan::Region;
 use super::rewrite::publish_or_abandon;
@@ -150,13 +149,13 @@ impl<'a> Images<'a> {
     /// rebuilt.
     async fn write(&mut self, stacks: &[Stack]) -> Result<bool, StorageError> {
         let mut piece = Piece::default();
-        let mut reading = FuturesOrdered::new();
+        let mut reading = Ongoing::default();
         for stack in stacks {
             let mut cursors = Vec::new();
             for layer in stack.image.iter().chain(&stack.deltas) {
-                cursors.push(layer.cursor(&stack.keys, self.ctx).await?);
+                cursors.push(reading.beside(layer.cursor(&stack.keys, self.ctx)).await?);
             }
-            while let Some((key, bytes)) = next_key(&mut cursors).await? {
+            while let Some((key, bytes)) = reading.beside(next_key(&mut cursors)).await? {
                 if !self.is_live(key) {
                     continue;
                 }
@@ -165,10 +164,10 @@ impl<'a> Images<'a> {
                 if !piece.is_full(self.state.conf.compaction.memory) {
                     continue;
                 }
-                reading.push_back(self.read(std::mem::take(&mut piece)));
+                reading.push(self.read(std::mem::take(&mut piece)));
                 if reading.len() >= PIECES_AT_ONCE
                     && let Some(pages) = reading.next().await
-                    && !self.put(pages?).await?
+                    && !reading.beside(self.put(pages?)).await?
                 {
                     return Ok(false);
                 }
@@ -178,10 +177,10 @@ impl<'a> Images<'a> {
             }
         }
         if !piece.keys.is_empty() {
-            reading.push_back(self.read(piece));
+            reading.push(self.read(piece));
         }
         while let Some(pages) = reading.next().await {
-            if !self.put(pages?).await? {
+            if !reading.beside(self.put(pages?)).await? {
                 return Ok(false);
             }
         }
