@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use camino_tempfile::tempdir;
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf};
 use engine::tenant::manager::TenantManager;
 use engine::tenant::storage_layer::ImageLayerWriter;
 use engine::tenant::timeline::{NewTimeline, Origin, Timeline};
@@ -37,14 +37,14 @@ fn new_timeline() -> NewTimeline {
 }
 
 /// Writes an image layer with all pages, and above it L0 layers, each with new images of every fourth page.
-async fn fill(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result<Lsn> {
+async fn fill(conf: &'static PageServerConf, new: NewTimeline, pages: u32) -> anyhow::Result<Lsn> {
     let ctx = context();
     let (tenant, id) = (new.tenant_shard_id, new.timeline_id);
     let manager = TenantManager::load_idle(conf).await?;
     manager.create_tenant(tenant).await?;
     Timeline::prepare(conf, tenant, id).await?;
     let mut writer = ImageLayerWriter::create(conf, id, tenant, Key::MIN..Key::MAX, LSN, &ctx).await?;
-    for at in 0..PAGES {
+    for at in 0..pages {
         writer.put_image(key(0, at), &page(0, at)).await?;
     }
     let layers = vec![writer.finish(&ctx).await?];
@@ -55,7 +55,7 @@ async fn fill(conf: &'static PageServerConf, new: NewTimeline) -> anyhow::Result
         let mut batch = SerializedValueBatch::default();
         let prev = lsn;
         lsn += 16;
-        for at in (layer % 4..PAGES).step_by(4) {
+        for at in (layer % 4..pages).step_by(4) {
             batch.put_key(&key(0, at), lsn, &Value::Image(Bytes::from(page(layer, at))))?;
         }
         timeline.put_batch(batch, &ctx).await?;
@@ -85,7 +85,7 @@ async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
         Box::leak(Box::new(conf))
     };
     let dir = tempdir()?;
-    let lsn = fill(config(dir.path()), new).await?;
+    let lsn = fill(config(dir.path()), new, PAGES).await?;
     drop(dir);
     let empty = tempdir()?;
     let manager = TenantManager::load_idle(config(empty.path())).await?;
@@ -111,6 +111,45 @@ async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
         let trips = took.as_millis() / LATENCY.as_millis();
         println!("{what}: {} requests, {} at once, {trips} waits: {took:?}", asked.requests(), asked.most_under_way);
         assert!(trips <= 2, "{took:?} for {asked:?}");
+    }
+    manager.shutdown().await;
+    Ok(())
+}
+
+/// What each of several concurrent reads and the walk of the indexes beside them needs is more than half of the memory
+/// for blocks.
+#[tokio::test]
+async fn compaction_of_a_cold_timeline_ends_with_little_memory() -> anyhow::Result<()> {
+    const MANY: u32 = 1500;
+    let (bucket, new, dir) = (Bucket::default(), new_timeline(), tempdir()?);
+    let storage = Some(bucket.storage());
+    let filled =
+        PageServerConf { remote_storage: storage.clone(), ..PageServerConf::dummy_conf(dir.path().to_owned()) };
+    let lsn = fill(Box::leak(Box::new(filled)), new, MANY).await?;
+    let empty = tempdir()?;
+    let conf: &'static PageServerConf = Box::leak(Box::new(PageServerConf {
+        remote_storage: storage,
+        block_cache_memory: 1 << 20,
+        page_cache_size: 8,
+        prefetch_whole_after: 101,
+        compaction: CompactionPolicy { file_bytes: 1 << 20, memory: 2 << 20, image_percent: 1, ..CompactionPolicy::ON },
+        ..PageServerConf::dummy_conf(empty.path().to_owned())
+    }));
+    conf.configure_caches();
+    let manager = TenantManager::load_idle(conf).await?;
+    let timeline = manager.get(new.tenant_shard_id, new.timeline_id)?;
+    for layer in timeline.layer_files() {
+        layer.evict().await?;
+    }
+    bucket.set_latency(Duration::from_millis(1));
+    let compacted = tokio::time::timeout(Duration::from_secs(100), timeline.compact()).await;
+    let done = compacted.expect("jobs do not wait for each other")?;
+    println!("{done:?}");
+    assert!(done.sort.jobs > 0 && done.image.jobs > 0, "{done:?}");
+    bucket.set_latency(Duration::ZERO);
+    let found = timeline.get_vectored(&KeySpace::single(key(0, 0)..key(0, MANY)), lsn, &context()).await?;
+    for at in 0..MANY {
+        assert!(*found[&key(0, at)].as_ref().expect("readable") == page(newest(at), at), "page {at}");
     }
     manager.shutdown().await;
     Ok(())
