@@ -111,3 +111,74 @@ def test_bad_arguments_say_what_there_is():
     assert done.returncode == 2 and "there is no suite all" in done.stderr
     done = subprocess.run([*compare, "no-such-commit", "--suites", "pages"], capture_output=True, text=True)
     assert done.returncode == 2 and "no-such-commit" in done.stderr and "not measured" in done.stderr
+
+
+QUICK = """
+import argparse
+import artifact
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+out = parser.parse_args().out
+validity = artifact.Validity("pages")
+validity.add(1, 1, 0)
+rows = [{"case": case, "p50_us": SPEED * case} for case in (1, 2, 3)]
+artifact.write(f"{out}/quick.json", artifact.topology(out), validity, rows)
+"""
+THRESHOLDS = """
+[limits]
+latency = 2.0
+[same_run]
+change = 0.10
+noises = 2.0
+busy = 1000.0
+[[suite]]
+name = "quick"
+script = "benches/quick.py"
+file = "quick.json"
+rows = [{ at = "*", key = ["case"], latency = ["p50_us"] }]
+[[suite]]
+name = "later"
+script = "benches/later.py"
+file = "later.json"
+rows = []
+"""
+
+
+def test_commits_are_checked_out_measured_and_judged(tmp_path):
+    """With a benchmark that needs no build: a commit that is slower by a fifth, and one that is as fast."""
+    benches = tmp_path / "benches"
+    benches.mkdir()
+    for name in ("compare.py", "comparison.py", "artifact.py", "baseline.py"):
+        (benches / name).write_bytes((BENCHES / name).read_bytes())
+    (benches / "thresholds.toml").write_text(THRESHOLDS)
+
+    def git(*arguments):
+        whose = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+        return subprocess.run(["git", "-C", tmp_path, *whose, *arguments], check=True, capture_output=True, text=True)
+
+    git("init", "--quiet")
+    for name, speed in (("first", 10), ("slower", 12), ("again", 10)):
+        (benches / "quick.py").write_text(f"SPEED = {speed}\n{QUICK}")
+        git("add", "--all")
+        git("commit", "--quiet", "--message", name)
+        git("tag", name)
+
+    def compare(*arguments):
+        command = [sys.executable, str(benches / "compare.py"), *arguments, "--dir", str(tmp_path / "trees")]
+        return subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
+
+    done = compare("first", "slower")
+    assert done.returncode == 1 and "3 figures: 3 regressed, 0 better" in done.stdout, done
+    assert "later: " in done.stdout and "does not have it yet" in done.stdout, done.stdout
+    page = (tmp_path / "out" / "compare.md").read_text()
+    assert "| quick | case=2 | p50_us | 20 | 24 | 0.833 |" in page and "**regressed**" in page, page
+    done = compare("slower", "again")
+    assert done.returncode == 0 and "0 regressed, 3 better" in done.stdout, done
+    done = compare("first", "again", "--rounds", "2")
+    assert done.returncode == 0 and "0 regressed, 0 better" in done.stdout, done
+    assert done.stdout.count("quick: run") == 8 and "run 8 of 8, base" in done.stdout, done.stdout
+    # A tree that was changed is not what its commit says.
+    tree = next((tmp_path / "trees").iterdir())
+    (tree / "benches" / "quick.py").write_text("raise SystemExit(3)")
+    done = compare("first", "slower")
+    assert done.returncode == 2 and "as committed: remove it" in done.stderr, done
