@@ -148,7 +148,7 @@ bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GB 
 bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
-bench-compare:  ## the commits BASE and HEAD in turn in one run, in under an hour: make bench-compare BASE=main~10
+bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make bench-compare BASE=main~10
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute

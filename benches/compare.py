@@ -24,6 +24,7 @@ import comparison
 from comparison import Figure, Suite
 
 HERE = Path(__file__).resolve().parent
+OUT = artifact.REPOSITORY / "target" / "compare"
 # How long a program waits for the machine to be idle, in seconds.
 IDLE_WITHIN = 120
 
@@ -80,8 +81,8 @@ class Commit:
             bins = [part for program in programs for part in ("--bin", program)]
             run(["cargo", "build", "--locked", "--release", *bins], cwd=self.tree, env=self.environment)
 
-    def measure(self, suite: Suite, out: Path) -> dict[Figure, float]:
-        """One run of a suite. Its artifact must prove something."""
+    def measure(self, suite: Suite, out: Path) -> tuple[dict[Figure, float], dict]:
+        """The figures of one run of a suite, and where it took place. Its artifact must prove something."""
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         environment = {**self.environment, **suite.environment, "BENCH_RESULTS": str(out),
@@ -96,13 +97,13 @@ class Commit:
         if suite.criterion:
             rates = baseline.medians(out / "criterion")
             figures |= {Figure(suite.name, " ".join(case), "mib_per_s", "rate"): rate for case, rate in rates.items()}
-        return figures
+        return figures, found["topology"]
 
 
 def processors_busy(seconds=1.0) -> float:
     """How many processors the machine uses for `seconds`."""
     def ticks():
-        user, nice, system, idle, wait, *rest = map(int, open("/proc/stat").readline().split()[1:])
+        user, nice, system, _idle, _wait, *rest = map(int, open("/proc/stat").readline().split()[1:])
         return user + nice + system + sum(rest[:3])
     before = ticks()
     time.sleep(seconds)
@@ -131,9 +132,10 @@ def measure_all(sides, suites: list[Suite], rounds: int, out: Path, busy: float,
                 wrong.append(f"{suite.name}: {found_busy:.2f} processors were busy with something else before a run")
             name, began = "head" if side else "base", time.monotonic()
             results = out / "runs" / f"{suite.name}-{number}-{name}"
-            for figure, value in sides[side].measure(suite, results).items():
+            measured, topology = sides[side].measure(suite, results)
+            for figure, value in measured.items():
                 figures[side].setdefault(figure, []).append(value)
-            topologies.append(artifact.read(results / suite.file)["topology"])
+            topologies.append(topology)
             took = time.monotonic() - began
             print(f"{suite.name}: run {number + 1} of {4 * rounds}, {name}, {took:.0f} s", flush=True)
         differs = comparison.differing(topologies)
@@ -177,8 +179,8 @@ def main() -> int:
     parser.add_argument("--suites", default=",".join(names), help="those to run, of: %(default)s")
     parser.add_argument("--rounds", type=int, default=1, help="how often A B B A is measured")
     parser.add_argument("--minutes", type=float, default=40, help="no further round begins after so many")
-    parser.add_argument("--dir", type=Path, default=HERE.parent / "target" / "compare", help="where both are built")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "target" / "compare", help="where results go")
+    parser.add_argument("--dir", type=Path, default=OUT, help="where both are built")
+    parser.add_argument("--out", type=Path, default=OUT, help="where results go")
     options = parser.parse_args()
     unknown = [name for name in options.suites.split(",") if name not in names]
     if unknown or options.rounds < 1:
@@ -198,7 +200,7 @@ def main() -> int:
         out = options.out.resolve()
         figures, place, wrong = measure_all(
             sides, suites, options.rounds, out, same_run["busy"], began + 60 * options.minutes)
-    except (Failed, artifact.Refused, baseline.Ambiguous, KeyError) as failed:
+    except (Failed, artifact.Refused, baseline.Ambiguous, KeyError, ValueError) as failed:
         print(f"not measured: {failed}", file=sys.stderr)
         return 2
     wrong = lacking + wrong

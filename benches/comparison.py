@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
+import artifact
+
 # For which kinds more is better.
 RISING = {"rate"}
 KINDS = ("rate", "latency", "cpu", "memory")
 # What two runs must have in common to be compared.
-SAME = ("cores", "cpu", "memory_gib", "kernel", "file_system", "engine", "io_mode", "allocator", "profile", "store",
-        "delay_ms", "client_on_same_cores")
+SAME = tuple(name for name in artifact.TOPOLOGY if name not in ("date", "commit", "dirty", "load_before"))
 BAD = ("regressed", "not comparable")
 
 
@@ -142,7 +143,7 @@ def differing(topologies: list[dict]) -> list[str]:
 
 
 def table(judged: list[Judged]) -> list[str]:
-    """The lines of a table, findings first within each suite."""
+    """The lines of a table, in the order given."""
     lines = ["| suite | row | figure | base | head | gain | noise | asked within | verdict |",
              "|---|---|---|---|---|---|---|---|---|"]
     for one in judged:

@@ -271,7 +271,7 @@ impl Layer {
             }
             state.forget_below(keyspace, lsns.end);
         }
-        self.reader(ctx).await?.collect(keyspace, lsns, state, ctx).await
+        self.reader_timed(&mut state.costs, ctx).await?.collect(keyspace, lsns, state, ctx).await
     }
 
     /// All versions of a delta layer: key, LSN, stored length, and whether no earlier version is needed.

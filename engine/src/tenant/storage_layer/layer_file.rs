@@ -195,8 +195,10 @@ impl LayerFile {
     pub(super) fn take_opening(&self) -> ReadCosts {
         // Two stores for each read would cost more than the look.
         let is_first = self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed);
-        let opening = if is_first { self.opening } else { ReadCosts::default() };
-        ReadCosts { fetching: Duration::ZERO, waiting: Duration::ZERO, ..opening }
+        if !is_first {
+            return ReadCosts::default();
+        }
+        ReadCosts { fetching: Duration::ZERO, waiting: Duration::ZERO, ..self.opening }
     }
 
     pub(super) fn source(&self) -> &BlockSource {

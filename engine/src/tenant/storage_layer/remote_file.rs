@@ -189,11 +189,10 @@ impl RemoteFile {
         Ok(())
     }
 
-    /// Reads blocks, so that they are cached, and returns the raw bytes of the last one, and what that took.
+    /// Reads blocks, so that they are cached, and returns the raw bytes of the last one, and what that took, as
+    /// [`RemoteFile::read`] does.
     pub(super) async fn read_last(self: &Arc<Self>, blocks: Range<u64>) -> Result<(Vec<u8>, ReadCosts), StorageError> {
-        let began = env::clock::now();
-        let (runs, mut costs) = self.read(std::slice::from_ref(&blocks)).await?;
-        costs.fetching = env::clock::now().saturating_duration_since(began).saturating_sub(costs.waiting);
+        let (runs, costs) = self.read(std::slice::from_ref(&blocks)).await?;
         let last = blocks.end.saturating_sub(1);
         let found = runs.iter().find_map(|run| run.block(last)).map(<[u8]>::to_vec);
         let found = found.ok_or_else(|| self.corrupt(last, "the block is not there".to_owned()))?;
