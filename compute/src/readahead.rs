@@ -26,8 +26,9 @@ impl Scan {
     pub(crate) fn read(&mut self, blocks: &Range<u32>) -> u32 {
         let near = self.end.saturating_sub(NEAR)..=self.end.saturating_add(NEAR);
         if self.run > 0 && near.contains(&blocks.start) {
-            // Reading the same place again is not a scan.
-            self.run = self.run.saturating_add(blocks.end.saturating_sub(self.end));
+            // Reading the same place again is not a scan, nor is skipping most of what lies between.
+            let new = blocks.end.saturating_sub(self.end).min(blocks.len() as u32);
+            self.run = self.run.saturating_add(new);
             self.end = self.end.max(blocks.end);
         } else {
             self.run = blocks.len() as u32;
@@ -51,6 +52,15 @@ mod tests {
         let ends: Vec<u32> = (0..6).map(|at| scan.read(&(at * 16..at * 16 + 16))).collect();
         assert_eq!(ends, [16, 128, 256, 256, 256, 384]);
         for block in [5000, 100, 90_000, 3000, 70_000] {
+            assert_eq!(scan.read(&(block..block + 1)), block + 1);
+        }
+    }
+
+    /// As the root and a leaf of a small index do.
+    #[test]
+    fn points_near_each_other_are_no_scan() {
+        let mut scan = Scan::default();
+        for block in [3, 90, 150, 200, 290, 170, 250] {
             assert_eq!(scan.read(&(block..block + 1)), block + 1);
         }
     }

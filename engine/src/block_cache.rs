@@ -59,11 +59,14 @@ pub struct BlockLimits {
     pub read_ahead_max: u64,
     /// Percentage of a layer that, once read, causes the whole layer to be fetched; above 100 disables this.
     pub whole_after: u64,
+    /// Maximum number of bytes that are fetched at once to open a timeline's layers, as soon as one of them is read. A
+    /// layer of at most a quarter of that is fetched whole when it is opened. 0: neither.
+    pub open_ahead_max: u64,
 }
 
 impl Default for BlockLimits {
     fn default() -> Self {
-        Self { memory: 96 << 20, disk: 1 << 30, read_ahead_max: 4 << 20, whole_after: 50 }
+        Self { memory: 96 << 20, disk: 1 << 30, read_ahead_max: 4 << 20, whole_after: 50, open_ahead_max: 4 << 20 }
     }
 }
 
@@ -175,6 +178,11 @@ impl BlockCache {
     /// in flight.
     pub(crate) fn window_max(&self) -> u64 {
         self.limits.read().read_ahead_max.min(self.ahead.account.size() / 2)
+    }
+
+    /// Maximum number of bytes fetched at once to open layers: no larger part of the memory for reads than a third.
+    pub(crate) fn open_ahead_max(&self) -> u64 {
+        self.limits.read().open_ahead_max.min(self.reads.size() / 3)
     }
 
     /// Percentage of a layer that, once read, causes the whole layer to be fetched.

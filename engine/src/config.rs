@@ -223,6 +223,8 @@ pub struct PageServerConf {
     pub read_ahead_max: u64,
     /// Percentage of a layer that, once read, causes the whole layer to be fetched; above 100 disables this.
     pub prefetch_whole_after: u64,
+    /// Maximum number of bytes that are fetched at once to open a timeline's layers.
+    pub open_ahead_max: u64,
     /// Maximum local disk space for everything stored, in bytes; 0 is the whole disk.
     pub disk_budget_bytes: u64,
     /// Local disk space to keep free, in bytes; 0 means 2 GiB or 5 % of the file system, whichever is less.
@@ -255,9 +257,9 @@ impl PageServerConf {
             wait_lsn_timeout: Duration::from_secs(300),
             slow_read_threshold: Duration::ZERO,
             lsn_lease_length: Duration::from_secs(600),
-            max_get_vectored_keys: NonZeroUsize::MIN.saturating_add(31),
+            max_get_vectored_keys: NonZeroUsize::MIN.saturating_add(127),
             rebuild_bytes: 16 << 20,
-            page_service_max_batch_size: NonZeroUsize::MIN.saturating_add(31),
+            page_service_max_batch_size: NonZeroUsize::MIN.saturating_add(127),
             remote_storage: None,
             remote_storage_start_timeout: Duration::from_secs(60),
             attach_on_start: AttachOnStart::Own,
@@ -266,6 +268,7 @@ impl PageServerConf {
             block_cache_disk: blocks.disk,
             read_ahead_max: blocks.read_ahead_max,
             prefetch_whole_after: blocks.whole_after,
+            open_ahead_max: blocks.open_ahead_max,
             disk_budget_bytes: 0,
             disk_reserve: 0,
             disk_budget: DiskBudget::default(),
@@ -283,6 +286,7 @@ impl PageServerConf {
             disk: self.block_cache_disk,
             read_ahead_max: self.read_ahead_max,
             whole_after: self.prefetch_whole_after,
+            open_ahead_max: self.open_ahead_max,
         });
     }
 

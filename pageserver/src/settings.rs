@@ -63,6 +63,7 @@ impl Settings {
         conf.block_cache_disk = self.block_cache_disk;
         conf.read_ahead_max = self.read_ahead_max;
         conf.prefetch_whole_after = self.prefetch_whole_after;
+        conf.open_ahead_max = self.open_ahead_max;
         conf.disk_budget_bytes = self.disk_budget;
         conf.disk_reserve = self.disk_reserve;
         conf.live_keys = Some(&PostgresKeys);

@@ -25,6 +25,26 @@ use errors::StorageError;
 /// Number of keys per request when many sizes are read.
 const SIZES_PER_READ: usize = 4096;
 
+/// The keys that tell the size of a relation fork, to be read together with others: each read may be a round trip to
+/// the bucket.
+pub fn rel_size_keys(rel: RelTag) -> [Key; 2] {
+    [rel_entry_key(rel), rel_size_key(rel)]
+}
+
+/// The size of a relation fork in blocks, from the values of [`rel_size_keys`] as of `lsn`; `None` if it does not exist.
+pub fn rel_size_among(
+    rel: RelTag,
+    lsn: Lsn,
+    mut value: impl FnMut(Key) -> Result<Option<Bytes>, StorageError>,
+) -> Result<Option<u32>, StorageError> {
+    let [entry, key] = rel_size_keys(rel);
+    if value(entry)?.is_none_or(|entry| entry.is_empty()) {
+        return Ok(None);
+    }
+    let size = value(key)?.ok_or(StorageError::MissingKey { key, lsn })?;
+    decode_size(key, &size).map(Some)
+}
+
 /// A store as of one LSN.
 #[derive(Debug)]
 pub struct Listing<'a, S> {
@@ -90,12 +110,10 @@ impl<'a, S: PageStore> Listing<'a, S> {
 
     /// The size of a relation fork in blocks; `None` if it does not exist.
     pub async fn rel_size(&self, rel: RelTag) -> Result<Option<u32>, StorageError> {
-        let entry = self.store.get(rel_entry_key(rel), self.lsn).await?;
-        if entry.is_none_or(|entry| entry.is_empty()) {
-            return Ok(None);
-        }
-        let key = rel_size_key(rel);
-        decode_size(key, &self.required(key).await?).map(Some)
+        let mut keys = KeySpaceBuilder::default();
+        rel_size_keys(rel).into_iter().for_each(|key| keys.add_key(key));
+        let values = self.store.get_many(&keys.build(), self.lsn).await?;
+        rel_size_among(rel, self.lsn, |key| Ok(values.get(&key).cloned()))
     }
 
     /// The relation forks of a database in a tablespace, with their sizes in blocks.

@@ -84,9 +84,13 @@ impl PageStore for MemoryStore {
 
     async fn get_many(&self, keys: &KeySpace, lsn: Lsn) -> Result<BTreeMap<Key, Bytes>, StorageError> {
         assert!(lsn <= self.last(), "reads are below what was finished");
-        let known: Vec<Key> = self.values.lock().unwrap().keys().map(|(key, _)| *key).collect();
-        let wanted = known.into_iter().filter(|key| keys.contains(key));
-        Ok(wanted.filter_map(|key| Some((key, self.value(key, lsn)?))).collect())
+        let wanted: Vec<Key> = {
+            let values = self.values.lock().unwrap();
+            let ranges = keys.ranges().iter();
+            let within = ranges.flat_map(|keys| values.range((keys.start, Lsn(0))..(keys.end, Lsn(0))));
+            within.map(|((key, _), _)| *key).collect()
+        };
+        Ok(wanted.into_iter().filter_map(|key| Some((key, self.value(key, lsn)?))).collect())
     }
 
     async fn put_batch(&self, batch: SerializedValueBatch) -> Result<(), StorageError> {

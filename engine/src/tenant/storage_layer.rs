@@ -35,7 +35,7 @@ pub use image_layer::ImageLayer;
 pub use image_writer::ImageLayerWriter;
 pub(crate) use index_cursor::IndexCursor;
 pub use inmemory_layer::InMemoryLayer;
-pub(crate) use layer_file::index_pages;
+pub(crate) use layer_file::{index_pages, opening_bytes};
 pub use layer_file::{read_identity, read_remote_identity};
 pub use name::{LayerFileName, LayerName, LayerNameParseError};
 pub use read_costs::ReadCosts;

@@ -12,13 +12,13 @@ use utils::lsn::Lsn;
 use wal_decoder::tablespaces::{FIRST_SLOT, TablespaceError};
 
 use super::lsn::{check, effective, wait_for};
-use super::rel_sizes::{RelSizes, Size};
+use super::rel_sizes::{RelSizes, Size, Unknown};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use pgdata::TimelineStore;
-use pgdata::listing::Listing;
+use pgdata::listing::{Listing, rel_size_among, rel_size_keys};
 
 /// Returned for blocks beyond the end of a relation.
 static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
@@ -107,19 +107,17 @@ impl<'a> Reader<'a> {
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
 
-    /// The pages of a group as of one LSN, for which the batch has `waited`.
+    /// The pages of a group as of one LSN, for which the batch has `waited`. Sizes that are not known are read with the
+    /// pages: these may have to come from the bucket, and would wait one after the other.
     async fn pages_at(&self, lsn: Lsn, requests: &[&Request], waited: Duration) -> Vec<Result<Bytes, StorageError>> {
         let mut sizes = KnownSizes { reader: self, lsn, known: Vec::new() };
         let mut keys = KeySpaceBuilder::default();
         let mut places = Vec::with_capacity(requests.len());
         for request in requests {
             let place = match request.query {
-                Query::GetPage(rel, block) => sizes.place(rel, block).await,
+                Query::GetPage(rel, block) => sizes.place(rel, block, &mut keys).await,
                 _ => Err(StorageError::Internal("not a request for a page".to_owned())),
             };
-            if let Ok(Some(wanted)) = &place {
-                keys.add_key(rel_block_key(wanted.rel, wanted.block));
-            }
             places.push(place);
         }
         let keys = keys.build();
@@ -132,8 +130,17 @@ impl<'a> Reader<'a> {
                 Err(error) => return fail_all(places, &error),
             }
         };
+        sizes.learn(&mut found);
         let mut taken = BTreeMap::<Key, Bytes>::new();
-        places.into_iter().map(|place| take_page(place?, lsn, &mut found, &mut taken)).collect()
+        let mut page = |place| match place {
+            Place::Beyond => Ok(Bytes::from_static(&ZERO_PAGE)),
+            Place::Within(wanted) => take_page(wanted, lsn, &mut found, &mut taken),
+            Place::Unknown(at, wanted) => match sizes.is_within(at, wanted.block)? {
+                true => take_page(wanted, lsn, &mut found, &mut taken),
+                false => Ok(Bytes::from_static(&ZERO_PAGE)),
+            },
+        };
+        places.into_iter().map(|place| page(place?)).collect()
     }
 
     /// The size of a fork, given with its tablespace's OID; also returns the fork as named in keys.
@@ -154,27 +161,92 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Where the page for a request is.
+enum Place {
+    /// In the relation.
+    Within(Wanted),
+    /// Beyond the relation's end.
+    Beyond,
+    /// In the relation, if that is so large: its size, which is number so much of the batch, is read with the page.
+    Unknown(usize, Wanted),
+}
+
+/// A size that the requests of a batch need.
+enum BatchSize {
+    Known(Size),
+    Unknown(Unknown),
+    /// It could not be read: all pages of the relation fail.
+    Failed(StorageError),
+}
+
 /// Sizes already looked up for a batch: most batches are about one relation.
 struct KnownSizes<'a> {
     reader: &'a Reader<'a>,
     lsn: Lsn,
-    known: Vec<(RelTag, RelTag, Size)>,
+    /// By the fork as asked for: as named in keys, and the size.
+    known: Vec<(RelTag, RelTag, BatchSize)>,
 }
 
 impl KnownSizes<'_> {
-    /// The page for a request; `None` beyond the end.
-    async fn place(&mut self, asked: RelTag, block: BlockNumber) -> Result<Option<Wanted>, StorageError> {
-        let known = self.known.iter().find(|(rel, ..)| *rel == asked).copied();
-        let (rel, size) = match known {
-            Some((_, rel, size)) => (rel, size),
-            None => {
-                let (rel, size) = self.reader.size(asked, self.lsn).await?;
-                self.known.push((asked, rel, size));
-                (rel, size)
-            }
+    /// The page for a request. Adds to `keys` what has to be read for it.
+    async fn place(
+        &mut self,
+        asked: RelTag,
+        block: BlockNumber,
+        keys: &mut KeySpaceBuilder,
+    ) -> Result<Place, StorageError> {
+        let at = match self.known.iter().position(|(rel, ..)| *rel == asked) {
+            Some(at) => at,
+            None => self.look_up(asked, keys).await?,
         };
-        let blocks = blocks_or_error(rel, size, self.lsn)?;
-        Ok((block < blocks).then_some(Wanted { rel, block }))
+        let Some((_, rel, size)) = self.known.get(at) else { return Ok(Place::Beyond) };
+        let wanted = Wanted { rel: *rel, block };
+        let place = match size {
+            BatchSize::Known(size) if block >= blocks_or_error(*rel, *size, self.lsn)? => return Ok(Place::Beyond),
+            BatchSize::Known(_) => Place::Within(wanted),
+            BatchSize::Unknown(_) | BatchSize::Failed(_) => Place::Unknown(at, wanted),
+        };
+        keys.add_key(rel_block_key(*rel, block));
+        Ok(place)
+    }
+
+    /// Notes a relation, and what to read if its size is not known. Returns its number.
+    async fn look_up(&mut self, asked: RelTag, keys: &mut KeySpaceBuilder) -> Result<usize, StorageError> {
+        let found = match self.reader.in_keys(asked, self.lsn).await? {
+            None => (asked, asked, BatchSize::Known(None)),
+            Some(rel) => match self.reader.sizes.known(self.reader.timeline(), rel, self.lsn) {
+                Ok(size) => (asked, rel, BatchSize::Known(size)),
+                Err(unknown) => {
+                    rel_size_keys(rel).into_iter().for_each(|key| keys.add_key(key));
+                    (asked, rel, BatchSize::Unknown(unknown))
+                }
+            },
+        };
+        self.known.push(found);
+        Ok(self.known.len() - 1)
+    }
+
+    /// Takes the sizes that were not known from what was read.
+    fn learn(&mut self, found: &mut BTreeMap<Key, Result<Bytes, StorageError>>) {
+        for (_, rel, size) in &mut self.known {
+            let BatchSize::Unknown(unknown) = *size else { continue };
+            *size = match rel_size_among(*rel, self.lsn, |key| found.remove(&key).transpose()) {
+                Ok(read) => {
+                    self.reader.sizes.learn(self.reader.timeline(), unknown, self.lsn, read);
+                    BatchSize::Known(read)
+                }
+                Err(error) => BatchSize::Failed(error),
+            };
+        }
+    }
+
+    /// Whether relation number `at` has `block`, once its size was read.
+    fn is_within(&self, at: usize, block: BlockNumber) -> Result<bool, StorageError> {
+        match self.known.get(at) {
+            Some((_, rel, BatchSize::Known(size))) => Ok(block < blocks_or_error(*rel, *size, self.lsn)?),
+            Some((_, _, BatchSize::Failed(error))) => Err(same_for_each(error)),
+            _ => Err(StorageError::Internal("the size of a relation was not read".to_owned())),
+        }
     }
 }
 
@@ -192,12 +264,11 @@ pub(super) fn blocks_or_error(rel: RelTag, size: Size, lsn: Lsn) -> Result<Block
 
 /// Takes a page from `found`; a page that is requested more than once is found in `taken` after the first time.
 fn take_page(
-    wanted: Option<Wanted>,
+    Wanted { rel, block }: Wanted,
     lsn: Lsn,
     found: &mut BTreeMap<Key, Result<Bytes, StorageError>>,
     taken: &mut BTreeMap<Key, Bytes>,
 ) -> Result<Bytes, StorageError> {
-    let Some(Wanted { rel, block }) = wanted else { return Ok(Bytes::from_static(&ZERO_PAGE)) };
     let key = rel_block_key(rel, block);
     if let Some(page) = taken.get(&key) {
         return Ok(page.clone());
@@ -211,18 +282,19 @@ fn take_page(
 }
 
 /// The whole read failed, and so did each request that needed it.
-fn fail_all(
-    places: Vec<Result<Option<Wanted>, StorageError>>,
-    error: &StorageError,
-) -> Vec<Result<Bytes, StorageError>> {
-    let same = || match error {
+fn fail_all(places: Vec<Result<Place, StorageError>>, error: &StorageError) -> Vec<Result<Bytes, StorageError>> {
+    let fail = |place: Result<Place, StorageError>| match place? {
+        Place::Beyond => Ok(Bytes::from_static(&ZERO_PAGE)),
+        Place::Within(_) | Place::Unknown(..) => Err(same_for_each(error)),
+    };
+    places.into_iter().map(fail).collect()
+}
+
+/// An error that several requests have in common.
+fn same_for_each(error: &StorageError) -> StorageError {
+    match error {
         StorageError::Shutdown => StorageError::Shutdown,
         StorageError::Invalid(reason) => StorageError::Invalid(reason.clone()),
         other => StorageError::Internal(other.to_string()),
-    };
-    let fail = |place: Result<Option<Wanted>, StorageError>| match place? {
-        Some(_) => Err(same()),
-        None => Ok(Bytes::from_static(&ZERO_PAGE)),
-    };
-    places.into_iter().map(fail).collect()
+    }
 }

@@ -29,6 +29,13 @@ pub(super) struct RelSizes {
     past: Cache<(u64, RelTag, Lsn), Size>,
 }
 
+/// A size that is not cached, to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unknown {
+    pub(super) rel: RelTag,
+    unchanged_since: Lsn,
+}
+
 impl RelSizes {
     pub(super) fn new() -> Self {
         Self { latest: Cache::new(ENTRIES), past: Cache::new(ENTRIES) }
@@ -42,15 +49,25 @@ impl RelSizes {
         rel: RelTag,
         lsn: Lsn,
     ) -> Result<Size, StorageError> {
-        // Must precede the read of the size: a concurrent change then makes the entry useless, not wrong.
-        let unchanged_since = size_changes::unchanged_since(timeline, rel);
-        let instance = timeline.instance();
-        if let Some(size) = self.find(instance, rel, lsn, unchanged_since) {
-            return Ok(size);
-        }
+        let unknown = match self.known(timeline, rel, lsn) {
+            Ok(size) => return Ok(size),
+            Err(unknown) => unknown,
+        };
         let size = Listing::new(store, lsn).rel_size(rel).await?;
-        self.keep(instance, rel, lsn, unchanged_since, size);
+        self.learn(timeline, unknown, lsn, size);
         Ok(size)
+    }
+
+    /// The size of `rel` as of `lsn`, if it is cached. If not, whoever reads it has to ask first, and to pass on what
+    /// this returns: a change meanwhile then makes what is cached useless, not wrong.
+    pub(super) fn known(&self, timeline: &Timeline, rel: RelTag, lsn: Lsn) -> Result<Size, Unknown> {
+        let unchanged_since = size_changes::unchanged_since(timeline, rel);
+        self.find(timeline.instance(), rel, lsn, unchanged_since).ok_or(Unknown { rel, unchanged_since })
+    }
+
+    /// Caches a size as of `lsn` that was read after [`RelSizes::known`] did not know it.
+    pub(super) fn learn(&self, timeline: &Timeline, unknown: Unknown, lsn: Lsn, size: Size) {
+        self.keep(timeline.instance(), unknown.rel, lsn, unknown.unchanged_since, size);
     }
 
     fn find(&self, instance: u64, rel: RelTag, lsn: Lsn, unchanged_since: Lsn) -> Option<Size> {

@@ -35,7 +35,7 @@ impl Default for PageServiceSettings {
             max_connections: 4096,
             handshake_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(600),
-            max_batch_size: 32,
+            max_batch_size: 128,
             lease_length: Duration::from_secs(600),
         }
     }

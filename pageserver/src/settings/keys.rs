@@ -175,10 +175,10 @@ settings! {
         /// How long a lease keeps an LSN readable.
         lsn_lease_length: Duration = "10m", "duration";
         /// Maximum number of keys in one vectored read.
-        max_get_vectored_keys: NonZeroUsize = 32, "keys";
+        max_get_vectored_keys: NonZeroUsize = 128, "keys";
         /// Maximum number of page requests of one connection that are served by one read; at most
         /// `max_get_vectored_keys`.
-        page_service_max_batch_size: NonZeroUsize = 32, "requests";
+        page_service_max_batch_size: NonZeroUsize = 128, "requests";
     }
     "Object storage" {
         /// The bucket, where everything is eventually stored: `file:DIR` or `file:///DIR` (a directory; a relative
@@ -229,6 +229,11 @@ settings! {
         /// A layer is fetched whole once reads of it have cost this percentage of doing so; a request counts as 128
         /// KiB. Above 100: never.
         prefetch_whole_after: u64 = 50, "percent";
+        /// As soon as a layer is read that is not on the local disk, all others of the timeline are opened, too, as far
+        /// as that needs no more than so many bytes: what is read next waits for fewer requests then. A layer of at
+        /// most a quarter of that is fetched whole when it is opened. At most a 24th of `block_cache_memory`. 0:
+        /// neither.
+        open_ahead_max: u64 = 4_194_304, "bytes";
         /// Maximum local disk space for everything stored; layers that the bucket has are evicted to make room. 0:
         /// the whole disk.
         disk_budget: u64 = 0, "bytes";

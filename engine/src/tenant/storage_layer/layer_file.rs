@@ -25,6 +25,7 @@ use super::remote_file::{RemoteFile, RemoteObject};
 use super::visit::compact_bounds;
 use super::{LayerIdentity, PersistentLayerDesc};
 use crate::page_cache::{CachedFile, PageCache};
+use crate::resources::Resources;
 use errors::StorageError;
 use metrics::METRICS;
 use remote_storage::RequestClass;
@@ -163,9 +164,9 @@ impl LayerFile {
             let reason = format!("an index at {} cannot be in {} bytes", identity.tail_offset, desc.file_size);
             StorageError::Corrupt { path: remote.name(), offset: identity.tail_offset, reason }
         })?;
-        let TailLayout { index_block, index_pages, fences_block, filter_block, last } = layout;
-        let ahead = if desc.file_size - identity.tail_offset <= TAIL_BYTES_MAX { index_block } else { fences_block };
-        let (footer, mut opening) = remote.read_last(ahead..last + 1).await?;
+        let TailLayout { index_pages, fences_block, filter_block, last, .. } = layout;
+        let first = first_fetched(&layout, identity, desc.file_size, remote.resources());
+        let (footer, mut opening) = remote.read_last(first..last + 1).await?;
         let cached = remote.resources().pages.file();
         let source = BlockSource::remote(Arc::clone(&remote), FileId(identity.file_id));
         let footer = Footer::decode(&footer, last).map_err(|error| source.corrupt(last, error.0))?;
@@ -369,6 +370,27 @@ impl LayerFile {
 /// file.
 pub(crate) fn index_pages(identity: LayerIdentity, file_size: u64) -> u32 {
     TailLayout::of(identity, file_size).map_or(0, |layout| layout.index_pages)
+}
+
+/// Up to how many bytes are fetched to open the layer file `identity` of `file_size` bytes in the bucket.
+pub(crate) fn opening_bytes(identity: LayerIdentity, file_size: u64, resources: &Resources) -> u64 {
+    let first = if is_fetched_whole(file_size, resources) { 0 } else { identity.tail_offset };
+    file_size.saturating_sub(first)
+}
+
+/// Whether a file is fetched whole when it is opened: if it is small, that takes hardly longer than its tail, and saves
+/// round trips for what is read of it.
+fn is_fetched_whole(file_size: u64, resources: &Resources) -> bool {
+    file_size <= resources.blocks.open_ahead_max() / 4
+}
+
+/// The first block of those that are fetched to open a file in the bucket, which go on to its end.
+fn first_fetched(layout: &TailLayout, identity: LayerIdentity, file_size: u64, resources: &Resources) -> u64 {
+    match file_size.saturating_sub(identity.tail_offset) {
+        _ if is_fetched_whole(file_size, resources) => 0,
+        tail if tail <= TAIL_BYTES_MAX => layout.index_block,
+        _ => layout.fences_block,
+    }
 }
 
 /// Where the parts of a file's tail lie, derived from where the tail begins and the file's size.

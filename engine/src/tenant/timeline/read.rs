@@ -4,6 +4,7 @@ mod collect;
 mod explain;
 mod look_ahead;
 mod observe;
+mod open_ahead;
 mod pieces;
 mod slow;
 mod walk;

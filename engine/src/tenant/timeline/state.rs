@@ -152,6 +152,8 @@ pub(crate) struct TimelineState {
     pub(crate) graveyard: Arc<Graveyard>,
     /// What compaction has done and owes.
     pub(crate) compaction: Compaction,
+    /// Its layers in the bucket were opened ahead of reads, or are about to be.
+    pub(crate) is_opened_ahead: AtomicBool,
     /// What else is told of the timeline's work.
     pub(crate) work: Work,
     /// Held while values are put and while the open layer is frozen.
@@ -237,6 +239,7 @@ impl TimelineState {
             live: parking_lot::Mutex::new(KnownLive { edition, ..KnownLive::default() }),
             edition: AtomicU64::new(edition),
             graveyard,
+            is_opened_ahead: AtomicBool::new(false),
             compaction: Compaction::new(edition),
             work: Work::default(),
             observer: conf.observer.map(|new| new(disk_consistent.last)),

@@ -11,7 +11,9 @@ use super::{Layer, Reader};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::task_mgr::TaskKind;
 use crate::tenant::storage_layer::inspect::{LayerInspector, VerifiedLayer};
-use crate::tenant::storage_layer::{DeltaLayer, ImageLayer, PARTIAL_SUFFIX, ReadCosts, RemoteFile, RemoteObject};
+use crate::tenant::storage_layer::{
+    DeltaLayer, ImageLayer, PARTIAL_SUFFIX, ReadCosts, RemoteFile, RemoteObject, opening_bytes,
+};
 use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::fs;
@@ -166,7 +168,7 @@ impl Layer {
     /// Maximum bytes fetched from the bucket to open it.
     pub(crate) fn opening_bytes(&self) -> u64 {
         let is_open = self.is_local() || self.reader.read().is_some();
-        if is_open { 0 } else { self.desc.file_size.saturating_sub(self.identity.tail_offset) }
+        if is_open { 0 } else { opening_bytes(self.identity, self.file.file_size, &self.resources) }
     }
 
     /// Opens the layer, so that a read finds it open.

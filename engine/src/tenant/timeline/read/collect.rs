@@ -10,6 +10,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::look_ahead::look_ahead;
+use super::open_ahead::open_ahead;
 use super::walk::Walk;
 use crate::context::RequestContext;
 use crate::page_cache::CachedTimeline;
@@ -98,7 +99,7 @@ async fn collect_into(
             // Layers go only after the cutoff has moved: what is readable now is all in the snapshot.
             state.check_own(asked, ancestor.as_deref()).map_err(|cutoff| below_cutoff(state, asked, cutoff))?;
         }
-        let rest = collect_own(state.timeline_id, &layers, wanted, lsn, &mut found, ctx).await?;
+        let rest = collect_own(state, &layers, wanted, lsn, &mut found, ctx).await?;
         let Some(ancestor) = ancestor.filter(|_| !rest.is_empty()) else {
             return Ok(found);
         };
@@ -156,7 +157,7 @@ pub(super) async fn collect_traced(
 /// Gathers what one timeline's own layers have. Returns the keys that may need older versions but are covered by no
 /// further layer.
 async fn collect_own(
-    timeline: TimelineId,
+    state: &TimelineState,
     layers: &Layers,
     mut wanted: KeySpace,
     lsn: Lsn,
@@ -173,7 +174,7 @@ async fn collect_own(
         found.layers_searched += 1;
         wanted.ranges().iter().for_each(|range| found.note_searched(range, Searched { layers: 1, filters: 0 }));
         layer.get_values_reconstruct_data(&wanted, layer.start_lsn()..end, found, ctx).await?;
-        Visit::end(before, found, timeline, layer.start_lsn()..end, None);
+        Visit::end(before, found, state.timeline_id, layer.start_lsn()..end, None);
         wanted.subtract(&found.completed());
         end = layer.start_lsn();
     }
@@ -181,6 +182,7 @@ async fn collect_own(
     let mut has_looked_ahead = false;
     while let Some(layer) = walk.peek() {
         if !has_looked_ahead && !layer.is_local() {
+            open_ahead(state, layers);
             let costs = look_ahead(walk.clone(), found, ctx).await;
             found.costs += costs;
             has_looked_ahead = true;
@@ -190,7 +192,7 @@ async fn collect_own(
         let (before, is_local) = (Visit::begin(found), visit.layer.is_local());
         found.note_file(visit.layer.identity().file_id);
         visit.layer.collect(&keys, visit.lsns.clone(), found, ctx).await?;
-        Visit::end(before, found, timeline, visit.lsns.clone(), Some((&visit.layer, is_local)));
+        Visit::end(before, found, state.timeline_id, visit.lsns.clone(), Some((&visit.layer, is_local)));
         walk.descend(&visit, keys, || found.completed());
     }
     Ok(walk.into_rest())

@@ -1,0 +1,14 @@
+ALTER TABLE users ADD PRIMARY KEY (id);
+ALTER TABLE posts ADD PRIMARY KEY (id);
+ALTER TABLE friendships ADD PRIMARY KEY (user_a, user_b);
+ALTER TABLE likes ADD PRIMARY KEY (user_id, post_id);
+CREATE INDEX posts_user ON posts (user_id);
+CREATE INDEX posts_created ON posts (created_at);
+CREATE INDEX friendships_back ON friendships (user_b, user_a);
+CREATE INDEX likes_post ON likes (post_id);
+CREATE INDEX likes_user_created ON likes (user_id, created_at);
+CREATE INDEX users_school ON users (school);
+CREATE EXTENSION pageinspect;
+CREATE EXTENSION pg_prewarm;
+CREATE EXTENSION pg_buffercache;
+VACUUM (ANALYZE, FREEZE);
