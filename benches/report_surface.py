@@ -64,8 +64,8 @@ def table(one: Size, link: float):
     stored = ", ".join(f"{kind} {mib:,} MiB" for kind, mib in size["bucket_mib"].items())
     yield from ("", f"## Scale {size['scale']}: a database of {size['database_mib']:,} MiB", "",
                 f"In the bucket: {stored}.", "",
-                "| step | bucket | samples | median ms | worst ms | prepare ms | consume ms | GETs | KiB | times local | "
-                "round trips |", "|---|---|---|---|---|---|---|---|---|---|---|")
+                "| step | bucket | samples | median ms | worst ms | prepare ms | consume ms | requests | KiB | "
+                "times local | round trips |", "|---|---|---|---|---|---|---|---|---|---|---|")
     for step in STEPS:
         for place in one.places:
             name, samples = place["name"], one.samples[place["name"], step]
@@ -102,16 +102,17 @@ def lines(results: dict):
     sizes = [Size(size, results["topologies"]) for size in results["sizes"]]
     yield from (
         "Everything is in the bucket only, and the pageserver starts on an empty disk. `local` is a bucket that is a",
-        "directory on the same disk, `s3-D` an S3 server behind a link that makes each request D ms slower. Medians.", "",
+        "directory on the same disk, `s3-D` an S3 server behind a link that makes each request D ms slower. Medians.",
+        "",
         "* open: from the command until the timeline can be read; prepare: until the process answers",
-        f"* light: a connection and one random page; heavy: {results['heavy']:,} random pages, 64 in flight; prepare: "
-        "until the server has the", "  pages, by its own timer",
+        f"* light: a connection and one random page; heavy: {results['heavy']:,} random pages, 64 in flight; prepare:",
+        "  the server's time for the pages, by its own timer",
         "* write: COMMIT of a row on a compute; prepare: BEGIN and INSERT",
-        "* visible: from the COMMIT's return until a page as of its LSN has the row; prepare: the server's wait for the "
-        "WAL", "",
-        "GETs and KiB are reads from the bucket, of open what a start asks for; those of visible are of the write as well. "
-        "Round", "trips are what the delay costs, in delays. The link itself, in Python on the same cores, carries "
-        f"{results['link_mib_per_s']:,.0f} MiB/s; rows that take more than half of", "it are marked.", "",
+        "* visible: from the COMMIT's return until a page as of its LSN has the row; prepare: by its own timer, the",
+        "  server's wait for the WAL", "",
+        "Requests and KiB are reads from the bucket; of open, what a start asks it for; of visible, those of the write",
+        "as well. Round trips are what the delay costs, in delays. The link itself, in Python on the same cores,",
+        f"carries {results['link_mib_per_s']:,.0f} MiB/s; rows that take more than half of it are marked.", "",
         "An embedded columnar store on S3 publishes 613 to 1,004 times its local figures for the same steps.", "",
         "## Asked", "", "| scale | what | asked | measured | reached |", "|---|---|---|---|---|")
     for size in sizes:
