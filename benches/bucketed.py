@@ -22,6 +22,7 @@ from fixtures.programs import program
 from fixtures.s3 import KINDS
 from fixtures.slow_link import SlowLink
 from fixtures.stored import wait_uploaded, wipe
+from fixtures.wait import wait_until
 
 PREFIX = "store"
 # Data that compresses better says nothing about reading data.
@@ -134,4 +135,7 @@ class OfNoise(Bucketed):
 
 def drop_slots(server: Postgres):
     """Nobody follows the server any more."""
+    # The server may notice only now that its follower has gone.
+    active = "SELECT count(*) FROM pg_replication_slots WHERE active"
+    wait_until(lambda: server.sql(active) == "0", 60, what="the end of replication")
     server.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")

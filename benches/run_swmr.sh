@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One writer, many readers, by where the bucket is. Writes JSON and a table.
-# BENCH_SWMR_ARGS are arguments of swmr.py: '--mib 150 --budget-mib 64 --rounds 1 --seconds 5' takes two minutes.
+# BENCH_SWMR_ARGS are arguments of swmr.py: '--mib 200 --budget-mib 128 --rounds 2 --seconds 6' takes two minutes.
 # PYTHON is one that has what test_runner/requirements.txt names. TEST_PROFILE names another profile than release.
 set -euo pipefail
 cd "$(dirname "$0")/.."

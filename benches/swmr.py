@@ -6,15 +6,16 @@ writes alone, then beside readers, or the other way round, each time from a chec
 ask the page service for pages of pgbench_accounts, at most --per-second times a second each:
 
 * head light, head heavy: one page, 1,024 random pages, at the newest LSN;
-* pinned light, pinned heavy: the same as of one LSN, which a lease keeps while other history goes.
+* pinned light, pinned heavy: the same as of one LSN, which a lease keeps.
 
 Commits of a followed server do not wait for the pageserver. So the writer's rate counts until the pageserver has taken
 all of it in: transactions by the seconds from the start of pgbench until its last WAL can be read.
 
-Each pinned page is compared with the hash that it had when the lease began. Of pages at the head the LSN may not go
-back, and some are read again as of their own LSN. (The page service sends pages without checksums, so those of the
-cluster are not checked here.) At the end every page is compared with the server's files. Nothing is left behind but
-swmr.json.
+Each pinned page is compared with the hash that it had when the lease began. After the first round all history before
+the newest goes, but for the leased LSN, and every page of the table as of it is compared. Of pages at the head the LSN
+may not go back, and some are read again as of their own LSN. (The page service sends pages without checksums, so
+those of the cluster are not checked here.) At the end every page is compared with the server's files. Nothing is left
+behind but swmr.json.
 """
 
 import argparse
@@ -36,10 +37,13 @@ from fixtures.followed import Followed, rel_of
 from fixtures.lsn import parse
 from fixtures.pagectl import Pagectl
 from fixtures.pageserver import Pageserver
+from fixtures.pagestream import get_page
 from fixtures.programs import program
+from fixtures.retention import Remote
 from fixtures.s3 import KINDS
 from fixtures.stored import wait_uploaded
-from swmr_reader import Job, digests, run
+from fixtures.wait import wait_until
+from swmr_reader import DIGEST, Job, digests, run
 
 HEAVY = 1024
 # Readers: whether they are pinned, and pages of a read.
@@ -47,6 +51,8 @@ READERS = {"head light": (False, 1), "head heavy": (False, HEAVY), "pinned light
            "pinned heavy": (True, HEAVY)}
 CLIENTS = 2
 WRITER = {"fsync": "on", "max_wal_size": "4GB", "checkpoint_timeout": "30min", "shared_buffers": "128MB"}
+# WAL whose history stays when the rest goes.
+KEPT = 64 << 10
 PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
 SAMPLE_SECONDS = 0.5
 
@@ -91,9 +97,8 @@ class Swmr(OfNoise):
             bucket.destroy()
 
     def follow_from(self, server, place, reached: dict) -> Followed:
-        seconds = self.args.seconds
-        # History goes while this runs, except at the leased LSN, and after the pages of a round were read again.
-        history = {"pitr_interval": f"{2 * seconds + 20}s", "gc_horizon": 1, "gc_period": "10s",
+        # History goes only when `forget_history` asks for it: not while pages are read again.
+        history = {"history_max_bytes": KEPT, "gc_horizon": KEPT, "gc_period": "1000days",
                    "gc_pause_after_attach": "1ms", "lsn_lease_length": "1h"}
         self.pageserver = Pageserver(program("pageserver"), self.root / f"store-{place.name}", **reached, **history,
                                      disk_budget=self.args.budget_mib * MIB).start()
@@ -120,9 +125,35 @@ class Swmr(OfNoise):
                 one["beside" if readers else "alone"] = self.window(followed, job if readers else None, number)
             rounds.append(one)
             self.say(json.dumps(one))
+            if not number:
+                forgotten = self.forget_history(followed, job)
+        return {"rounds": rounds, "forgotten": forgotten, "rss_mib": round(self.pageserver.memory_mib())}
+
+    def forget_history(self, followed: Followed, job: Job) -> dict:
+        """Everything before the newest LSNs goes, except the leased one. All of its pages must be what they were."""
+        timeline, ctl = followed.timeline, Remote(program("pagectl"), followed.timeline)
+        self.pageserver.http.put(f"{timeline.path}/checkpoint", timeout=600)
+
+        def is_gone() -> bool:
+            # What is not sorted keeps the cutoff from being later, and is sorted next.
+            reports = ctl.json("gc", "--now")["timelines"]
+            self.say(f"history before {reports[0]['cutoff']} went; more is bound by {reports[0]['bound_by']}")
+            # Where the disk has no room for it just now, it is tried again.
+            ctl.run("compact", "--now")
+            return parse(timeline.info()["min_readable_lsn"]) > job.lsn
+
+        wait_until(is_gone, 300, every=1, what="the end of the history of the leased LSN")
         cutoff = parse(timeline.info()["min_readable_lsn"])
-        return {"rounds": rounds, "outlived": cutoff > parse(lsn), "rss_mib": round(self.pageserver.memory_mib()),
-                "gc_removed_layers": int(self.pageserver.http.metrics()["pageserver_gc_removed_layers_total"])}
+        with timeline.stream(timeout=120) as stream:
+            between = (job.lsn + cutoff) // 2
+            refusal = stream.refusal(get_page(job.rel, 0, between, between))
+            assert "history below" in refusal, refusal
+            now = digests(stream, job.rel, job.blocks, job.lsn)
+        places = range(0, len(self.wanted), DIGEST)
+        differ = sum(now[at : at + DIGEST] != self.wanted[at : at + DIGEST] for at in places)
+        self.validity.add(expected=job.blocks, seen=len(now) // DIGEST, different=differ)
+        removed = self.pageserver.http.metrics()["pageserver_gc_removed_layers_total"]
+        return {"layers": int(removed), "pages": job.blocks, "different": differ}
 
     def window(self, followed: Followed, job: Job | None, number: int) -> dict:
         """pgbench for a while, alone or beside readers, until all that it wrote can be read."""
