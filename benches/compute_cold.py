@@ -11,23 +11,15 @@ import argparse
 import json
 import os
 import time
-from contextlib import ExitStack
 
 import artifact
-from compute_figures import MIB, MIB_PER_SCALE, Bench, disk_mib, with_place
-from fixtures.followed import Followed
-from fixtures.computes import Computes
-from fixtures.pageserver import Pageserver
-from fixtures.programs import program
-from fixtures.s3 import BUCKET, KINDS
-from fixtures.slow_link import SlowLink
-from fixtures.stored import wait_uploaded, wipe
-
-PREFIX = "store"
+from bucketed import PREFIX, Bucketed, settings
+from compute_figures import MIB, MIB_PER_SCALE, disk_mib, with_place
+from fixtures.s3 import KINDS
 
 
-class Cold(Bench):
-    """A bench whose pageserver uses a bucket."""
+class Cold(Bucketed):
+    """Computes on a pageserver that has lost its disk."""
 
     def of_size(self, mib: int) -> dict:
         scale = max(1, round(mib / MIB_PER_SCALE))
@@ -36,6 +28,7 @@ class Cold(Bench):
         bucket = KINDS[self.args.store](self.root / f"bucket{mib}").start()
         try:
             self.upload(server, bucket)
+            server.destroy()
             stored = sum(bucket.objects(PREFIX).values())
             found = {"database_mib": round(size / MIB), "bucket_mib": round(stored / MIB), "rounds": []}
             self.say(f"{found['bucket_mib']} MiB in the bucket")
@@ -46,33 +39,13 @@ class Cold(Bench):
             self.detach()
             bucket.destroy()
 
-    def upload(self, server, bucket):
-        """Uploads the server's database, so that it is in the bucket and nowhere else."""
-        self.pageserver = Pageserver(program("pageserver"), self.root / f"store-{server.data.name}",
-                                     **bucket.settings(PREFIX))
-        timeline = self.pageserver.start().follow(server, timeout=7200)
-        followed = Followed(server, self.pageserver, timeline)
-        followed.catch_up(7200)
-        wait_uploaded(followed, timeline.last_record_lsn(), 3600)
-        server.destroy()
-        self.pageserver.stop()
-        self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
-
     def rounds(self, bucket, scale: int, delay: float) -> list[dict]:
-        with ExitStack() as stack:
-            endpoint = bucket.endpoint()
-            if delay:
-                link = stack.enter_context(SlowLink.to_port(bucket.port, delay / 2000).open())
-                endpoint = f"http://127.0.0.1:{link.port}"
-            self.pageserver.configure(remote_storage_endpoint=endpoint)
+        with settings(bucket, delay) as reached:
+            self.pageserver.configure(**reached)
             return [self.round(bucket, number, scale, delay) for number in range(self.args.starts)]
 
     def round(self, bucket, number: int, scale: int, delay: float) -> dict:
-        wipe(self.pageserver)
-        # Layers that were hot in the previous run would be fetched at once.
-        for name in bucket.objects(PREFIX):
-            if name.endswith("/hot-layers"):
-                bucket.client().delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{name}")
+        self.lose_disk(bucket)
         started = time.monotonic()
         self.pageserver.start()
         found = {"delay_ms": delay, "server_s": time.monotonic() - started}

@@ -74,8 +74,7 @@ class Bench:
                     maintenance_work_mem="'1GB'", wal_keep_size=0, track_commit_timestamp="off")
         server.start()
         started = time.monotonic()
-        server.run("pgbench", *server.address(), "-i", "-I", "dtgp", "-q", "-s", scale, "postgres",
-                   timeout=7200)
+        self.fill(server, scale)
         server.sql("VACUUM (ANALYZE, FREEZE)")
         server.stop()
         server.configure(wal_level="replica", max_wal_senders=10, max_replication_slots=10, fsync="off",
@@ -84,6 +83,9 @@ class Bench:
         size = int(server.sql("SELECT pg_database_size('postgres')"))
         self.say(f"{name}: {size / MIB:.0f} MiB in {time.monotonic() - started:.0f} s")
         return server
+
+    def fill(self, server: Postgres, scale: int):
+        server.run("pgbench", *server.address(), "-i", "-I", "dtgp", "-q", "-s", scale, "postgres", timeout=7200)
 
     def follow(self, server: Postgres, *, keep: bool) -> Followed:
         """A separate pageserver that follows the database; it continues without the server."""
