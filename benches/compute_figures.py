@@ -26,7 +26,8 @@ sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
 from fixtures.followed import Followed  # noqa: E402
 from fixtures.computes import Compute, Computes  # noqa: E402
-from fixtures.pageserver import Pageserver  # noqa: E402
+from fixtures.pagectl import Pagectl  # noqa: E402
+from fixtures.pageserver import Pageserver, Timeline  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
@@ -85,10 +86,10 @@ class Bench:
         self.say(f"{name}: {size / MIB:.0f} MiB in {time.monotonic() - started:.0f} s")
         return server
 
-    def follow(self, server: Postgres, *, keep: bool) -> Followed:
-        """A separate pageserver that follows the database; it continues without the server."""
+    def follow(self, server: Postgres, *, keep: bool, **settings) -> Followed:
+        """A separate pageserver that follows the database; unless `keep`, it continues without the server."""
         name = f"store-{server.data.name}"
-        self.pageserver = Pageserver(program("pageserver"), self.root / name).start()
+        self.pageserver = Pageserver(program("pageserver"), self.root / name, **settings).start()
         started = time.monotonic()
         timeline = self.pageserver.follow(server, timeout=7200)
         followed = Followed(server, self.pageserver, timeline)
@@ -99,6 +100,14 @@ class Bench:
             server.destroy()
         self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
         return followed
+
+    def verify_files(self, timeline: Timeline, files: Path, *, branch=None, lsn=None) -> dict:
+        """Compares every page of a stopped server's files with what the stopped pageserver has."""
+        words = ["verify", "--pgdata", files, "--timeline", branch or timeline.id, "--tenant", timeline.tenant]
+        ctl = Pagectl(program("pagectl"), self.pageserver.workdir)
+        answer = json.loads(ctl.run("--json", *words, *(["--lsn", lsn] if lsn else []), timeout=3600).stdout)
+        self.validity.add(expected=answer["compared"], seen=answer["compared"], different=answer["different"])
+        return answer
 
     def detach(self):
         """Ends what `follow` has started."""
