@@ -49,6 +49,12 @@ SUMS = """SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbala
     (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
     (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_history)"""
 ROWS_PER_SCALE = 100_000
+# The same rows as pgbench makes, with other fillers than blanks.
+FILL = """BEGIN; TRUNCATE pgbench_accounts, pgbench_tellers, pgbench_branches;
+    INSERT INTO pgbench_branches SELECT bid, 0 FROM generate_series(1, {scale}) bid;
+    INSERT INTO pgbench_tellers SELECT tid, (tid - 1) / 10 + 1, 0 FROM generate_series(1, {scale} * 10) tid;
+    INSERT INTO pgbench_accounts SELECT aid, (aid - 1) / 100000 + 1, 0, {filler}
+        FROM generate_series(1, {scale} * 100000) aid; COMMIT"""
 
 
 class Bench:
@@ -67,16 +73,20 @@ class Bench:
     def say(self, text):
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    def make_database(self, name: str, scale: int) -> Postgres:
-        """A server with pgbench's tables, loaded without WAL, ready to be followed."""
+    def make_database(self, name: str, scale: int, filler: str | None = None) -> Postgres:
+        """A server with pgbench's tables, loaded without WAL, ready to be followed. `filler` is what each account has
+        instead of blanks, as SQL."""
         server = Postgres(self.installed, self.root / name)
         self.servers.append(server)
         server.init(wal_level="minimal", max_wal_senders=0, fsync="off", max_wal_size="'16GB'", shared_buffers="'1GB'",
                     maintenance_work_mem="'1GB'", wal_keep_size=0, track_commit_timestamp="off")
         server.start()
         started = time.monotonic()
-        server.run("pgbench", *server.address(), "-i", "-I", "dtgp", "-q", "-s", scale, "postgres",
-                   timeout=7200)
+        pgbench = ["pgbench", *server.address(), "-i", "-q", "-s", scale, "postgres", "-I"]
+        server.run(*pgbench, "dt" if filler else "dtg", timeout=7200)
+        if filler:
+            server.run("psql", "-Xq", *server.connection(), "-c", FILL.format(scale=scale, filler=filler), timeout=7200)
+        server.run(*pgbench, "p", timeout=7200)
         server.sql("VACUUM (ANALYZE, FREEZE)")
         server.stop()
         server.configure(wal_level="replica", max_wal_senders=10, max_replication_slots=10, fsync="off",
