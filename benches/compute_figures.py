@@ -222,14 +222,14 @@ class Bench:
             server.destroy()
             self.detach()
 
-    def set_free(self, server: Postgres):
+    def set_free(self, server: Postgres, settings=SAME):
         """From here on nobody follows the server: it has moved to where the pageserver does not look."""
         server.stop()
         shutil.rmtree(server.sockets)
         server.sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
         server.own(server.sockets)
         server.configure(unix_socket_directories=f"'{server.sockets}'",
-                         **{name: f"'{value}'" for name, value in SAME.items()})
+                         **{name: f"'{value}'" for name, value in settings.items()})
         server.start()
         server.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
@@ -239,8 +239,7 @@ class Bench:
         for _, one in both:
             one.sql("CREATE EXTENSION pg_prewarm")
             one.sql("SELECT sum(pg_prewarm(oid, 'read')) FROM pg_class WHERE relname LIKE 'pgbench_%'")
-        told = [[one.sql(f"SHOW {name}") for name in TOLD] for _, one in both]
-        assert told[0] == told[1], told
+        assert_same_settings(server, compute)
         for number in range(self.args.rounds):
             for kind, flags in (("select", ["-S"]), ("tpcb", [])):
                 for who, one in both if number % 2 else both[::-1]:
@@ -272,6 +271,13 @@ def disk_mib(place: Path) -> float:
     # Files come and go meanwhile: du missing one is no reason to fail.
     out = subprocess.run(["du", "-x", "-s", "-B1", place], capture_output=True, text=True).stdout
     return round(int(out.split()[0]) / MIB, 1)
+
+
+def assert_same_settings(*servers: Postgres, names=()):
+    """Fails unless the servers that are compared commit and write alike."""
+    show = "".join(f"SHOW {name};" for name in [*TOLD, *names])
+    first, *others = (one.sql(show) for one in servers)
+    assert all(other == first for other in others), [first, *others]
 
 
 def timed(server: Postgres, sql: str) -> tuple[float, str]:
