@@ -105,12 +105,12 @@ def cell(value) -> str:
 
 
 def intake(found):
-    yield from ("| database MiB | step | WAL MiB | MiB/s | peak MiB | layers | stored MiB |",
-                "|---|---|---|---|---|---|---|")
+    yield from ("| database MiB | step | WAL MiB | MiB/s | slowed s | peak MiB | layers | stored MiB |",
+                "|---|---|---|---|---|---|---|---|")
     for size in found["sizes"]:
         for number, step in enumerate(size["steps"], 1):
             yield (f"| {size['database_mib']:,} | {number} | {step['wal_mib']:,} | {step['mib_per_s']:.0f} | "
-                   f"{step['peak_mib']:.0f} | {step['layers']} | {step['stored_mib']:,} |")
+                   f"{step['slowed_s']:.1f} | {step['peak_mib']:.0f} | {step['layers']} | {step['stored_mib']:,} |")
 
 
 def store(found):
@@ -124,12 +124,13 @@ def store(found):
 
 
 def recovery(found):
-    yield from ("| database MiB | open layer MiB | WAL to take in again MiB | s | of its intake | peak MiB |",
-                "|---|---|---|---|---|---|")
+    yield from ("| database MiB | open layer MiB | WAL to take in again MiB | up s | s | of its intake | slowed s | "
+                "peak MiB |", "|---|---|---|---|---|---|---|---|")
     for size in found["sizes"]:
         for kill, ratio in zip(size["kills"], recovery_ratios(size)):
             yield (f"| {size['database_mib']:,} | {kill['open_mib']:.0f} | {kill['wal_mib']:.0f} | "
-                   f"{kill['seconds']:.2f} | {ratio:.2f} | {kill['peak_mib']:.0f} |")
+                   f"{kill['up_s']:.2f} | {kill['seconds']:.2f} | {ratio:.2f} | {kill['slowed_s']:.1f} | "
+                   f"{kill['peak_mib']:.0f} |")
 
 
 def lines(found):
@@ -144,9 +145,11 @@ def lines(found):
         "", "## Asked", "", "| database MiB | what | measured | reached |", "|---|---|---|---|")
     for size in found["sizes"]:
         yield from asked(found, size)
-    yield from ("", "## Memory", "", *memory(found), "", "## Intake", "", *intake(found), "", "![curve](memory.svg)",
-                "", "## The store", "", "Once nothing waits for compaction, all layers that the bucket has:", "",
-                *store(found), "", "## Recovery", "",
+    yield from ("", "## Memory", "", *memory(found), "", "## Intake", "",
+                "Slowed is while it waits for compaction, or for room on the disk.", "", *intake(found), "",
+                "![curve](memory.svg)", "", "## The store", "",
+                "Once nothing waits for compaction, all layers that the bucket has:", "", *store(found), "",
+                "## Recovery", "",
                 "Killed with an open layer that is nearly full, whose WAL has to come again; from the command to",
                 "where the pageserver was, and the most memory until then:", "", *recovery(found), "")
 

@@ -48,6 +48,8 @@ TABLE = "CREATE TABLE wide (id bigint NOT NULL, {}, {})".format(
     ", ".join(f"{name} {'bigint' if name.startswith('n') else 'text'}" for name in NAMES))
 INDEXES = ["ALTER TABLE wide ADD PRIMARY KEY (id)",
            *(f"CREATE INDEX wide_{name} ON wide ({name})" for name, _, _ in INDEXED)]
+SIZES = """SELECT round(avg(pg_column_size(few.*))), pg_relation_size('wide'), pg_indexes_size('wide')
+    FROM (SELECT * FROM wide LIMIT 1000) few"""
 # Ten rows that lie apart; a hundredth of the rows, side by side; all rows, by columns without an index.
 QUERIES = {
     "eq": "SELECT count(*), sum(n0) FROM wide WHERE account = {rows} / 20",
@@ -81,13 +83,12 @@ class Wide(Bench):
                 for who in ("plain", "compute") if number % 2 == 0 else ("compute", "plain"):
                     last = (connections, indexes) == CASES[-1] and number + 1 == self.args.rounds
                     loads.append(self.load(who, connections, indexes, number, keep=last))
-        size = self.plain.sql("SELECT round(avg(pg_column_size(few.*))), pg_relation_size('wide'), pg_indexes_size("
-                              "'wide') FROM (SELECT * FROM wide LIMIT 1000) few").split("|")
+        row, table, indexes = map(int, self.plain.sql(SIZES).split("|"))
         for server in (self.plain, self.compute):
             amcheck(server)
-        return {"rows": self.args.rows, "columns": COLUMNS, "indexes": len(INDEXES), "row_bytes": int(size[0]),
-                "table_mib": int(size[1]) // MIB, "index_mib": int(size[2]) // MIB, "loads": loads, "disk_mib": disk_usage(self.root) // MIB,
-                "reads": self.reads()}
+        return {"rows": self.args.rows, "columns": COLUMNS, "indexes": len(INDEXES), "row_bytes": row,
+                "table_mib": table // MIB, "index_mib": indexes // MIB, "loads": loads,
+                "disk_mib": disk_usage(self.root) // MIB, "reads": self.reads()}
 
     def make_files(self) -> list[Path]:
         """The rows as files for COPY, made by the server."""
@@ -199,7 +200,7 @@ class Wide(Bench):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=300_000, help="a million take 20 GB and an hour")
+    parser.add_argument("--rows", type=int, default=500_000, help="a million take 20 GB and half an hour")
     parser.add_argument("--rounds", type=int, default=3, help="loads of each kind, by each server")
     parser.add_argument("--reads", type=int, default=3, help="runs of each query on servers that have read nothing")
     return with_place(parser)

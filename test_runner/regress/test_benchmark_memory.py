@@ -16,10 +16,11 @@ def sample(what: str, rss: float, **used) -> dict:
 
 
 def results() -> dict:
-    steps = [{"wal_mib": 1024, "seconds": 10.0, "mib_per_s": rate, "peak_mib": peak, "layers": 4, "stored_mib": 10,
-              "sample": sample("intake", 50.0)} for rate, peak in ((100.0, 60.0), (90.0, 70.0))]
+    steps = [{"wal_mib": 1024, "seconds": 10.0, "mib_per_s": rate, "peak_mib": peak, "slowed_s": 0.0, "layers": 4,
+              "stored_mib": 10, "sample": sample("intake", 50.0)} for rate, peak in ((100.0, 60.0), (90.0, 70.0))]
     samples = [sample(f"{what} {when}", 50.0) for when in ("before", "after") for what in ("idle", "loaded")]
-    kills = [{"open_mib": 180.0, "wal_mib": 95.0, "seconds": seconds, "peak_mib": 60.0} for seconds in (1.0, 1.5)]
+    kills = [{"open_mib": 180.0, "wal_mib": 95.0, "up_s": 0.1, "seconds": seconds, "slowed_s": 0.0, "peak_mib": 60.0}
+             for seconds in (1.0, 1.5)]
     size = {"database_mib": 1000, "imported_mib": 500, "stored_mib": 2548, "samples": samples, "steps": steps,
             "kills": kills}
     limits = {"page_cache_size": 8192, "block_cache_memory": 96 * MIB, "compaction_memory": 96 * MIB,
