@@ -151,7 +151,8 @@ def lines(found):
                 "Once nothing waits for compaction, all layers that the bucket has:", "", *store(found), "",
                 "## Recovery", "",
                 "Killed with an open layer that is nearly full, whose WAL has to come again; from the command to",
-                "where the pageserver was, and the most memory until then:", "", *recovery(found), "")
+                "where the pageserver was, beside what that WAL takes at the median rate of all steps, and the most",
+                "memory until then:", "", *recovery(found), "")
 
 
 def check(found):
