@@ -32,6 +32,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
+.PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide
 .PHONY: bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
@@ -148,10 +149,26 @@ bench-compaction-postgres: build  ## the same with a Postgres that writes 20 GB 
 bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
+bench-social:  ## six queries of a social network from S3, by what is in memory; keeps 3 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_social.sh $(RESULTS)
+
+bench-surface:  ## open, fresh read, write, visible by place of the bucket and size; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_surface.sh $(RESULTS)
+
+bench-swmr:  ## one writer beside head and pinned readers by place of the bucket; needs 12 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_swmr.sh $(RESULTS)
+
+bench-memory:  ## memory idle, loaded and while WAL comes, growth, recovery; needs 30 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_memory.sh $(RESULTS)
+
+bench-wide:  ## loads and queries of wide rows with 14 indexes, compute and plain; needs 10 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_wide.sh $(RESULTS)
+
 bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make bench-compare BASE=main~10
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
-BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute
+BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
+	bench-surface bench-swmr bench-memory bench-wide
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

@@ -28,11 +28,7 @@ PREFIX = "store"
 # Data that compresses better says nothing about reading data.
 MOST_COMPRESSED = 3
 # 63 of 84 bytes of each row are random; pgbench's own filler would be blank.
-NOISE = """BEGIN; TRUNCATE pgbench_accounts;
-INSERT INTO pgbench_accounts SELECT g, (g - 1) / 100000 + 1, 0,
-    left(translate(encode(sha512(g::text::bytea), 'base64'), E'\\n=', ''), 84) FROM generate_series(1, {rows}) g;
-INSERT INTO pgbench_branches SELECT g, 0 FROM generate_series(1, {scale}) g;
-INSERT INTO pgbench_tellers SELECT g, (g - 1) / 10 + 1, 0 FROM generate_series(1, {scale} * 10) g; COMMIT"""
+NOISE = r"left(translate(encode(sha512(aid::text::bytea), 'base64'), E'\n=', ''), 84)"
 
 
 @dataclass(frozen=True)
@@ -122,12 +118,7 @@ class Bucketed(Bench):
 class OfNoise(Bucketed):
     """The same, with pgbench's tables of rows that do not compress well."""
 
-    def fill(self, server: Postgres, scale: int):
-        steps = ["pgbench", *server.address(), "-i", "-q", "-s", scale]
-        server.run(*steps, "-I", "dt", "postgres")
-        server.run("psql", "-XqAt", "-v", "ON_ERROR_STOP=1", *server.connection(), "-c",
-                   NOISE.format(rows=scale * 100_000, scale=scale), timeout=7200)
-        server.run(*steps, "-I", "p", "postgres", timeout=7200)
+    filler = NOISE
 
     def must_not_compress(self, database: int, stored: int):
         assert database <= MOST_COMPRESSED * stored, f"{database // MIB} MiB are stored in {stored // MIB}"

@@ -28,6 +28,7 @@ from fixtures.followed import Followed, rel_of
 from fixtures.lsn import parse
 from fixtures.pagectl import Pagectl
 from fixtures.pagestream import LATEST, get_page
+from fixtures.processes import cpu_seconds
 from fixtures.programs import program
 from fixtures.wait import wait_until
 
@@ -127,11 +128,6 @@ def stored(followed: Followed) -> int:
     return sum(file.stat().st_size for file in followed.pageserver.workdir.rglob("*") if file.is_file())
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Long(Bench):
     """One long run."""
 
@@ -179,17 +175,10 @@ class Long(Bench):
         return found
 
     def follow_with(self, server) -> Followed:
-        from fixtures.pageserver import Pageserver  # As in Bench.follow, with settings.
-
         settings = dict(one.split("=", 1) for one in self.args.set)
         settings = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
         # The default is a directory as the bucket, on the same disk: everything would be there twice.
-        settings = {"remote_storage": "none", **settings}
-        self.pageserver = Pageserver(program("pageserver"), self.root / "store", **settings).start()
-        began = time.monotonic()
-        timeline = self.pageserver.follow(server, timeout=7200)
-        self.say(f"followed in {time.monotonic() - began:.0f} s")
-        return Followed(server, self.pageserver, timeline)
+        return self.follow(server, keep=True, **{"remote_storage": "none", **settings})
 
     def metrics(self, followed) -> dict[str, float]:
         return followed.pageserver.http.metrics()
@@ -277,13 +266,9 @@ class Long(Bench):
         return found
 
     def verify_one(self, followed: Followed, files: Path, what: str, branch: str, lsn: str | None) -> dict:
-        timeline = followed.timeline.id if branch == "main" else branch
-        words = ["verify", "--pgdata", files, "--timeline", timeline, "--tenant", followed.timeline.tenant]
         began = time.monotonic()
-        ctl = Pagectl(program("pagectl"), self.pageserver.workdir)
-        answer = json.loads(ctl.run("--json", *words, *(["--lsn", lsn] if lsn else []), timeout=3600).stdout)
+        answer = self.verify_files(followed.timeline, files, branch=None if branch == "main" else branch, lsn=lsn)
         self.say(f"{what}: {json.dumps(answer)}, {time.monotonic() - began:.0f} s")
-        self.validity.add(expected=answer["compared"], seen=answer["compared"], different=answer["different"])
         return {"what": what, **{name: answer[name] for name in ("lsn", "compared", "equal", "different")}}
 
 

@@ -26,7 +26,8 @@ sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
 from fixtures.followed import Followed  # noqa: E402
 from fixtures.computes import Compute, Computes  # noqa: E402
-from fixtures.pageserver import Pageserver  # noqa: E402
+from fixtures.pagectl import Pagectl  # noqa: E402
+from fixtures.pageserver import Pageserver, Timeline  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
@@ -48,10 +49,19 @@ SUMS = """SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbala
     (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
     (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_history)"""
 ROWS_PER_SCALE = 100_000
+# The same rows as pgbench makes, with other fillers than blanks.
+FILL = """BEGIN; TRUNCATE pgbench_accounts, pgbench_tellers, pgbench_branches;
+    INSERT INTO pgbench_branches SELECT bid, 0 FROM generate_series(1, {scale}) bid;
+    INSERT INTO pgbench_tellers SELECT tid, (tid - 1) / 10 + 1, 0 FROM generate_series(1, {scale} * 10) tid;
+    INSERT INTO pgbench_accounts SELECT aid, (aid - 1) / 100000 + 1, 0, {filler}
+        FROM generate_series(1, {scale} * 100000) aid; COMMIT"""
 
 
 class Bench:
     """A work directory, and everything that was started there."""
+
+    # What each account has instead of blanks, as SQL.
+    filler: str | None = None
 
     def __init__(self, args):
         self.args = args
@@ -74,7 +84,12 @@ class Bench:
                     maintenance_work_mem="'1GB'", wal_keep_size=0, track_commit_timestamp="off")
         server.start()
         started = time.monotonic()
-        self.fill(server, scale)
+        pgbench = ["pgbench", *server.address(), "-i", "-q", "-s", scale, "postgres", "-I"]
+        server.run(*pgbench, "dt" if self.filler else "dtg", timeout=7200)
+        if self.filler:
+            fill = FILL.format(scale=scale, filler=self.filler)
+            server.run("psql", "-Xq", *server.connection(), "-c", fill, timeout=7200)
+        server.run(*pgbench, "p", timeout=7200)
         server.sql("VACUUM (ANALYZE, FREEZE)")
         server.stop()
         server.configure(wal_level="replica", max_wal_senders=10, max_replication_slots=10, fsync="off",
@@ -84,13 +99,10 @@ class Bench:
         self.say(f"{name}: {size / MIB:.0f} MiB in {time.monotonic() - started:.0f} s")
         return server
 
-    def fill(self, server: Postgres, scale: int):
-        server.run("pgbench", *server.address(), "-i", "-I", "dtgp", "-q", "-s", scale, "postgres", timeout=7200)
-
-    def follow(self, server: Postgres, *, keep: bool) -> Followed:
-        """A separate pageserver that follows the database; it continues without the server."""
+    def follow(self, server: Postgres, *, keep: bool, **settings) -> Followed:
+        """A separate pageserver that follows the database; unless `keep`, it continues without the server."""
         name = f"store-{server.data.name}"
-        self.pageserver = Pageserver(program("pageserver"), self.root / name).start()
+        self.pageserver = Pageserver(program("pageserver"), self.root / name, **settings).start()
         started = time.monotonic()
         timeline = self.pageserver.follow(server, timeout=7200)
         followed = Followed(server, self.pageserver, timeline)
@@ -101,6 +113,14 @@ class Bench:
             server.destroy()
         self.computes = Computes(program("pagectl"), self.pageserver, self.root / f"computes-{server.data.name}")
         return followed
+
+    def verify_files(self, timeline: Timeline, files: Path, *, branch=None, lsn=None) -> dict:
+        """Compares every page of a stopped server's files with what the stopped pageserver has."""
+        words = ["verify", "--pgdata", files, "--timeline", branch or timeline.id, "--tenant", timeline.tenant]
+        ctl = Pagectl(program("pagectl"), self.pageserver.workdir)
+        answer = json.loads(ctl.run("--json", *words, *(["--lsn", lsn] if lsn else []), timeout=3600).stdout)
+        self.validity.add(expected=answer["compared"], seen=answer["compared"], different=answer["different"])
+        return answer
 
     def detach(self):
         """Ends what `follow` has started."""
@@ -205,14 +225,14 @@ class Bench:
             server.destroy()
             self.detach()
 
-    def set_free(self, server: Postgres):
+    def set_free(self, server: Postgres, settings=SAME):
         """From here on nobody follows the server: it has moved to where the pageserver does not look."""
         server.stop()
         shutil.rmtree(server.sockets)
         server.sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
         server.own(server.sockets)
         server.configure(unix_socket_directories=f"'{server.sockets}'",
-                         **{name: f"'{value}'" for name, value in SAME.items()})
+                         **{name: f"'{value}'" for name, value in settings.items()})
         server.start()
         server.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
@@ -222,8 +242,7 @@ class Bench:
         for _, one in both:
             one.sql("CREATE EXTENSION pg_prewarm")
             one.sql("SELECT sum(pg_prewarm(oid, 'read')) FROM pg_class WHERE relname LIKE 'pgbench_%'")
-        told = [[one.sql(f"SHOW {name}") for name in TOLD] for _, one in both]
-        assert told[0] == told[1], told
+        assert_same_settings(server, compute)
         for number in range(self.args.rounds):
             for kind, flags in (("select", ["-S"]), ("tpcb", [])):
                 for who, one in both if number % 2 else both[::-1]:
@@ -255,6 +274,13 @@ def disk_mib(place: Path) -> float:
     # Files come and go meanwhile: du missing one is no reason to fail.
     out = subprocess.run(["du", "-x", "-s", "-B1", place], capture_output=True, text=True).stdout
     return round(int(out.split()[0]) / MIB, 1)
+
+
+def assert_same_settings(*servers: Postgres, names=()):
+    """Fails unless the servers that are compared commit and write alike."""
+    show = "".join(f"SHOW {name};" for name in [*TOLD, *names])
+    first, *others = (one.sql(show) for one in servers)
+    assert all(other == first for other in others), [first, *others]
 
 
 def timed(server: Postgres, sql: str) -> tuple[float, str]:

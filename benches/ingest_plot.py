@@ -21,6 +21,10 @@ class Drawing:
     def text(self, x, y, text, anchor="start", extra=""):
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {extra}>{text}</text>')
 
+    def polyline(self, points, color, width=2):
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<polyline points="{joined}" fill="none" stroke="{color}" stroke-width="{width}"/>')
+
     def finish(self):
         return "\n".join(self.parts + ["</svg>", ""])
 

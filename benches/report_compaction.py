@@ -152,8 +152,7 @@ def curve(drawing, corner, size, pair, what):
         drawing.text(x0 - 4, y + 4, f"{mark:,.1f}".removesuffix(".0"), "end", 'font-size="10"')
     for on, line in lines.items():
         step = width / (len(line) - 1)
-        points = " ".join(f"{x0 + at * step:.1f},{y_of(one):.1f}" for at, one in enumerate(line))
-        drawing.parts.append(f'<polyline points="{points}" fill="none" stroke="{COLORS[on]}" stroke-width="1.5"/>')
+        drawing.polyline(((x0 + at * step, y_of(one)) for at, one in enumerate(line)), COLORS[on], 1.5)
 
 
 def make():

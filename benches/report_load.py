@@ -91,8 +91,7 @@ def plot(rows):
         line = select(rows, "echo", "", 1) if order == "echo" else select(rows, "page", order, 1)
         points = [(left + math.log2(row["connections"]) / 7 * width, top + height * (1 - row["per_s"] / highest))
                   for row in line]
-        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        drawing.parts.append(f'<polyline points="{joined}" fill="none" stroke="{color}" stroke-width="2"/>')
+        drawing.polyline(points, color)
         drawing.box(left + number * 120, 34, 12, 12, color)
         drawing.text(left + number * 120 + 18, 44, order)
     for power in range(8):

@@ -27,6 +27,7 @@ from fixtures.followed import Followed  # noqa: E402
 from fixtures.lsn import parse  # noqa: E402
 from fixtures.pageserver import Pageserver, Timeline  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
+from fixtures.processes import children, cpu_seconds, peak_rss_mib  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
 
@@ -37,27 +38,6 @@ PRIMARY = {
     "shared_buffers": "'512MB'", "synchronous_commit": "off", "max_wal_senders": "10", "max_replication_slots": "10",
 }
 REPLAYED = "SELECT least(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())"
-
-
-def cpu_seconds(pids) -> float:
-    ticks = 0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def children(pid) -> list[int]:
-    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
-    return [int(word) for word in out.split()]
-
-
-def peak_rss_mib(pid) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) // 1024
 
 
 class Clock:
@@ -121,10 +101,10 @@ class Bench:
         while not clock.sees_end(parse(timeline.last_record_lsn())):
             time.sleep(TICK)
         self.pageserver.http.put(f"{timeline.path}/checkpoint", timeout=600)
-        found = {**clock.rate(), "cpu_seconds": cpu_seconds([self.pageserver.process.pid])}
+        found = {**clock.rate(), "cpu_seconds": cpu_seconds(self.pageserver.process.pid)}
         durable = timeline.info()["disk_consistent_lsn"]
         assert parse(durable) >= end, f"a checkpoint has ended, and only {durable} is durable"
-        found["peak_rss_mib"] = peak_rss_mib(self.pageserver.process.pid)
+        found["peak_rss_mib"] = int(peak_rss_mib(self.pageserver.process.pid))
         if last:
             self.compare(timeline)
         self.pageserver.stop()
@@ -151,7 +131,7 @@ class Bench:
                     time.sleep(TICK)
                 found = clock.rate()
             postmaster = copied.postmaster()
-            return {**found, "cpu_seconds": cpu_seconds([postmaster, *children(postmaster)])}
+            return {**found, "cpu_seconds": cpu_seconds(postmaster, *children(postmaster))}
         finally:
             copied.stop("immediate")
             copied.destroy()

@@ -14,6 +14,7 @@ from fixtures.load import LOAD_SECONDS, load
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string
 from fixtures.pagestream import Rel, nblocks
 from fixtures.postgres import Postgres
+from fixtures.processes import children
 from fixtures.wait import wait_until
 
 SEED = 20261121
@@ -86,8 +87,7 @@ def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pag
 def kill_postgres(pg: Postgres):
     """Kills the server and all its processes."""
     postmaster = pg.postmaster()
-    children = [int(pid) for pid in open(f"/proc/{postmaster}/task/{postmaster}/children").read().split()]
-    for pid in [postmaster, *children]:
+    for pid in [postmaster, *children(postmaster)]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
