@@ -48,6 +48,7 @@ use counters::Counters;
 use errors::StorageError;
 use known_relations::Relations;
 use known_slrus::Slrus;
+use metrics::{IngestStage, Stopwatch};
 
 /// A batch is committed when it has this many bytes of values...
 const BATCH_BYTES: usize = 1 << 20;
@@ -121,6 +122,8 @@ pub struct WalIngest<S> {
     commit_time: Option<PgTimestamp>,
     /// Progress of replication origins, as far as records have changed it.
     origins: HashMap<u16, Lsn>,
+    /// Of [`WalIngest::ingest_many`] and the task that calls it.
+    watch: Stopwatch<IngestStage>,
 }
 
 impl<S: PageStore> WalIngest<S> {
@@ -151,6 +154,7 @@ impl<S: PageStore> WalIngest<S> {
             twophase,
             commit_time,
             origins: HashMap::new(),
+            watch: metrics::ingest_stopwatch(),
         })
     }
 
@@ -185,9 +189,13 @@ impl<S: PageStore> WalIngest<S> {
 
     /// Applies all of `records`, in order. Commits whenever the batch is full.
     pub async fn ingest_many(&mut self, records: &RecordBatch) -> Result<(), IngestError> {
+        self.watch.enter(IngestStage::Serialize);
         for record in records.iter() {
             // The futures are boxed for the sake of the frequent records, which would otherwise move them unused.
-            if !self.ingest_fast(record)? {
+            if self.ingest_fast(record)? {
+                self.watch.enter(IngestStage::Serialize);
+            } else {
+                self.watch.enter(IngestStage::Metadata);
                 Box::pin(self.ingest_any(record)).await?;
             }
             if self.is_batch_full() {
@@ -244,7 +252,10 @@ impl<S: PageStore> WalIngest<S> {
     async fn put_piece(&mut self) -> Result<(), IngestError> {
         if !self.batch.is_empty() {
             let empty = SerializedValueBatch::with_capacity(BATCH_RECORDS, BATCH_BYTES);
+            // The store has a stopwatch of its own.
+            let stage = self.watch.pause();
             self.store.put_batch(std::mem::replace(&mut self.batch, empty)).await?;
+            self.watch.resume(stage);
         }
         Ok(())
     }

@@ -87,6 +87,66 @@ label_enum! {
         CreateBranch = "create branch",
         /// Importing a base backup.
         Import = "import",
+        /// Bringing the bucket to a new state of a timeline.
+        Publication = "publication",
+    }
+}
+label_enum! {
+    /// What the tasks of the write path spend their time on, from the connection to the bucket. At any moment a task is
+    /// in one of its stages, so those of one task add up to its time.
+    IngestStage, "stage" {
+        /// Receiver: the server has sent nothing more; meanwhile it is told how far all is.
+        WaitForServer = "wait_for_server",
+        /// Receiver: reads WAL from the connection, and passes it on.
+        Receive = "receive",
+        /// Receiver: the queue before the decoder is full.
+        WaitForDecoder = "wait_for_decoder",
+        /// Decoder: there is no WAL to decode.
+        WaitForWal = "wait_for_wal",
+        /// Decoder: assembles WAL into records, and checks them.
+        Decode = "decode",
+        /// Decoder: the queue before the ingest is full.
+        WaitForIngest = "wait_for_ingest",
+        /// Ingest: there are no records.
+        WaitForRecords = "wait_for_records",
+        /// Ingest: applies records that change sizes, directories or counters, and may read them first.
+        Metadata = "metadata",
+        /// Ingest: turns all other records into serialized values, and makes those in the layer visible.
+        Serialize = "serialize",
+        /// Ingest: is slowed down for lack of room on the disk, or because compaction is behind.
+        WaitForRoom = "wait_for_room",
+        /// Ingest: waits for the locks of the open layer.
+        WriterLock = "writer_lock",
+        /// Ingest: too many frozen layers wait to be written.
+        WaitForSeal = "wait_for_seal",
+        /// Ingest: freezes the open layer, and creates the next one.
+        Freeze = "freeze",
+        /// Ingest: waits for a write to the disk, so that its buffer can be filled again.
+        WaitForBuffer = "wait_for_buffer",
+        /// Ingest: copies values into a buffer with their checksums; starts the write of one that is full.
+        Append = "append",
+        /// Ingest: puts the places of values into the layer's index.
+        IndexInsert = "index_insert",
+        /// Seal: as many layers are written as may be at once.
+        WaitForTurn = "wait_for_turn",
+        /// Seal: sorts the index of a frozen layer.
+        Sort = "sort",
+        /// Seal: brings the changes of a page together.
+        ChainMoves = "chain_moves",
+        /// Seal: makes and writes index and filter.
+        IndexWrite = "index_write",
+        /// Seal: waits until the file is on disk, under its final name.
+        Fsync = "fsync",
+        /// Seal: stores the manifest that names the layer, and shows the layer to readers.
+        Publish = "publish",
+        /// Upload: uploads layers.
+        Upload = "upload",
+        /// Upload: writes the index part.
+        IndexPart = "index_part",
+        /// Upload: checks that no other server has taken the tenant over.
+        Confirm = "confirm",
+        /// Upload: writes what a lost index part could be rebuilt from, and removes objects that nobody needs.
+        Tidy = "tidy",
     }
 }
 label_enum! {

@@ -10,6 +10,7 @@ mod exposition;
 mod label;
 mod per_page;
 mod process;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
 
@@ -26,10 +27,11 @@ use prometheus_client::registry::Registry;
 
 pub use exposition::Exposition;
 pub use label::{
-    ByLabel, CompactionJob, ComputeCommand, IoOperation, LabelEnum, RequestClass, SmgrQuery, StorageOperation,
-    StoreFault,
+    ByLabel, CompactionJob, ComputeCommand, IngestStage, IoOperation, LabelEnum, RequestClass, SmgrQuery,
+    StorageOperation, StoreFault,
 };
 pub use per_page::PerPage;
+pub use stopwatch::Stopwatch;
 
 /// The metrics of the process.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
@@ -63,6 +65,8 @@ metrics! {
     wal_ingest_values_committed: Counter = Counter::default();
     /// Bytes of these values.
     wal_ingest_value_bytes: Counter = Counter::default();
+    /// Seconds that the tasks of the write path have spent in each stage.
+    ingest_stage_seconds: ByLabel<IngestStage, Counter<f64, AtomicU64>> = ByLabel::seconds();
     /// Bytes of layers that flushes wrote.
     flushed_bytes: Counter = Counter::default();
     /// Connections opened to servers that send WAL.
@@ -213,6 +217,11 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         self.histogram.observe(seconds_since(self.start));
     }
+}
+
+/// A stopwatch for a task of the write path.
+pub fn ingest_stopwatch() -> Stopwatch<IngestStage> {
+    Stopwatch::of(&METRICS.ingest_stage_seconds)
 }
 
 /// Seconds since `start`, which must come from [`env::clock::now`].

@@ -1,5 +1,7 @@
 //! One connection to the server: checks, then WAL until something ends it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use pq_proto::client::ClientError;
@@ -19,6 +21,7 @@ use super::status::{StatusCell, WalReceiverState};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::{RecordLsn, Timeline};
+use metrics::{self, IngestStage, Stopwatch};
 use pgdata::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
 
 /// Maximum interval of status messages to the server...
@@ -269,9 +272,10 @@ impl Session<'_> {
     async fn pump(&mut self, intake: &WalIntake) -> Result<Ended, Failure> {
         let sender = intake.pieces();
         let mut ticks = env::clock::interval(PROGRESS_PERIOD);
+        let mut watch = metrics::ingest_stopwatch();
         loop {
             tokio::select! {
-                event = next(sender, &mut self.stream) => match event? {
+                event = next(sender, &mut self.stream, &mut watch) => match event? {
                     None => return Ok(Ended::Stopped),
                     Some((permit, PhysicalEvent::XLogData { start, server_end, bytes })) => {
                         self.received = self.received.max(start + bytes.len() as u64);
@@ -403,10 +407,21 @@ async fn done(task: &mut Option<JoinHandle<()>>) {
 async fn next<'a>(
     sender: &'a mpsc::Sender<WalPiece>,
     stream: &mut PhysicalStream,
+    watch: &mut Stopwatch<IngestStage>,
 ) -> Result<Option<(mpsc::Permit<'a, WalPiece>, PhysicalEvent)>, Failure> {
+    watch.enter(IngestStage::WaitForDecoder);
     let Ok(permit) = sender.reserve().await else { return Ok(None) };
+    let mut event = pin!(stream.next());
+    let event = poll_fn(|cx| {
+        watch.enter(IngestStage::Receive);
+        let polled = event.as_mut().poll(cx);
+        if polled.is_pending() {
+            watch.enter(IngestStage::WaitForServer);
+        }
+        polled
+    });
     tokio::select! {
-        event = stream.next() => Ok(Some((permit, event?))),
+        event = event => Ok(Some((permit, event?))),
         () = sender.closed() => Ok(None),
     }
 }

@@ -9,7 +9,7 @@ use wal_decoder::stream::{RecordBatch, WalError, WalStreamDecoder};
 
 use super::{IngestError, WalIngest};
 use crate::store::PageStore;
-use metrics::METRICS;
+use metrics::{self, IngestStage, METRICS};
 
 /// Maximum number of pieces waiting to be decoded.
 const PIECES_MAX: usize = 8;
@@ -117,13 +117,16 @@ async fn decode_all(
     mut pieces: mpsc::Receiver<WalPiece>,
     batches: mpsc::Sender<RecordBatch>,
 ) -> Result<(), WalError> {
+    let mut watch = metrics::ingest_stopwatch().at(IngestStage::WaitForWal);
     while let Some(WalPiece { mut start, mut bytes }) = pieces.recv().await {
         while !bytes.is_empty() {
+            watch.enter(IngestStage::Decode);
             let part = bytes.split_to(bytes.len().min(PART_BYTES));
             let len = part.len() as u64;
             METRICS.wal_ingest_bytes_received.inc_by(len);
             let mut batch = RecordBatch::default();
             let decoded = decoder.feed_at(start, part).and_then(|()| decoder.take_records(&mut batch));
+            watch.enter(IngestStage::WaitForIngest);
             if !batch.is_empty() && batches.send(batch).await.is_err() {
                 // The next stage has failed, and reports why.
                 return Ok(());
@@ -131,6 +134,7 @@ async fn decode_all(
             decoded?;
             start += len;
         }
+        watch.enter(IngestStage::WaitForWal);
     }
     Ok(())
 }
@@ -141,6 +145,7 @@ async fn ingest_all<S: PageStore>(
     mut batches: mpsc::Receiver<RecordBatch>,
     progress: watch::Sender<Progress>,
 ) -> Result<(), IntakeError> {
+    ingest.watch.enter(IngestStage::WaitForRecords);
     while let Some(batch) = batches.recv().await {
         let mut ingested = ingest.ingest_many(&batch).await;
         if ingested.is_ok() && batches.is_empty() {
@@ -152,6 +157,7 @@ async fn ingest_all<S: PageStore>(
             progress.records += batch.len() as u64;
             progress.last_record = ingest.last_record();
         });
+        ingest.watch.enter(IngestStage::WaitForRecords);
     }
     ingest.commit().await.map_err(|source| IntakeError::Ingest { lsn: ingest.current_record(), source })
 }

@@ -25,6 +25,7 @@ use super::{IndexPart, LayerList, TenantRemote, plan};
 use crate::tenant::layer_map::{Graveyard, Layer};
 use crate::tenant::timeline::manifest::{Kept, Manifest};
 use errors::{ErrorKind, StorageError};
+use metrics::{self, IngestStage, METRICS, StorageOperation};
 use remote_storage::{RemotePath, RequestClass};
 
 /// Maximum number of concurrent layer uploads; the bucket's own request budget may allow fewer.
@@ -372,6 +373,8 @@ async fn next(wanted: &mut watch::Receiver<Option<Arc<Wanted>>>) -> Arc<Wanted> 
 }
 
 async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wanted) -> Result<(), StorageError> {
+    let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::Publication));
+    let mut watch = metrics::ingest_stopwatch().at(IngestStage::Upload);
     let remote = &shared.remote;
     remote.check_known()?;
     if shared.is_lost.swap(false, Ordering::AcqRel) {
@@ -387,6 +390,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         && !published.is_lost
         && plan::same_contents(before, manifest)
     {
+        watch.enter(IngestStage::Tidy);
         shared.accepted.send_replace(wanted.number);
         published.write_spare(shared).await?;
         published.note_detached(shared);
@@ -397,6 +401,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         return Ok(());
     }
     upload(shared, wanted).await?;
+    watch.enter(IngestStage::IndexPart);
     let next = Manifest { generation: remote.generation, in_bucket: true, ..manifest.clone() };
     plan::check(&next, published.manifest.as_ref(), &shared.uploaded.lock(), remote.generation)
         .map_err(|unfit| StorageError::Internal(format!("index part of timeline {}: {unfit}", shared.timeline)))?;
@@ -410,12 +415,14 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         shared.replace(&path, bytes).await?;
         published.unconfirmed = Some(next);
     }
+    watch.enter(IngestStage::Confirm);
     remote.check().await?;
     if let Some(next) = published.unconfirmed.take() {
         published.confirmed(shared, next);
         shared.published.send_modify(|count| *count += 1);
     }
     shared.accept(wanted);
+    watch.enter(IngestStage::Tidy);
     published.write_spare(shared).await?;
     published.note_detached(shared);
     published.find_orphans(shared).await;

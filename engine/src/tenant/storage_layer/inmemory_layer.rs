@@ -21,7 +21,7 @@ use super::block_writer::BlockWriter;
 use super::delta_writer::DeltaLayerWriter;
 use super::ephemeral_file::EphemeralFile;
 use super::gather::Moves;
-use super::layer_writer::{IndexBuilder, Owner};
+use super::layer_writer::{IndexBuilder, Owner, make_durable};
 use super::value_index::{POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
 use super::visit::{KeyVersions, collect_versions, compact_bounds};
 use super::{PersistentLayerDesc, ReconstructState};
@@ -29,6 +29,7 @@ use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::l0_flush;
 use errors::StorageError;
+use metrics::{IngestStage, Stopwatch};
 
 /// An open or frozen in-memory layer. A crash loses everything in it; it comes again from the WAL.
 #[derive(Debug)]
@@ -113,13 +114,26 @@ impl InMemoryLayer {
     /// # Panics
     /// If the layer is frozen.
     pub async fn put_batch(&self, batch: SerializedValueBatch, _ctx: &RequestContext) -> anyhow::Result<()> {
+        self.put_batch_timed(batch, &mut Stopwatch::off()).await
+    }
+
+    /// The same for a caller that wants to know what takes how long.
+    pub(crate) async fn put_batch_timed(
+        &self,
+        batch: SerializedValueBatch,
+        watch: &mut Stopwatch<IngestStage>,
+    ) -> anyhow::Result<()> {
+        watch.enter(IngestStage::WriterLock);
         let mut writer = self.file.writer().lock().await;
         assert!(self.end_lsn.get().is_none(), "values are put into a frozen layer");
         check_limits(&batch, writer.position())?;
+        watch.enter(IngestStage::WaitForBuffer);
         writer.reserve(batch.buffer_size()).await?;
         // No await from here on: the whole batch gets in even if this future is dropped.
+        watch.enter(IngestStage::Append);
         let base = writer.position();
         writer.push(batch.raw());
+        watch.enter(IngestStage::IndexInsert);
         let mut index = self.index.write();
         let indexed = batch.len() - usize::from(fault::planted(fault::Bug::DropLastOfBatch));
         for meta in batch.metadata().iter().take(indexed) {
@@ -158,6 +172,10 @@ impl InMemoryLayer {
         cancel: CancellationToken,
     ) -> anyhow::Result<Option<(PersistentLayerDesc, Utf8PathBuf)>> {
         let end_lsn = self.end_lsn().ok_or_else(|| StorageError::Internal("the layer is not frozen".to_owned()))?;
+        let mut watch = match key_range {
+            None => metrics::ingest_stopwatch().at(IngestStage::WaitForTurn),
+            Some(_) => Stopwatch::off(),
+        };
         let _permit = l0_flush.acquire().await?;
         let _guard = gate.enter()?;
         if cancel.is_cancelled() {
@@ -165,22 +183,30 @@ impl InMemoryLayer {
         }
         let lsn_range = self.start_lsn..end_lsn;
         match key_range {
-            None => self.seal(lsn_range).await.map(Some),
+            None => self.seal(lsn_range, &mut watch).await.map(Some),
             Some(keys) => self.copy_out(keys, lsn_range, ctx).await,
         }
     }
 
-    async fn seal(&self, lsn_range: Range<Lsn>) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
+    async fn seal(
+        &self,
+        lsn_range: Range<Lsn>,
+        watch: &mut Stopwatch<IngestStage>,
+    ) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
+        watch.enter(IngestStage::Sort);
         let mut writer = self.file.writer().lock().await;
         // Keeps the disk busy while the index is sorted.
         writer.start_writeback();
         let mut index = IndexBuilder::with_filter();
         if !writer.is_ended() {
-            self.push_chains_together(&mut writer, &mut index).await?;
+            self.push_chains_together(&mut writer, &mut index, watch).await?;
         }
+        watch.enter(IngestStage::IndexWrite);
+        index.complete(&mut writer).await?;
+        watch.enter(IngestStage::Fsync);
         let keys = Key::MIN..Key::MAX;
         let header = self.owner.header(LayerKind::Delta, writer.file_id(), keys.clone(), lsn_range.clone());
-        let file_size = index.finish(&mut writer, &header).await?;
+        let file_size = make_durable(&mut writer, &header).await?;
         let Owner { tenant_shard_id, timeline_id, .. } = self.owner;
         let desc = PersistentLayerDesc::new_delta(tenant_shard_id, timeline_id, keys, lsn_range, file_size);
         let path = self.owner.temp_path(&desc.layer_name());
@@ -193,6 +219,7 @@ impl InMemoryLayer {
         &self,
         writer: &mut BlockWriter,
         index: &mut IndexBuilder,
+        watch: &mut Stopwatch<IngestStage>,
     ) -> Result<(), StorageError> {
         // The layer is frozen, so successive reads of its index are consistent.
         let (mut sorted, only_images) = {
@@ -200,9 +227,11 @@ impl InMemoryLayer {
             (index.sorted(), index.only_images())
         };
         if !only_images {
+            watch.enter(IngestStage::ChainMoves);
             let moves = Moves::plan(&mut sorted, writer.position());
             moves.make(&self.index, self.file.source(), writer).await?;
         }
+        watch.enter(IngestStage::IndexWrite);
         for version in sorted.iter() {
             index.push(entry(&version, version.extent.position));
         }

@@ -112,16 +112,14 @@ impl IndexBuilder {
     ///
     /// May be called again after an error. If the index was complete already, the new one is ignored; otherwise the
     /// file retains a dead part of an index.
-    pub(super) async fn finish(mut self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
-        if !writer.is_ended() {
-            self.append_to(writer).await?;
-        }
-        let file_size = writer.flush_and_cut().await?;
-        writer.write_header(header).await?;
-        if !fault::planted(fault::Bug::PublishUnsyncedLayer) {
-            writer.file().sync().await?;
-        }
-        Ok(file_size)
+    pub(super) async fn finish(self, writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
+        self.complete(writer).await?;
+        make_durable(writer, header).await
+    }
+
+    /// The first half of [`IndexBuilder::finish`]: appends the index, unless it is complete already.
+    pub(super) async fn complete(mut self, writer: &mut BlockWriter) -> Result<(), StorageError> {
+        if writer.is_ended() { Ok(()) } else { self.append_to(writer).await }
     }
 
     async fn append_to(&mut self, writer: &mut BlockWriter) -> Result<(), StorageError> {
@@ -150,6 +148,16 @@ impl IndexBuilder {
         };
         writer.end_with(&footer.encode(writer.block())).await
     }
+}
+
+/// The second half of [`IndexBuilder::finish`]: makes the file durable once its index is complete. Returns its length.
+pub(super) async fn make_durable(writer: &mut BlockWriter, header: &Header) -> Result<u64, StorageError> {
+    let file_size = writer.flush_and_cut().await?;
+    writer.write_header(header).await?;
+    if !fault::planted(fault::Bug::PublishUnsyncedLayer) {
+        writer.file().sync().await?;
+    }
+    Ok(file_size)
 }
 
 /// A fresh id for a layer file.

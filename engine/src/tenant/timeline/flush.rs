@@ -15,7 +15,7 @@ use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::read_identity;
 use errors::StorageError;
-use metrics::{self, METRICS, StorageOperation};
+use metrics::{self, IngestStage, METRICS, Stopwatch, StorageOperation};
 use virtual_file::fs;
 
 /// Frozen layers that may wait before ingest has to.
@@ -40,10 +40,16 @@ pub(super) async fn flush(state: &Arc<TimelineState>, _ctx: &RequestContext) -> 
 }
 
 /// Freezes the open layer and starts writing it in the background; waits first if too many wait already.
-pub(super) async fn roll(state: &Arc<TimelineState>, ingest: &mut IngestState) -> Result<(), StorageError> {
+pub(super) async fn roll(
+    state: &Arc<TimelineState>,
+    ingest: &mut IngestState,
+    watch: &mut Stopwatch<IngestStage>,
+) -> Result<(), StorageError> {
     if state.layers().frozen.len() >= MAX_FROZEN {
+        watch.enter(IngestStage::WaitForSeal);
         join(spawn_write_frozen(state, None)).await?;
     }
+    watch.enter(IngestStage::Freeze);
     freeze(state, ingest).await;
     spawn_write_frozen(state, None);
     Ok(())
@@ -111,8 +117,10 @@ async fn write_frozen(state: &TimelineState, target: Option<RecordLsn>) -> Resul
     while let Some(frozen) = state.layers().frozen.first().cloned() {
         state.check_writable()?;
         let _timer = metrics::timer(METRICS.storage_operations_seconds_global.of(StorageOperation::LayerFlush));
-        let layer = place(state, &mut progress, &frozen, &ctx).await?;
+        let mut watch = metrics::ingest_stopwatch();
+        let layer = place(state, &mut progress, &frozen, &mut watch, &ctx).await?;
         let bytes = layer.desc().file_size;
+        watch.enter(IngestStage::Publish);
         publish::flushed(state, Some(layer), frozen.end).await?;
         METRICS.flushed_bytes.inc_by(bytes);
         state.work.note_flushed(bytes);
@@ -129,12 +137,14 @@ async fn place(
     state: &TimelineState,
     progress: &mut Option<FlushProgress>,
     frozen: &Frozen,
+    watch: &mut Stopwatch<IngestStage>,
     ctx: &RequestContext,
 ) -> Result<Arc<Layer>, StorageError> {
     let reached = match progress.take() {
         Some(reached) => reached,
         None => write(state, frozen, ctx).await?,
     };
+    watch.enter(IngestStage::Fsync);
     // Each step is recorded before the next one can fail, because it cannot be repeated.
     let layer = match progress.insert(reached) {
         FlushProgress::Named(layer) => Arc::clone(layer),

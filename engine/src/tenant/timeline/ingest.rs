@@ -13,7 +13,7 @@ use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
 use crate::tenant::storage_layer::{self, InMemoryLayer};
 use errors::StorageError;
-use metrics::METRICS;
+use metrics::{IngestStage, METRICS, Stopwatch};
 
 /// Bytes of an idle server's WAL that may be retained for a layer that stays open.
 const IDLE_DISTANCE_MAX: u64 = 16 << 20;
@@ -71,6 +71,7 @@ pub(super) async fn put_batch(
     batch: SerializedValueBatch,
     ctx: &RequestContext,
 ) -> Result<(), StorageError> {
+    let mut watch = metrics::ingest_stopwatch().at(IngestStage::WaitForRoom);
     let Some(first) = batch.metadata().iter().map(|meta| meta.lsn).min() else { return Ok(()) };
     let _guard = state.enter()?;
     state.check_writable()?;
@@ -86,6 +87,7 @@ pub(super) async fn put_batch(
             () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
         }
     }
+    watch.enter(IngestStage::WriterLock);
     let mut ingest = state.ingest.lock().await;
     state.check_not_archived()?;
     let last = state.record_lsn().last;
@@ -95,15 +97,16 @@ pub(super) async fn put_batch(
         )));
     }
     if roll_reason(state, &mut ingest, batch.buffer_size() as u64).is_some() {
-        flush::roll(state, &mut ingest).await?;
+        flush::roll(state, &mut ingest, &mut watch).await?;
     }
-    let layer = open_layer(state, &ingest, ctx).await?;
+    let layer = open_layer(state, &ingest, &mut watch, ctx).await?;
+    watch.enter(IngestStage::IndexInsert);
     let (max_lsn, values, bytes) = (batch.max_lsn(), batch.metadata().len(), batch.buffer_size() as u64);
     let has_news = batch.metadata().iter().any(|meta| meta.key != CHECKPOINT_KEY.to_compact());
     if let Some(observer) = &state.observer {
         observer.note(batch.metadata());
     }
-    layer.put_batch(batch, ctx).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
+    layer.put_batch_timed(batch, &mut watch).await.map_err(layer_error).inspect_err(|error| state.note_error(error))?;
     // Only now: a rejected batch must not prevent the flush of the history before it. No freeze can intervene, as
     // `ingest` is locked.
     ingest.max_lsn = ingest.max_lsn.max(max_lsn);
@@ -125,7 +128,7 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     let Ok(mut ingest) = state.ingest.try_lock() else { return Ok(()) };
     if state.layers().frozen.is_empty() {
         if roll_reason(state, &mut ingest, 0).is_some() {
-            return flush::roll(state, &mut ingest).await;
+            return flush::roll(state, &mut ingest, &mut Stopwatch::off()).await;
         }
         drop(ingest);
         return flush::note_progress(state).await;
@@ -175,11 +178,13 @@ fn roll_reason(state: &TimelineState, ingest: &mut IngestState, incoming: u64) -
 async fn open_layer(
     state: &TimelineState,
     ingest: &IngestState,
+    watch: &mut Stopwatch<IngestStage>,
     ctx: &RequestContext,
 ) -> Result<Arc<InMemoryLayer>, StorageError> {
     if let Some(open) = &state.layers().open {
         return Ok(Arc::clone(open));
     }
+    watch.enter(IngestStage::Freeze);
     let TimelineState { conf, timeline_id, tenant_shard_id, gate, cancel, .. } = state;
     let start: Lsn = ingest.next_start;
     let layer = InMemoryLayer::create(conf, *timeline_id, *tenant_shard_id, start, gate, cancel, ctx);
