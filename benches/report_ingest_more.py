@@ -31,9 +31,11 @@ PUBLISHED = {
     ("8192", "Sequential", "Yes"): ((289.4, 287.7, 238.6), (330.1, 333.8, 468.4)),
     ("8192", "Sequential", "No"): ((755.5, 753.8, 477.8), (962.7, 905.8, 1024)),
 }
+MACHINES = ("im4gn.2xlarge", "AX102")
 MODES = ("Buffered", "Direct", "DirectRw")
 # What compresses better than this says little about real pages.
 RATIO_MAX = 3
+CORES = "cores: own, others"
 
 
 class Row:
@@ -58,8 +60,10 @@ class Row:
             found = [one[name] for one in found]
         return median(found)
 
-    def cores(self) -> float:
-        return median(run["processor"]["client_ms_per_mb"] * run["mib_per_s"] * 1.048576 / 1000 for run in self.runs)
+    def cores(self) -> str:
+        """Processor time per second: of the benchmark with all its threads, and of everything else on the machine."""
+        own = [run["processor"]["client_ms_per_mb"] * run["mib_per_s"] * 1.048576 / 1000 for run in self.runs]
+        return f"{median(own):.1f}, {self.middle('processor', 'cores_busy_elsewhere'):.1f}"
 
     def stored(self) -> float:
         """Bytes of a layer, of those of its pages."""
@@ -145,8 +149,13 @@ def label(size, delta):
     return f"{'100 B' if size == '100' else '8 KiB'}, {'with' if delta == 'Yes' else 'no'} delta"
 
 
+def columns(*names):
+    """The head of a table."""
+    yield from ("", "| " + " | ".join(names) + " |", "|---" * len(names) + "|")
+
+
 def asked(found: Found):
-    yield from ("## Asked", "", "| what | asked | measured | worst round | reached |", "|---|---|---|---|---|")
+    yield from ("## Asked", *columns("what", "asked", "measured", "worst round", "reached"))
     for case in WRITES:
         row, first = found.write(*case, reads=True), found.first.get(case, FIRST[case])
         of = "in this run" if case in found.first else "of another day"
@@ -174,49 +183,49 @@ def line(what, least, measured, worst, form):
 def reads(found: Found):
     yield from ("", "## Read while written", "",
                 "The last 32 keys are read by one task, over and over, until the layer is complete, and every value is",
-                "compared. MiB/s are those of the writer, in the median and in the worst round.", "",
-                "| values | MiB/s alone | MiB/s with reads | worst | of alone | reads/s | p50 us | p99 us | max us | "
-                "the first pageserver's MiB/s | times |", "|---" * 11 + "|")
+                "compared. MiB/s are those of the writer, in the median and in the worst round.")
+    yield from columns("values", "MiB/s alone", "MiB/s with reads", "worst", "of alone", "reads/s", "p50 us", "p99 us",
+                       "max us", CORES, "the first pageserver's MiB/s", "times")
     for case in WRITES:
         alone, row = found.write(*case), found.write(*case, reads=True)
         first = found.first.get(case, FIRST[case])
         figures = " | ".join(f"{row.middle('read', name):,.0f}" for name in ("per_s", "p50_us", "p99_us", "max_us"))
-        yield (f"| {label(*case)} | {alone.rate:.0f} | {row.rate:.0f} | {row.worst:.0f} | {row.rate / alone.rate:.2f} |"
-               f" {figures} | {first:.0f} | {row.rate / first:.1f}x |")
+        yield (f"| {label(*case)} | {alone.rate:.0f} | {row.rate:.0f} | {row.worst:.0f} | "
+               f"{row.rate / alone.rate:.2f} | {figures} | {row.cores()} | {first:.0f} | {row.rate / first:.1f}x |")
 
 
 def timelines(found: Found):
     yield from ("", "## Timelines at once", "", f"Each takes in {found.volume} MiB; MiB/s are those of all together, "
-                "cores the processor time per second.", "",
-                "| values | timelines | MiB/s | worst | of the disk | times one | cores |", "|---" * 7 + "|")
+                "cores the processor time", "per second: our own, and that of everything else on the machine.",
+                *columns("values", "timelines", "MiB/s", "worst", "of the disk", "times one", CORES))
     for case in WRITES:
         for count in TIMELINES:
             row = found.write(*case, timelines=count)
             yield (f"| {label(*case)} | {count} | {row.rate:.0f} | {row.worst:.0f} | {row.of_disk():.2f} | "
-                   f"{row.rate / found.write(*case).rate:.2f} | {row.cores():.1f} |")
+                   f"{row.rate / found.write(*case).rate:.2f} | {row.cores()} |")
 
 
 def layers(found: Found):
     yield from ("", "## Image layers, and layers fetched", "",
-                f"{found.volume} MiB of pages of 8 KiB: random bytes, or rows that are partly alike. MiB/s are those of "
-                "the pages,", "stored is what of them the layer takes. Compressing alone is zstd on one core, with the "
-                "writer's settings.", "",
-                "| pages | MiB/s | worst | of the disk | stored | compressing alone, MiB/s | cores |", "|---" * 7 + "|")
+                f"{found.volume} MiB of pages of 8 KiB: random bytes, or rows that are partly alike. MiB/s are those of",
+                "the pages, stored is what of them the layer takes. Compressing alone is zstd on one core, with the",
+                "settings of the writer.",
+                *columns("pages", "MiB/s", "worst", "of the disk", "stored", "compressing alone, MiB/s", CORES))
     for pages in PAGES:
         row, alone = found.image(pages), found.compress(pages)
         yield (f"| {pages} | {row.rate:.0f} | {row.worst:.0f} | {row.of_disk():.2f} | "
-               f"{row.stored() / (found.volume << 20):.2f} | {alone.rate:.0f} | {row.cores():.1f} |")
+               f"{row.stored() / (found.volume << 20):.2f} | {alone.rate:.0f} | {row.cores()} |")
     yield from ("", "A layer of random pages from a bucket that is a directory, whose file the kernel has in memory: "
-                "verified, written,", "synced and opened. The copy is of the same file, synced as well.", "",
-                "| what | MiB/s | worst | of the disk | cores |", "|---" * 5 + "|")
+                "verified, written,", "synced and opened. The copy is of the same file, synced as well.",
+                *columns("what", "MiB/s", "worst", "of the disk", CORES))
     for kind in ("download", "copy"):
         row = found[{"kind": kind}]
-        yield f"| {kind} | {row.rate:.0f} | {row.worst:.0f} | {row.of_disk():.2f} | {row.cores():.1f} |"
+        yield f"| {kind} | {row.rate:.0f} | {row.worst:.0f} | {row.of_disk():.2f} | {row.cores()} |"
 
 
 def disk(found: Found):
     yield from ("", "## The disk itself", "", f"{found.volume} MiB by direct writes of 1 MiB, just before each run of "
-                "each case.", "", "| in flight | MiB/s | worst | best |", "|---|---|---|---|")
+                "each case.", *columns("in flight", "MiB/s", "worst", "best"))
     runs = [run["device"] for row in found.rows.values() for run in row.runs]
     for depth in runs[0]:
         rates = [run[depth] for run in runs]
@@ -229,8 +238,8 @@ def elsewhere(ours):
     yield from ("", "## The first pageserver on other hardware", "",
                 "**Not comparable**: it publishes these with its ingest benchmark, of an AWS im4gn.2xlarge and of a "
                 "Hetzner AX102.", "Ours are of the run in [ingest.md](ingest.md), on the machine named there. MiB/s "
-                "for Buffered, Direct, DirectRw.", "",
-                "| values | layout | ours | im4gn.2xlarge (other hardware) | AX102 (other hardware) |", "|---" * 5 + "|")
+                "for Buffered, Direct, DirectRw.",
+                *columns("values", "layout", "ours", *(f"{name} (other hardware)" for name in MACHINES)))
     for (size, layout, delta), machines in PUBLISHED.items():
         own = [ours[mode, size, layout, delta]["mib_per_s"] for mode in MODES]
         cells = " | ".join(", ".join(f"{rate:.0f}" for rate in rates) for rates in (own, *machines))
