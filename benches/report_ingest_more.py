@@ -207,8 +207,8 @@ def timelines(found: Found):
 
 def layers(found: Found):
     yield from ("", "## Image layers, and layers fetched", "",
-                f"{found.volume} MiB of pages of 8 KiB: random bytes, or rows that are partly alike. MiB/s are those of",
-                "the pages, stored is what of them the layer takes. Compressing alone is zstd on one core, with the",
+                f"{found.volume} MiB of pages of 8 KiB: random bytes, or rows that are partly alike. MiB/s are those",
+                "of the pages, stored is what of them the layer takes. Compressing alone is zstd on one core, with the",
                 "settings of the writer.",
                 *columns("pages", "MiB/s", "worst", "of the disk", "stored", "compressing alone, MiB/s", CORES))
     for pages in PAGES:
