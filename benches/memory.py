@@ -41,7 +41,7 @@ PREFIX = "store"
 LIMITS = {"page_cache_size": 8192, "block_cache_memory": 96 * MIB, "compaction_memory": 96 * MIB,
           "checkpoint_distance": 256 * MIB, "ephemeral_keep_bytes": 16 * MIB}
 # What memory is used for, as the label of `pageserver_memory_bytes` has it. A use without a metric is unexplained.
-USES = ("page_cache", "in_memory_index", "ephemeral", "layer_map", "sealing", "compaction")
+USES = ("page_cache", "in_memory_index", "buffers")
 # WAL that the server may keep for the pageserver, besides the step that it has just written.
 KEPT_MIB = 2048
 # The open layer is killed once it is this full.

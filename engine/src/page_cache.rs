@@ -87,6 +87,11 @@ impl PageCache {
         })
     }
 
+    /// Bytes of its pages, if all of them were of full size.
+    pub fn bytes(&self) -> u64 {
+        self.cache.get().map_or(0, |cache| cache.len() * PAGE_SIZE) as u64
+    }
+
     fn next_name(&self) -> u64 {
         self.next_name.fetch_add(1, Ordering::Relaxed)
     }

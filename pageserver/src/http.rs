@@ -14,6 +14,7 @@ mod guard;
 mod ids;
 mod known_args;
 mod logical_size;
+mod memory;
 mod models;
 mod moment;
 mod page_for_people;

@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::mm::{Advice, madvise};
@@ -17,6 +18,13 @@ const POOL_BYTES_MAX: usize = 16 << 20;
 const HUGE_PAGE: usize = 2 << 20;
 
 static POOL: Mutex<Vec<AlignedBuf>> = Mutex::new(Vec::new());
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all buffers, those in the pool included.
+pub fn allocated_bytes() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
 
 /// A byte buffer that grows up to its capacity; its address and capacity are multiples of 4 KiB.
 #[derive(Debug)]
@@ -49,6 +57,7 @@ impl AlignedBuf {
 
     fn allocate(capacity: usize) -> Self {
         let layout = Self::layout(capacity);
+        ALLOCATED.fetch_add(capacity, Ordering::Relaxed);
         if capacity >= HUGE_PAGE {
             return Self::allocate_huge(layout);
         }
@@ -158,6 +167,7 @@ impl AsRef<[u8]> for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        ALLOCATED.fetch_sub(self.capacity, Ordering::Relaxed);
         // SAFETY: `allocate` allocated the memory with the same layout.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.capacity)) };
     }

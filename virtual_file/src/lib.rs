@@ -4,7 +4,7 @@
 //! ([`simulated`]).
 
 mod alignment;
-mod buffer;
+pub mod buffer;
 pub mod buffered_writer;
 mod engine;
 pub use engine::IoFuture;

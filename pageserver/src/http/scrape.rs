@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::http::condition::Words;
+use crate::http::memory;
 use crate::http::sources::Sources;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::{Condition, LayerInfo, LayerKind, Timeline};
@@ -40,6 +41,8 @@ struct Gauges {
     layers: Of<5>,
     layer_bytes: Of<5>,
     block_memory: Of<1>,
+    memory: Of<1>,
+    allocator: Of<1>,
     tenant_states: Of<1>,
     timeline_states: Of<1>,
     task_panics: Of<1>,
@@ -67,12 +70,19 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     for (usage, bytes) in manager.conf().resources.blocks.memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
     }
+    for (state, bytes) in memory::of_allocator() {
+        set(&gauges.allocator, [("state", state.to_owned())], bytes);
+    }
     for (task, panics) in env::spawn::panics() {
         set(&gauges.task_panics, [("task", task.to_owned())], panics);
     }
     // Timelines that could not be opened, and those that broke later.
     let (mut active, mut broken) = (0, manager.broken().len() as u64);
-    for timeline in tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten() {
+    let timelines: Vec<Timeline> = tenants.into_iter().filter_map(|id| manager.timelines(id).ok()).flatten().collect();
+    for (usage, bytes) in memory::by_use(manager, &timelines) {
+        set(&gauges.memory, [("use", usage.to_owned())], bytes);
+    }
+    for timeline in timelines {
         match timeline.broken() {
             None => active += 1,
             Some(_) => broken += 1,
@@ -158,6 +168,10 @@ impl Gauges {
         registry.register("layer_bytes", "Bytes of layers but the open one", self.layer_bytes.clone());
         let help = "Memory of blocks from the bucket, which block_cache_memory limits";
         registry.register("block_memory_bytes", help, self.block_memory.clone());
+        let help = "Memory by what it is used for, as far as that is counted, but for blocks from the bucket";
+        registry.register("memory_bytes", help, self.memory.clone());
+        let help = "Memory that the allocator has handed out, and that it has of the system";
+        registry.register("allocator_bytes", help, self.allocator.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         let help = "Panics since the process started, by task";

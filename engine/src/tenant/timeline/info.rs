@@ -85,6 +85,8 @@ pub struct TimelineInfo {
     pub compaction_error: Option<String>,
     /// Bytes of values in memory and ephemeral files.
     pub in_memory_bytes: u64,
+    /// Bytes of memory for the indexes of these values.
+    pub in_memory_index_bytes: u64,
 }
 
 impl TimelineInfo {
@@ -131,6 +133,12 @@ impl TimelineInfo {
             replaced_bytes: state.graveyard.bytes(),
             compaction: *state.compaction.counts.lock(),
             compaction_error: compaction_error(state),
+            in_memory_index_bytes: layers
+                .open
+                .iter()
+                .chain(layers.frozen.iter().map(|frozen| &frozen.layer))
+                .map(|layer| layer.index_memory() as u64)
+                .sum(),
             in_memory_bytes: open_bytes + layers.frozen.iter().map(|frozen| frozen.layer.size()).sum::<u64>(),
         }
     }
