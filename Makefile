@@ -32,7 +32,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
-.PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide
+.PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-attribution bench-ingest-more
 .PHONY: bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
@@ -164,11 +164,17 @@ bench-memory:  ## memory idle, loaded and while WAL comes, growth, recovery; nee
 bench-wide:  ## loads and queries of wide rows with 14 indexes, compute and plain; needs 10 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_wide.sh $(RESULTS)
 
+bench-attribution:  ## on what the write path spends its time, by place of the bucket; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_attribution.sh $(RESULTS)
+
+bench-ingest-more:  ## reads beside writes, timelines at once, image layers, downloads; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_ingest_more.sh $(RESULTS)
+
 bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make bench-compare BASE=main~10
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
-	bench-surface bench-swmr bench-memory bench-wide
+	bench-surface bench-swmr bench-memory bench-wide bench-attribution bench-ingest-more
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built
