@@ -72,6 +72,9 @@ class Run:
                 session.sql(prepare(name))
                 plan = session.sql(f"EXPLAIN (COSTS OFF) {execute(name, asked['keys'])}")
                 self.fill(session, level)
+                if level == "data":
+                    # Workers of a parallel plan read catalogs of their own.
+                    session.sql(execute(name, asked["keys"]))
                 assert level == "data" or session.sql(HEAP_IN_MEMORY) == "0", f"{level}: tables are in memory"
                 self.lose_disk()
                 self.link.delay = delay / 2000

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::tenant::layer_map::Layer;
 use errors::StorageError;
+use futures_util::stream::{self, StreamExt as _};
 
 use crate::world::{World, check};
 
@@ -81,6 +82,31 @@ async fn a_layer_that_is_read_no_further_leaves_room_soon() -> Result<(), Storag
     let (_, later) = scan_layers(&world, 8..9, 512).await?;
     env::clock::thaw_thread();
     assert!(later[0] <= 8, "{later:?} after {crowded:?}");
+    Ok(())
+}
+
+/// As a compute scans: pieces of 1 MiB, several at once, that overtake each other.
+#[tokio::test]
+async fn a_scan_of_a_layer_that_is_fetched_whole_fetches_it_once() -> Result<(), StorageError> {
+    let world = World::new().await;
+    let made = world.make(0, 8192).await?;
+    let layer = world.cold(&made).await;
+    world.limit(|conf| conf.prefetch_whole_after = 50);
+    world.bucket.set_latency(Duration::from_millis(60));
+    let pieces = (0..8192).step_by(128).map(|first| {
+        let (layer, made) = (Arc::clone(&layer), made.clone());
+        async move { check(&layer, &made, first, first + 128).await }
+    });
+    let mut reads = stream::iter(pieces).buffer_unordered(6);
+    while let Some(read) = reads.next().await {
+        read?;
+    }
+    while layer.is_being_fetched() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let ratio = world.bucket.asked().bytes() as f64 / made.desc.file_size as f64;
+    println!("{ratio:.3} of the bytes");
+    assert!(layer.is_local() && ratio <= 1.3, "{ratio:.3} of the bytes");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod whole;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use camino::Utf8PathBuf;
@@ -68,6 +69,8 @@ pub(crate) struct RemoteFile {
     spent: AtomicU64,
     /// The whole file is being fetched.
     is_completing: AtomicBool,
+    /// When a read last had blocks fetched.
+    last_fetch: Mutex<Instant>,
 }
 
 impl RemoteFile {
@@ -91,6 +94,7 @@ impl RemoteFile {
             streams: Mutex::default(),
             spent: AtomicU64::new(0),
             is_completing: AtomicBool::new(false),
+            last_fetch: Mutex::new(env::clock::now()),
         }
     }
 
@@ -308,6 +312,9 @@ impl RemoteFile {
 
     /// Makes a request in a task of its own, which completes even if nobody waits any more.
     fn depart(self: &Arc<Self>, flight: Arc<Flight>) {
+        if flight.purpose != Purpose::Whole {
+            *self.last_fetch.lock() = env::clock::now();
+        }
         let (file, landing) = (Arc::clone(self), Landing { flights: Arc::clone(&self.flights), flight });
         env::spawn::task("blocks of a layer", async move {
             let Flight { blocks, purpose, .. } = &*landing.flight;

@@ -239,6 +239,9 @@ impl Layer {
         let layer = Arc::clone(self);
         let panicked = Arc::clone(self);
         let work = async move {
+            if let Some(remote) = layer.opened().as_ref().and_then(|reader| reader.remote_file()) {
+                remote.until_quiet().await;
+            }
             let turn = layer.resources.downloads.acquire().await;
             let ctx = RequestContext::new(TaskKind::LayerDownload, DownloadBehavior::Download);
             if let Err(error) = layer.download(&ctx).await

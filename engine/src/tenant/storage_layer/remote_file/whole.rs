@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use layer_format::block::BLOCK_SIZE;
@@ -16,10 +17,27 @@ use remote_storage::RequestClass;
 /// Bounds of the blocks in one request.
 const CHUNK_BLOCKS_MAX: u64 = 1024;
 const CHUNK_BLOCKS_MIN: u64 = 64;
+/// How long no read has to fetch anything before a whole file is fetched, and how long that is waited for.
+const QUIET: Duration = Duration::from_millis(200);
+const QUIET_WITHIN: Duration = Duration::from_secs(10);
 /// Requests in flight, if there is memory for them.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 impl RemoteFile {
+    /// Waits until no read has had blocks fetched for a moment, but not for long. What a scan fetches is kept on the
+    /// disk, if there is memory for that: fetching the whole file beside it would take that memory, and fetch the same
+    /// blocks once more.
+    pub(crate) async fn until_quiet(&self) {
+        let end = env::clock::now() + QUIET_WITHIN;
+        loop {
+            let (now, quiet_at) = (env::clock::now(), *self.last_fetch.lock() + QUIET);
+            if now >= quiet_at.min(end) || self.partial.is_left() {
+                return;
+            }
+            env::clock::sleep(quiet_at.min(end).saturating_duration_since(now)).await;
+        }
+    }
+
     /// Brings all blocks, verified, into the file on local disk, and makes it durable. Blocks that are there already
     /// are read and verified there.
     pub(crate) async fn complete(self: &Arc<Self>) -> Result<(), StorageError> {
