@@ -177,7 +177,7 @@ settings! {
         /// Maximum number of keys in one vectored read.
         max_get_vectored_keys: NonZeroUsize = 128, "keys";
         /// Maximum number of page requests of one connection that are served by one read; at most
-        /// `max_get_vectored_keys`.
+        /// `max_get_vectored_keys`, below which the default is lowered.
         page_service_max_batch_size: NonZeroUsize = 128, "requests";
     }
     "Object storage" {

@@ -104,6 +104,7 @@ impl Settings {
         loader.file(path, text)?;
         loader.env(&overrides.env)?;
         loader.flags(&overrides.flags)?;
+        loader.fit_defaults();
         loader.check()?;
         Ok((loader.settings, loader.remarks))
     }
@@ -172,6 +173,15 @@ impl Loader {
     fn invalid(&self, name: &'static str, reason: String) -> SettingsError {
         let place = self.places.iter().rev().find(|(key, _)| *key == name).map(|(_, place)| place.clone());
         SettingsError::Invalid { place: place.unwrap_or_else(|| "default".to_owned()), key: name.to_owned(), reason }
+    }
+
+    /// Lowers a default that exceeds what another key permits.
+    fn fit_defaults(&mut self) {
+        let is_set = self.places.iter().any(|(key, _)| *key == "page_service_max_batch_size");
+        let settings = &mut self.settings;
+        if !is_set && settings.page_service_max_batch_size > settings.max_get_vectored_keys {
+            settings.page_service_max_batch_size = settings.max_get_vectored_keys;
+        }
     }
 
     /// Checks what concerns several keys, or needs more than a key's type.

@@ -39,6 +39,14 @@ fn flags_win_over_environment_and_environment_over_file() {
 }
 
 #[test]
+fn a_default_is_lowered_to_what_another_key_permits() {
+    let (settings, _) = load("max_get_vectored_keys = 8", &[], &[]).unwrap();
+    assert_eq!(settings.page_service_max_batch_size.get(), 8);
+    let (settings, _) = load("max_get_vectored_keys = 500", &[], &[]).unwrap();
+    assert_eq!(settings.page_service_max_batch_size, Settings::default().page_service_max_batch_size);
+}
+
+#[test]
 fn unknown_keys_are_refused_with_the_nearest_one() {
     let error = refusal("\nlisten_http_adr = \"x\"\n", &[], &[]);
     assert_eq!(error, "pageserver.toml line 2: unknown key \"listen_http_adr\", did you mean \"listen_http_addr\"?");
@@ -84,7 +92,7 @@ fn values_of_a_wrong_kind_are_refused_at_their_place() {
         ("virtual_file_io_mode = true", "a string"),
         ("listen_pg_addr = \"localhost\"", "host:port"),
         ("listen_http_addr = \"localhost:70000\"", "host:port"),
-        ("max_get_vectored_keys = 8", "max_get_vectored_keys, which is 8"),
+        ("max_get_vectored_keys = 8\npage_service_max_batch_size = 32", "max_get_vectored_keys, which is 8"),
         ("log_format = \"xml\"", "human, json"),
         ("remote_storage = \"ftp://x\"", "file:DIR, s3://BUCKET"),
         ("remote_storage = \"s3:///prefix\"", "bucket"),
