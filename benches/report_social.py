@@ -53,8 +53,8 @@ def against_theirs(executions, delays):
                 continue
             p50, mb = middle(some, "ms"), middle(some, "mib") * MB_PER_MIB
             yield (f"| {name} | {delay:g} | {p50:,.0f} | {theirs[0]:,} | {p50 / theirs[0]:.2f} | "
-                   f"{p90(one['ms'] for one in some):,.0f} | {theirs[1]:,} | {middle(some, 'gets'):.0f} | {theirs[2]} | "
-                   f"{mb:.1f} | {theirs[3]} | {artifact.verdict(p50 <= theirs[0])} |")
+                   f"{p90(one['ms'] for one in some):,.0f} | {theirs[1]:,} | {middle(some, 'gets'):.0f} | "
+                   f"{theirs[2]} | {mb:.1f} | {theirs[3]} | {artifact.verdict(p50 <= theirs[0])} |")
 
 
 def every_level(executions, delays):

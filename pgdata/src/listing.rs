@@ -31,7 +31,8 @@ pub fn rel_size_keys(rel: RelTag) -> [Key; 2] {
     [rel_entry_key(rel), rel_size_key(rel)]
 }
 
-/// The size of a relation fork in blocks, from the values of [`rel_size_keys`] as of `lsn`; `None` if it does not exist.
+/// The size of a relation fork in blocks, from the values of [`rel_size_keys`] as of `lsn`; `None` if it does not
+/// exist.
 pub fn rel_size_among(
     rel: RelTag,
     lsn: Lsn,

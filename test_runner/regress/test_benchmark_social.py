@@ -17,8 +17,8 @@ from world import shape  # noqa: E402
 
 def execution(query: str, level: str, delay: float, **other) -> dict:
     gets = 0 if level == "data" else 5
-    found = {"query": query, "level": level, "delay_ms": delay, "ms": 80.0 if gets else 0.4, "gets": gets, "pages": 6 * bool(gets),
-             "mib": 0.5 * bool(gets), "round_trips": gets, "rows": 1, "start_to_row_ms": 500.0}
+    found = {"query": query, "level": level, "delay_ms": delay, "ms": 80.0 if gets else 0.4, "gets": gets,
+             "pages": 6 * bool(gets), "mib": 0.5 * bool(gets), "round_trips": gets, "rows": 1, "start_to_row_ms": 500.0}
     return {**found, **other}
 
 

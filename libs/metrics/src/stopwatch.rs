@@ -1,4 +1,5 @@
-//! Says on what a task spends its time: a task is in one stage at a time, and the time goes to the stage that it leaves.
+//! Says on what a task spends its time: a task is in one stage at a time, and the time goes to the stage that it
+//! leaves.
 //!
 //! Entering a stage costs one reading of the clock and one addition, so a batch may enter some, and a value none.
 
