@@ -1,7 +1,5 @@
 //! What the process's memory is used for, as far as it is counted.
 
-use tikv_jemalloc_ctl::{epoch, stats};
-
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use virtual_file::buffer;
@@ -16,14 +14,4 @@ pub(super) fn by_use(manager: &TenantManager, timelines: &[Timeline]) -> [(&'sta
         ("in_memory_index", indexes),
         ("buffers", buffer::allocated_bytes() as u64),
     ]
-}
-
-/// What the allocator has handed out, and what it has of the system. Nothing if it keeps no account.
-pub(super) fn of_allocator() -> Vec<(&'static str, u64)> {
-    // What it tells is as of the last epoch.
-    if epoch::advance().is_err() {
-        return Vec::new();
-    }
-    let states = [("allocated", stats::allocated::read()), ("resident", stats::resident::read())];
-    states.into_iter().filter_map(|(state, bytes)| Some((state, bytes.ok()? as u64))).collect()
 }

@@ -42,7 +42,6 @@ struct Gauges {
     layer_bytes: Of<5>,
     block_memory: Of<1>,
     memory: Of<1>,
-    allocator: Of<1>,
     tenant_states: Of<1>,
     timeline_states: Of<1>,
     task_panics: Of<1>,
@@ -69,9 +68,6 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
     for (usage, bytes) in manager.conf().resources.blocks.memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
-    }
-    for (state, bytes) in memory::of_allocator() {
-        set(&gauges.allocator, [("state", state.to_owned())], bytes);
     }
     for (task, panics) in env::spawn::panics() {
         set(&gauges.task_panics, [("task", task.to_owned())], panics);
@@ -170,8 +166,6 @@ impl Gauges {
         registry.register("block_memory_bytes", help, self.block_memory.clone());
         let help = "Memory by what it is used for, as far as that is counted, but for blocks from the bucket";
         registry.register("memory_bytes", help, self.memory.clone());
-        let help = "Memory that the allocator has handed out, and that it has of the system";
-        registry.register("allocator_bytes", help, self.allocator.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         let help = "Panics since the process started, by task";
