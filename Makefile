@@ -150,22 +150,22 @@ bench-compute:  ## first answer, disk, scans and pgbench of computes; needs 50 G
 	PYTHON=$(VENV)/bin/python benches/run_compute.sh $(RESULTS)
 
 bench-social:  ## six queries of a social network from S3, by what is in memory; keeps 3 GB; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_social.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh social $(RESULTS)
 
 bench-surface:  ## open, fresh read, write, visible by place of the bucket and size; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_surface.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh surface $(RESULTS)
 
 bench-swmr:  ## one writer beside head and pinned readers by place of the bucket; needs 12 GB; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_swmr.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh swmr $(RESULTS)
 
 bench-memory:  ## memory idle, loaded and while WAL comes, growth, recovery; needs 30 GB; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_memory.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh memory $(RESULTS)
 
 bench-wide:  ## loads and queries of wide rows with 14 indexes, compute and plain; needs 10 GB; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_wide.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh wide $(RESULTS)
 
 bench-attribution:  ## on what the write path spends its time, by place of the bucket; writes benches/results
-	PYTHON=$(VENV)/bin/python benches/run_attribution.sh $(RESULTS)
+	PYTHON=$(VENV)/bin/python benches/run_python.sh attribution $(RESULTS)
 
 bench-ingest-more:  ## reads beside writes, timelines at once, image layers, downloads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_ingest_more.sh $(RESULTS)

@@ -122,11 +122,9 @@ class Memory(Bench):
         metrics, info, pid = self.pageserver.http.metrics(), followed.timeline.info(), self.pageserver.process.pid
         used = {use: mib_of(metrics, f'pageserver_memory_bytes{{use="{use}"}}') for use in USES}
         used["block_cache"] = round(total(metrics, "block_memory_bytes") / MIB, 1)
-        states = {state: mib_of(metrics, f'pageserver_allocator_bytes{{state="{state}"}}')
-                  for state in ("allocated", "resident")}
         program = status(pid, "RssFile") + status(pid, "RssShmem")
         return {"what": what, "layers": info["layer_count"], "rss_mib": round(rss_mib(pid), 1),
-                "program_mib": round(program / 1024, 1), "used_mib": used, "allocator_mib": states}
+                "program_mib": round(program / 1024, 1), "used_mib": used}
 
     def idle_and_loaded(self, followed: Followed, when: str) -> list[dict]:
         """Samples of a process that has just been started, and of the same after many reads."""

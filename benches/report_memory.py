@@ -19,15 +19,9 @@ COLORS = ("#3f7fbf", "#d9822b", "#4a9a5a", "#b03030")
 WITH = f"BENCH_MEMORY_ARGS='{os.environ['BENCH_MEMORY_ARGS']}' " if "BENCH_MEMORY_ARGS" in os.environ else ""
 
 
-def spare(sample) -> float | None:
-    """What the allocator has from the system and nobody uses, if it says so."""
-    states = sample["allocator_mib"]
-    return None if None in states.values() else states["resident"] - states["allocated"]
-
-
 def unexplained(sample) -> float:
-    """The part of the memory in use that is neither the program itself, nor counted by a metric, nor spare."""
-    known = [sample["program_mib"], spare(sample), *sample["used_mib"].values()]
+    """The part of the memory in use that is neither the program itself, nor counted by a metric."""
+    known = [sample["program_mib"], *sample["used_mib"].values()]
     return 1 - sum(one or 0 for one in known) / sample["rss_mib"]
 
 
@@ -87,14 +81,13 @@ def asked(found, size):
 def memory(found):
     uses = list(found["sizes"][0]["samples"][0]["used_mib"])
     names = " | ".join(use.replace("_", " ") for use in uses)
-    yield from (f"| database MiB | when | layers | most MiB | sampled MiB | program | {names} | allocator: allocated, "
-                "resident | unexplained |", "|---|---|---|---|---|---|" + "---|" * len(uses) + "---|---|")
+    yield from (f"| database MiB | when | layers | most MiB | sampled MiB | program | {names} | "
+                "unexplained |", "|---|---|---|---|---|---|" + "---|" * len(uses) + "---|")
     for size in found["sizes"]:
         for what, sample, most in moments(found, size):
             used = " | ".join(cell(sample["used_mib"][use]) for use in uses)
-            allocator = ", ".join(cell(one) for one in sample["allocator_mib"].values())
             yield (f"| {size['database_mib']:,} | {what} | {sample['layers']} | {most:.0f} | {sample['rss_mib']:.0f} | "
-                   f"{sample['program_mib']:.0f} | {used} | {allocator} | {unexplained(sample):.0%} |")
+                   f"{sample['program_mib']:.0f} | {used} | {unexplained(sample):.0%} |")
     missing = [use.replace("_", " ") for use in uses if found["sizes"][0]["samples"][0]["used_mib"][use] is None]
     if missing:
         yield from ("", f"No metric has: {', '.join(missing)}. What these take counts as unexplained.")

@@ -116,9 +116,8 @@ class Run:
                 "round_trips": one_after_the_other(requests), "rows": asked["rows"]}
 
     def pages_asked(self) -> int:
-        name = 'pageserver_smgr_query_seconds_count{smgr_query_type="get_page_at_lsn"}'
-        lines = self.pageserver.http.raw("GET", "/metrics")[2].decode().splitlines()
-        return int(float(next(line for line in lines if line.startswith(name)).split()[-1]))
+        metrics = self.pageserver.http.metrics()
+        return int(metrics['pageserver_smgr_query_seconds_count{smgr_query_type="get_page_at_lsn"}'])
 
     def all(self) -> list[dict]:
         found = []

@@ -16,7 +16,7 @@ from fixtures.followed import Followed  # noqa: E402
 from fixtures.pageserver import Pageserver  # noqa: E402
 from fixtures.postgres import Postgres  # noqa: E402
 from fixtures.programs import program  # noqa: E402
-from fixtures.s3 import BUCKET, KINDS  # noqa: E402
+from fixtures.s3 import KINDS  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
 from fixtures.stored import wait_uploaded  # noqa: E402
 from network import Network, Size  # noqa: E402
@@ -145,7 +145,7 @@ class World:
         """Removes the list of layers that were hot: a start would fetch them."""
         for name in self.bucket.objects(PREFIX):
             if name.endswith("/hot-layers"):
-                self.bucket.client().delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{name}")
+                self.bucket.remove(name, PREFIX)
 
     def close(self):
         """Stops what runs; what was made stays."""

@@ -290,8 +290,8 @@ fn claim(state: &mut State, blocks: &Range<u32>, until: u32) -> (Vec<Wait>, Vec<
         let flight = state.flight(at).map(|flight| (flight.until, flight.outcome.clone()));
         let (next, outcome) = flight.unwrap_or_else(|| {
             // What somebody waits for does not wait for what is only prefetched.
-            let stop = end.min((at + 1).next_multiple_of(PIECE));
-            let stop = if at < blocks.end { stop.min(blocks.end) } else { stop };
+            let last = if at < blocks.end { end.min(blocks.end) } else { end };
+            let stop = last.min((at + 1).next_multiple_of(PIECE));
             let free = |block: &u32| state.is_remote(*block) && state.flight(*block).is_none();
             let next = (at..stop).find(|block| !free(block)).unwrap_or(stop);
             let (sender, outcome) = watch::channel(None);

@@ -116,6 +116,50 @@ async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A read of one layer has the others opened, and small ones fetched whole, so that reads of these need no request.
+#[tokio::test]
+async fn the_first_cold_read_has_the_other_layers_opened() -> anyhow::Result<()> {
+    let (bucket, new) = (Bucket::default(), new_timeline());
+    let config = |dir: &camino::Utf8Path, open_ahead_max: u64| -> &'static PageServerConf {
+        let conf = PageServerConf {
+            remote_storage: Some(bucket.storage()),
+            prefetch_whole_after: 101,
+            open_ahead_max,
+            ..PageServerConf::dummy_conf(dir.to_owned())
+        };
+        conf.configure_caches();
+        Box::leak(Box::new(conf))
+    };
+    let dir = tempdir()?;
+    let lsn = fill(config(dir.path(), 0), new, PAGES).await?;
+    drop(dir);
+    for (open_ahead_max, opened) in [(0, false), (4 << 20, true)] {
+        let empty = tempdir()?;
+        let manager = TenantManager::load_idle(config(empty.path(), open_ahead_max)).await?;
+        let timeline = manager.get(new.tenant_shard_id, new.timeline_id)?;
+        bucket.asked();
+        // Only the oldest layer reaches down to there.
+        assert!(timeline.get(key(0, 1), LSN, &context()).await? == page(0, 1));
+        let mut requests = bucket.asked().requests();
+        for _ in 0..if opened { 1000 } else { 20 } {
+            if requests > LAYERS as usize {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            requests += bucket.asked().requests();
+        }
+        assert_eq!(requests > LAYERS as usize, opened, "{requests} requests");
+        let found = timeline.get_vectored(&KeySpace::single(key(0, 0)..key(0, PAGES)), lsn, &context()).await?;
+        for at in 0..PAGES {
+            assert!(*found[&key(0, at)].as_ref().expect("readable") == page(newest(at), at), "page {at}");
+        }
+        let asked = bucket.asked();
+        assert_eq!(asked.requests() == 0, opened, "{asked:?}");
+        manager.shutdown().await;
+    }
+    Ok(())
+}
+
 /// The memory for blocks is less than a few reads that a job has begun and the walk of indexes beside them want.
 #[tokio::test]
 async fn images_of_a_cold_timeline_are_made_with_little_memory() -> anyhow::Result<()> {

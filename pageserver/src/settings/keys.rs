@@ -226,8 +226,8 @@ settings! {
         /// Maximum number of bytes that one request reads ahead of a sequential read. At most a sixth of
         /// `block_cache_memory`.
         read_ahead_max: u64 = 4_194_304, "bytes";
-        /// A layer is fetched whole once reads of it have cost this percentage of doing so; a request counts as 128
-        /// KiB. Above 100: never.
+        /// A layer is fetched whole once reads of it have cost this percentage of doing so, as soon as they pause, or
+        /// after 10 s; a request counts as 128 KiB. Above 100: never.
         prefetch_whole_after: u64 = 50, "percent";
         /// As soon as a layer is read that is not on the local disk, all others of the timeline are opened, too, as far
         /// as that needs no more than so many bytes: what is read next waits for fewer requests then. A layer of at
