@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a benchmark that drives servers of its own, then makes its report: run_python.sh NAME [RESULTS]. Writes JSON and a
-# table. What it measures and what its arguments mean, its program says with --help; BENCH_NAME_ARGS passes some. With
+# Runs a benchmark that drives servers of its own, then makes its report: run_python.sh NAME [RESULTS]. Writes JSON and
+# a table. What it measures and what its arguments mean, its program says with --help; BENCH_NAME_ARGS passes some. With
 # these it takes a minute or two, and little disk:
 #   BENCH_ATTRIBUTION_ARGS='--gib 0.1 --scale 2 --rounds 1'
 #   BENCH_MEMORY_ARGS='--mib 90 --wal-mib 64 192 --step-mib 64 --reads 8000'
