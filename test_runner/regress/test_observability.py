@@ -59,6 +59,12 @@ def read_pages(timeline: Timeline, rel: Rel, at: int, blocks, *, one_by_one: boo
         return list(stream.pipelined(requests))
 
 
+def evict_all(timeline: Timeline):
+    """Nothing of the timeline's layers stays on the disk, nor open."""
+    for layer in timeline.server.http.get(f"{timeline.path}/layer")["historic_layers"]:
+        timeline.server.http.delete(f"{timeline.path}/layer/{layer['layer_file_name']}")
+
+
 def filled(followed: Followed, layers=6) -> str:
     """Writes until there are some L0 layers, then stops the Postgres; returns the LSN."""
     info = followed.timeline.info
@@ -69,7 +75,8 @@ def filled(followed: Followed, layers=6) -> str:
 
 def test_each_page_read_is_counted(make_postgres, make_pageserver, make_store):
     store = make_store("directory")
-    settings = {**QUICK, **store.settings("counted"), **UNSORTED}
+    # What a read needs it fetches itself: nothing opens or fetches layers ahead of it.
+    settings = {**QUICK, **store.settings("counted"), **UNSORTED, "open_ahead_max": 0, "prefetch_whole_after": 101}
     followed = follow(make_postgres, make_pageserver, "counted", **settings)
     server, timeline = followed.pageserver, followed.timeline
     accounts = rel_of(followed.postgres, "pgbench_accounts")
@@ -100,9 +107,7 @@ def test_each_page_read_is_counted(make_postgres, make_pageserver, make_store):
     together = reads.check(200)
     assert 200 <= together["layers_per_read_global"] <= 200 * timeline.info()["layer_count"], together
 
-    layers = server.http.get(f"{timeline.path}/layer")["historic_layers"]
-    for layer in layers:
-        server.http.delete(f"{timeline.path}/layer/{layer['layer_file_name']}")
+    evict_all(timeline)
     reads = Reads(timeline)
     read_pages(timeline, accounts, at, range(300, 320), one_by_one=True)
     remote = reads.check(20)
@@ -112,6 +117,7 @@ def test_each_page_read_is_counted(make_postgres, make_pageserver, make_store):
     assert totals["pageserver_block_requests_total"] >= remote["bucket_requests_per_page_read"]
 
     # A trace is no read of a page that somebody asked for.
+    evict_all(timeline)
     reads = Reads(timeline)
     key = f"00{accounts.spc:08X}{accounts.db:08X}{accounts.rel:08X}{accounts.fork:02X}{400:08X}"
     trace = server.http.get(f"{timeline.path}/trace?key={key}")
