@@ -24,6 +24,10 @@ use virtual_file::{OpenMode, VirtualFile};
 /// Images shorter than this, in bytes, are not worth compressing.
 const COMPRESS_LEN_MIN: usize = 128;
 const ZSTD_LEVEL: i32 = 1;
+/// After this many images in a row that do not compress, only one in `TRY_EVERY` is tried: trying takes more than half
+/// of the time that writing such an image does.
+const TRIES_MAX: u32 = 8;
+const TRY_EVERY: u32 = 16;
 
 /// An image layer file being written under a temporary name.
 pub struct ImageLayerWriter {
@@ -35,6 +39,8 @@ pub struct ImageLayerWriter {
     index: IndexBuilder,
     compressor: zstd::bulk::Compressor<'static>,
     compressed: Vec<u8>,
+    /// Images in a row that were not compressed.
+    uncompressed: u32,
 }
 
 impl ImageLayerWriter {
@@ -53,14 +59,16 @@ impl ImageLayerWriter {
         let writer = BlockWriter::new(file, new_file_id());
         let compressor =
             zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| StorageError::Internal(error.to_string()))?;
-        let (index, compressed) = Default::default();
-        Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed })
+        let (index, compressed, uncompressed) = Default::default();
+        Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed, uncompressed })
     }
 
-    /// Appends an image, compressed if that saves at least an eighth. Keys must ascend.
+    /// Appends an image, compressed if that saves at least an eighth and is not known to be vain. Keys must ascend.
     pub async fn put_image(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
         debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");
-        let compressed = self.compress(image);
+        let is_tried = self.uncompressed < TRIES_MAX || self.uncompressed.is_multiple_of(TRY_EVERY);
+        let compressed = is_tried && self.compress(image);
+        self.uncompressed = if compressed { 0 } else { self.uncompressed.wrapping_add(1) };
         let stored = if compressed { self.compressed.as_slice() } else { image };
         self.writer.reserve(stored.len()).await?;
         let position = self.writer.position();

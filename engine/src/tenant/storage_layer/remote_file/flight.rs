@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,10 @@ pub(super) struct Flight {
     landed: SetOnce<Result<Bytes, StorageError>>,
     /// When the sequence for which it was made was last read.
     touched: Mutex<Instant>,
+    /// That sequence has passed it.
+    is_passed: AtomicBool,
+    /// How many of its blocks readers were given.
+    taken: AtomicU64,
 }
 
 /// Requests, each with some of the blocks that it brings.
@@ -67,7 +72,9 @@ pub(super) struct Landing {
 impl Flight {
     fn new(blocks: Range<u64>, purpose: Purpose, memory: &mut Lease) -> Self {
         let lease = Mutex::new(Some(memory.split(bytes_of(&blocks))));
-        Self { blocks, purpose, lease, landed: SetOnce::new(), touched: Mutex::new(env::clock::now()) }
+        let touched = Mutex::new(env::clock::now());
+        let (is_passed, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { blocks, purpose, lease, landed: SetOnce::new(), touched, is_passed, taken }
     }
 
     /// The blocks, once they are there.
@@ -75,10 +82,16 @@ impl Flight {
         self.landed.wait().await.as_ref().map_err(again)
     }
 
-    /// The blocks `part` of `bytes`, which must be this request's.
+    /// The blocks `part` of `bytes`, which must be this request's, for whoever reads them.
     pub(super) fn part(&self, bytes: &Bytes, part: &Range<u64>) -> Bytes {
+        self.taken.fetch_add(part.end - part.start, Ordering::Relaxed);
         let at = |block: u64| (block - self.blocks.start) as usize * BLOCK_SIZE;
         bytes.slice(at(part.start)..at(part.end))
+    }
+
+    /// Whether all of its blocks were there and were read.
+    fn is_used_up(&self) -> bool {
+        self.landed.initialized() && self.taken.load(Ordering::Relaxed) >= self.blocks.end - self.blocks.start
     }
 }
 
@@ -135,7 +148,8 @@ impl Flights {
         (joined, new)
     }
 
-    /// Drops what was fetched ahead for a sequence that has advanced to block `at`, or has ended.
+    /// Notes that a sequence has advanced to block `at`, or has ended: what was fetched ahead for it is dropped where
+    /// it lies before that and was read, and may give way to others where it was overtaken.
     pub(super) fn passed(&self, stream: u64, at: Option<u64>) {
         let now = env::clock::now();
         self.list.lock().retain(|flight| {
@@ -143,7 +157,9 @@ impl Flights {
                 return true;
             }
             *flight.touched.lock() = now;
-            at.is_some_and(|at| flight.blocks.end > at)
+            let Some(at) = at else { return false };
+            let is_passed = flight.is_passed.fetch_or(flight.blocks.end <= at, Ordering::Relaxed);
+            !((is_passed || flight.blocks.end <= at) && flight.is_used_up())
         });
     }
 
@@ -198,7 +214,8 @@ impl FetchedAhead for Window {
 
     fn is_idle(&self, now: Instant) -> bool {
         let Some(flight) = self.flight.upgrade() else { return true };
-        flight.landed.initialized() && now.saturating_duration_since(*flight.touched.lock()) >= IDLE_MIN
+        let is_idle = || now.saturating_duration_since(*flight.touched.lock()) >= IDLE_MIN;
+        flight.landed.initialized() && (flight.is_passed.load(Ordering::Relaxed) || is_idle())
     }
 
     fn give_up(&self) {

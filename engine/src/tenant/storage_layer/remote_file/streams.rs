@@ -6,6 +6,10 @@ use std::ops::Range;
 const STREAMS_MAX: usize = 4;
 /// Blocks that a sequence may skip at once.
 const SKIP_BLOCKS_MAX: u64 = 32;
+/// The same once it is fetched ahead of: whoever scans asks for many pieces at once, and they overtake each other.
+const OVERTAKE_BLOCKS_MAX: u64 = 2048;
+/// How far back a sequence is remembered at most, in blocks; at least half of that is.
+const SPAN_BLOCKS_MAX: u64 = 16_384;
 /// Blocks that must have been read before a sequence is fetched ahead of.
 const RUN_BLOCKS_MIN: u64 = 16;
 /// Fewest blocks fetched ahead at once: 1 MiB.
@@ -15,11 +19,11 @@ pub(super) const WINDOW_BLOCKS_MIN: u64 = 256;
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     id: u64,
-    /// Where it began.
+    /// Where it began, or as far back as it is remembered. What was overtaken lies after it.
     start: u64,
     /// The block after the last one read.
     next: u64,
-    /// Blocks that it has read.
+    /// Blocks that it has read since `start`.
     used: u64,
     /// The end of the blocks fetched or requested.
     ahead: u64,
@@ -52,17 +56,11 @@ impl Streams {
     /// or after `limit`.
     pub(super) fn note(&mut self, range: Range<u64>, used: u64, limit: u64, window_max: u64) -> Advice {
         self.clock += 1;
-        let continues = |stream: &&mut Stream| {
-            // The last block may be read again: values do not end at block boundaries.
-            range.start + 1 >= stream.next && range.start <= stream.next + SKIP_BLOCKS_MAX
-        };
-        let Some(stream) = self.list.iter_mut().find(continues) else {
+        let Some(stream) = self.list.iter_mut().find(|stream| stream.has(range.start)) else {
             let ended = self.begin(range, used);
             return Advice { stream: self.clock, ended, fetch: None, is_last: false };
         };
-        stream.used += used.min(range.end.saturating_sub(stream.next));
-        stream.next = stream.next.max(range.end);
-        stream.ahead = stream.ahead.max(stream.next);
+        stream.advance(&range, used);
         stream.stamp = self.clock;
         let (id, fetch, is_last) = (stream.id, stream.window(limit, window_max), stream.next >= limit);
         self.list.retain(|stream| stream.id != id || !is_last);
@@ -90,11 +88,39 @@ impl Streams {
 }
 
 impl Stream {
+    /// Whether it has so few gaps that what comes next is worth fetching.
+    fn is_run(&self) -> bool {
+        self.used >= RUN_BLOCKS_MIN && self.used * 2 >= self.next - self.start
+    }
+
+    /// Whether a read that begins at `block` belongs to it.
+    fn has(&self, block: u64) -> bool {
+        if self.is_run() {
+            let end = self.ahead.max(self.next + OVERTAKE_BLOCKS_MAX);
+            return (self.start..=end).contains(&block);
+        }
+        // The last block may be read again: values do not end at block boundaries.
+        block + 1 >= self.next && block <= self.next + SKIP_BLOCKS_MAX
+    }
+
+    /// Notes a read of `used` blocks of `range`.
+    fn advance(&mut self, range: &Range<u64>, used: u64) {
+        // Of what was read before, only the last block counts once.
+        let again = u64::from(range.start < self.next && range.end > self.next);
+        self.next = self.next.max(range.end);
+        self.used = (self.used + used.saturating_sub(again)).min(self.next - self.start);
+        self.ahead = self.ahead.max(self.next);
+        let span = self.next - self.start;
+        if span > SPAN_BLOCKS_MAX {
+            self.start = self.next - span / 2;
+            self.used /= 2;
+        }
+    }
+
     /// The next blocks to fetch. The window grows with the sequence, so that a short one wastes little; for a long
     /// one, one window is in flight while another is being read.
     fn window(&mut self, limit: u64, window_max: u64) -> Option<Range<u64>> {
-        let is_dense = self.used * 2 >= self.next - self.start;
-        if self.used < RUN_BLOCKS_MIN || !is_dense || window_max < WINDOW_BLOCKS_MIN {
+        if !self.is_run() || window_max < WINDOW_BLOCKS_MIN {
             return None;
         }
         let window = self.used.clamp(WINDOW_BLOCKS_MIN, window_max);
@@ -173,6 +199,39 @@ mod tests {
             let first = at * 30;
             assert_eq!(streams.note(first..first + 2, 2, LIMIT, MAX).fetch, None, "one block in fifteen is no scan");
         }
+    }
+
+    /// Pieces of 150 blocks, many at once, each of which may be overtaken by up to ten others.
+    #[test]
+    fn a_scan_whose_pieces_overtake_each_other_is_one() {
+        let mut streams = Streams::default();
+        let (mut fetched, mut seed) = (Vec::new(), 7u64);
+        let mut pieces: Vec<u64> = (0..660).collect();
+        for at in 8..pieces.len() {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            pieces.swap(at, (at + (seed >> 33) as usize % 10).min(659));
+        }
+        for piece in pieces {
+            let range = piece * 150..(piece + 1) * 150;
+            let advice = streams.note(range, 150, LIMIT, MAX);
+            assert_eq!((advice.ended, advice.stream), (None, 1), "piece {piece}");
+            fetched.extend(advice.fetch);
+        }
+        assert!(fetched.is_sorted_by_key(|range| range.start), "{fetched:?}");
+        assert!(fetched.windows(2).all(|two| two[0].end <= two[1].start), "{fetched:?}");
+    }
+
+    /// A few hundred blocks that are read again and again, anywhere in a layer.
+    #[test]
+    fn a_place_that_is_read_again_and_again_is_no_scan() {
+        let mut streams = Streams::default();
+        let (mut fetched, mut seed) = (0, 7u64);
+        for _ in 0..100_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let first = 5_000 + (seed >> 33) % 300 * 10;
+            fetched += streams.note(first..first + 3, 3, LIMIT, MAX).fetch.map_or(0, |range| range.end - range.start);
+        }
+        assert!(fetched <= 3_000, "{fetched} blocks of a place of 3,000");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const CHUNK_BLOCKS_MIN: u64 = 64;
 /// How long no read has to fetch anything before a whole file is fetched, and how long that is waited for.
 const QUIET: Duration = Duration::from_millis(200);
 const QUIET_WITHIN: Duration = Duration::from_secs(10);
-/// Requests in flight, if there is memory for them.
+/// Requests in flight.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 impl RemoteFile {
@@ -54,10 +54,10 @@ impl RemoteFile {
         (0..blocks).step_by(chunk as usize).map(move |first| first..blocks.min(first + chunk))
     }
 
-    /// Two chunks and their write buffers must fit into the memory for them.
+    /// All chunks in flight and their write buffers must fit into the memory for them.
     fn chunk_blocks(&self) -> u64 {
-        let half = self.cache().background.size() / BLOCK_SIZE as u64 / 2;
-        half.saturating_sub(WRITE_BLOCKS).clamp(CHUNK_BLOCKS_MIN, CHUNK_BLOCKS_MAX)
+        let share = self.cache().background.size() / BLOCK_SIZE as u64 / CHUNKS_IN_FLIGHT as u64;
+        share.saturating_sub(WRITE_BLOCKS).clamp(CHUNK_BLOCKS_MIN, CHUNK_BLOCKS_MAX)
     }
 
     async fn complete_chunk(self: &Arc<Self>, chunk: Range<u64>) -> Result<(), StorageError> {
