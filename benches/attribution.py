@@ -122,7 +122,7 @@ class Attribution(Bench):
 
     def scrape(self) -> tuple[float, dict[str, float], float]:
         """Now, all metrics, and the processor time of the pageserver until now."""
-        return time.monotonic(), self.pageserver.http.metrics(), cpu_seconds([self.pageserver.process.pid])
+        return time.monotonic(), self.pageserver.http.metrics(), cpu_seconds(self.pageserver.process.pid)
 
     def first_wal(self):
         found = self.scrape()

@@ -156,7 +156,7 @@ class Long(Bench):
         settled, idle = self.settle(followed, watch)
         info, metrics = followed.timeline.info(), self.metrics(followed)
         written = {kind: total(metrics, "compaction_written_bytes_total", f'"{kind}"')
-                   for kind in ("sort", "merge", "image", "fold")}
+                   for kind in ("sort", "merge", "image", "fold", "trim")}
         values = total(metrics, "timeline_value_bytes_total")
         flushed = total(metrics, "flushed_bytes_total")
         found = {

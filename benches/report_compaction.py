@@ -15,7 +15,7 @@ SPACE = {"uniform": 1.5}
 INGEST = 60
 CURVES = (("read_searched_p99", "layers searched per page, p99"), ("read_records_p99", "records per page, p99"),
           ("read_p99_us", "read p99, us"), ("space", "stored / needed"))
-JOBS = ("sort", "merge", "image", "fold")
+JOBS = ("sort", "merge", "image", "fold", "trim")
 COLORS = {True: "#3f7fbf", False: "#b03030"}
 
 
@@ -119,7 +119,7 @@ def tables(pairs):
     for on, off in pairs:
         yield from beside(on, off)
     yield from ("", "## Jobs: number, bytes written for each byte of values", "",
-                f"| writes | {' | '.join(JOBS)} |", "|---|---|---|---|---|")
+                f"| writes | {' | '.join(JOBS)} |", "|---" * (len(JOBS) + 1) + "|")
     for on, _ in pairs:
         yield from jobs(on)
     yield ""

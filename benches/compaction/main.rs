@@ -368,7 +368,8 @@ async fn run(order: Order, compacts: bool, validity: &mut Validity) -> anyhow::R
     tender.await??;
     validity.add(reads.lock().validity);
     let done = shared.timeline.info().compaction;
-    let jobs = done.sort.bytes_out + done.merge.bytes_out + done.image.bytes_out + done.fold.bytes_out;
+    let jobs =
+        done.sort.bytes_out + done.merge.bytes_out + done.image.bytes_out + done.fold.bytes_out + done.trim.bytes_out;
     let result = json!({
         "order": order.name(), "compaction": compacts, "pages": pages, "written_mib": writer.bytes >> 20,
         "kept_mib": kept >> 20, "import_mib": base >> 20, "rate_mib_per_s": writer.rate.map(|rate| rate as u64 >> 20),
@@ -377,7 +378,7 @@ async fn run(order: Order, compacts: bool, validity: &mut Validity) -> anyhow::R
         "most_l0": most_l0, "settled_s": settled.as_secs_f64(),
         "settling_read_p99_us": settling_p99, "idle_read_p99_us": idle_p99, "seconds": started.elapsed().as_secs_f64(),
         "jobs": { "sort": done.sort, "merge": done.merge, "image": done.image,
-            "fold": done.fold },
+            "fold": done.fold, "trim": done.trim },
         "job_bytes_per_byte": jobs as f64 / writer.bytes as f64,
         "stored_mib": stored(&shared.timeline) >> 20, "samples": samples,
     });

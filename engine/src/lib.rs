@@ -15,3 +15,4 @@ pub mod resources;
 mod slow_reads;
 pub mod task_mgr;
 pub mod tenant;
+mod turns;

@@ -10,11 +10,10 @@ use crate::block_cache::BlockCache;
 use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use crate::page_cache::PageCache;
 use crate::slow_reads::SlowReads;
+use crate::turns::Turns;
 
 /// Maximum number of whole layers downloaded in the background at once.
 const DOWNLOADS_MAX: usize = 2;
-/// Maximum number of compaction jobs at once.
-const COMPACTIONS_MAX: usize = 1;
 /// Maximum number of deleted timelines whose objects are removed at once.
 const REMOVALS_MAX: usize = 4;
 
@@ -27,10 +26,10 @@ pub struct Resources {
     pub blocks: Arc<BlockCache>,
     /// Limits concurrent downloads of whole layers.
     pub(crate) downloads: Arc<Semaphore>,
-    /// Limits concurrent sorts of L0 layers.
-    pub(crate) sorts: Arc<Semaphore>,
-    /// Limits concurrent other jobs of compaction.
-    pub(crate) compactions: Arc<Semaphore>,
+    /// One sort of L0 layers at a time.
+    pub(crate) sorts: Arc<Turns>,
+    /// One other job of compaction at a time.
+    pub(crate) compactions: Arc<Turns>,
     /// How much is said about slow reads.
     pub(crate) slow_reads: Arc<SlowReads>,
     /// Limits concurrent removals of deleted timelines.
@@ -45,8 +44,8 @@ impl Default for Resources {
             pages: Arc::default(),
             blocks: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
-            sorts: Arc::new(Semaphore::new(COMPACTIONS_MAX)),
-            compactions: Arc::new(Semaphore::new(COMPACTIONS_MAX)),
+            sorts: Arc::default(),
+            compactions: Arc::default(),
             slow_reads: Arc::default(),
             removals: Arc::new(Semaphore::new(REMOVALS_MAX)),
             flushes: Arc::default(),

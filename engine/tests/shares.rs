@@ -12,11 +12,12 @@ const SEEDS: u64 = 100;
 /// A job, how often a history had it, and how many histories of a hundred have it at least.
 type Job = (&'static str, fn(&Ops) -> u64, usize);
 
-const JOBS: [Job; 7] = [
+const JOBS: [Job; 8] = [
     ("sort", |ops| ops.sorts, 95),
     ("merge", |ops| ops.merges, 45),
     ("image", |ops| ops.images, 40),
     ("fold", |ops| ops.folds, 25),
+    ("trim", |ops| ops.trims, 35),
     ("removal of history", |ops| ops.removed, 60),
     ("hold", |ops| ops.holds, 80),
     ("restart", |ops| ops.restarts, 90),

@@ -79,7 +79,7 @@ def compaction(place: Path) -> list[Path]:
     runs = [{"order": "uniform", "compaction": on, "pages": 4, "written_mib": 9, "kept_mib": 2, "import_mib": 1,
              "ingest_mib_per_s": 90.0, "pause_p99_us": 1000, "most_l0": 5, "settled_s": 0.5, "stored_mib": 10,
              "settling_read_p99_us": 120, "idle_read_p99_us": 100,
-             "job_bytes_per_byte": 2.0, "jobs": dict.fromkeys(["sort", "merge", "image", "fold"], did),
+             "job_bytes_per_byte": 2.0, "jobs": dict.fromkeys(["sort", "merge", "image", "fold", "trim"], did),
              "samples": [sample] * 16}
             for on in (True, False)]
     return put(place, compaction=runs)

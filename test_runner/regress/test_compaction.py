@@ -21,7 +21,7 @@ from fixtures.wait import wait_until
 SEED = 20261123
 # At so many L0 layers ingest waits.
 L0_WAIT = 12
-KINDS = {"sort", "merge", "image", "fold"}
+KINDS = {"sort", "merge", "image", "fold", "trim"}
 
 
 def jobs(timeline: Timeline) -> dict[str, int]:

@@ -11,6 +11,7 @@ from fixtures.followed import Followed, rel_of
 from fixtures.pagectl import Pagectl
 from fixtures.pageserver import connection_string
 from fixtures.pagestream import get_page
+from fixtures.retention import follow
 from fixtures.small_disk import free_mib, small_disk
 from fixtures.stored import all_stored, disk_usage, wipe
 from fixtures.wait import wait_until
@@ -49,6 +50,27 @@ def test_a_small_disk_serves_a_large_store(kind, make_postgres, make_pageserver,
             scrub(pagectl_binary, server.workdir, store)
         finally:
             server.destroy()
+
+
+def test_layers_stay_small_enough_to_be_sorted(make_postgres, make_pageserver, make_store):
+    """With the default `checkpoint_distance`, which is larger than the disk."""
+    store = make_store("directory")
+    settings = {**store.settings("sortable"), "disk_budget": 64 << 20, "compaction_threshold": 2}
+    followed = follow(make_postgres, make_pageserver, "sortable", **settings)
+    timeline = followed.timeline
+    followed.pageserver.allow(SHORT_OF_ROOM)
+    followed.postgres.sql("CREATE TABLE many (id bigint, filler text)")
+    for number in range(3):
+        # 30 MiB of WAL each.
+        followed.postgres.sql(f"INSERT INTO many SELECT g, repeat(md5(({number} * g)::text), 8) "
+                              "FROM generate_series(1, 90000) g")
+        followed.catch_up()
+    timeline.server.http.put(f"{timeline.path}/checkpoint")
+    timeline.server.http.put(f"{timeline.path}/compact")
+    info = timeline.info()
+    assert info["l0_layer_count"] < 2 and info["compaction_error"] is None, info
+    assert info["compaction"]["sort"]["jobs"] > 0, info
+    followed.stop_and_compare()
 
 
 BUDGET = 48 << 20

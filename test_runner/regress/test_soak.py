@@ -1,19 +1,29 @@
-"""Mixed work for as long as requested, with everything a server can do at once; then every page is compared."""
+"""Mixed work for as long as requested, with everything a server can do at once, while history goes after a while; then
+every page is compared. Over longer runs neither the space for each byte of the database nor what reads search grows."""
 
 import itertools
 import random
 import time
+from statistics import median
 
 import pytest
 
 from fixtures import lsn as lsns
 from fixtures import workload
-from fixtures.followed import follow_new
+from fixtures.followed import follow_new, rel_of
 from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.pagestream import LATEST, get_page
 from fixtures.postgres import Postgres
 from fixtures.redo import run_script
 
 SEED = 20261121
+
+# Everything happens within minutes: layers are compacted, and history goes.
+QUICK = {"checkpoint_distance": 8 << 20, "compaction_target_size": 4 << 20, "pitr_interval": "30s",
+         "gc_horizon": 32 << 20, "gc_period": "10s", "gc_pause_after_attach": "1ms"}
+# Rounds from which on the last quarter is compared with the one after the first.
+ROUNDS_MIN = 16
+READS = 200
 
 REWRITE = "CLUSTER pgbench_tellers USING pgbench_tellers_pkey"
 
@@ -29,18 +39,20 @@ KINDS = {
 def test_mixed_load_ends_in_equal_pages(kind, make_postgres, make_pageserver, pagectl_binary, request):
     minutes = request.config.getoption("--soak-minutes")
     followed = follow_new(
-        make_postgres, make_pageserver, f"soak-{kind}", scale=2, settings={"checkpoint_distance": 8 << 20},
+        make_postgres, make_pageserver, f"soak-{kind}", scale=2, settings=QUICK,
         allow_in_place_tablespaces="on", synchronous_commit="off", **KINDS[kind],
     )
     followed.pageserver.allow(POSTGRES_IS_GONE)
     pg = followed.postgres
     everything(pg)
     bench = pg.start_bench(seconds=int(minutes * 60) + 1)
-    rounds, branches = churn(followed, minutes)
+    health = Health(followed)
+    rounds, branches = churn(followed, minutes, health)
     bench.wait(60)
     followed.catch_up(timeout=300)
     mib = lsns.parse(followed.timeline.last_record_lsn()) >> 20
     print(f"{rounds} rounds in {minutes} minutes, WAL up to {mib} MiB, {len(branches)} branches, seed {SEED}")
+    health.check()
     followed.stop_and_verify(pagectl_binary)
 
 
@@ -50,7 +62,47 @@ def everything(pg: Postgres):
     run_script(pg, "psql", "all_record_types.sql", "-X", "-q", *variables, "-v", "skip_gist_delete=0")
 
 
-def churn(followed, minutes: float) -> tuple[int, list]:
+class Health:
+    """What the server is like while it works, once a round."""
+
+    def __init__(self, followed):
+        self.timeline, self.chance = followed.timeline, random.Random(SEED)
+        self.accounts = rel_of(followed.postgres, "pgbench_accounts")
+        # Of each round: what is stored for each byte of newest images, layers, height, L0 layers, ms of reads.
+        self.samples: list[dict] = []
+
+    def note(self):
+        condition, info = self.timeline.info()["condition"], self.timeline.info()
+        took = []
+        with self.timeline.stream(timeout=60) as stream:
+            # Its first read opens what it needs.
+            for block in [0, *(self.chance.randrange(3000) for _ in range(READS))]:
+                began = time.monotonic()
+                stream.ask(get_page(self.accounts, block, LATEST))
+                took.append((time.monotonic() - began) * 1000)
+        took = sorted(took[1:])
+        self.samples.append({"space": condition["space_ratio"] or 0.0, "layers": info["layer_count"],
+                             "height": info["height"], "l0": info["l0_layer_count"],
+                             "p50": took[len(took) // 2], "p99": took[len(took) * 99 // 100]})
+
+    def check(self):
+        """Prints each quarter's medians. In a long run the last quarter is like the second; the first has no history
+        that could go."""
+        size = max(1, len(self.samples) // 4)
+        quarters = [self.samples[at:at + size] for at in range(0, size * 4, size)]
+        medians = [{name: median(each[name] for each in quarter) for name in quarter[0]} for quarter in quarters
+                   if quarter]
+        for number, found in enumerate(medians):
+            print(f"quarter {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+        assert max(each["l0"] for each in self.samples) <= 12, self.samples
+        if len(self.samples) >= ROUNDS_MIN:
+            second, last = medians[1], medians[3]
+            # Times depend on the machine as well, and are printed only.
+            for name in ("space", "layers", "height"):
+                assert last[name] <= 1.5 * second[name] + 1, f"{name} grows: {medians}"
+
+
+def churn(followed, minutes: float, health: Health) -> tuple[int, list]:
     """Works in another database each round, so that rounds do not interfere, while branches come and go."""
     pg, chance = followed.postgres, random.Random(SEED)
     end, branches = time.monotonic() + minutes * 60, []
@@ -64,6 +116,7 @@ def churn(followed, minutes: float) -> tuple[int, list]:
         two_phase(pg, name, chance)
         pg.sql("VACUUM FULL pgbench_tellers; CHECKPOINT" if number % 3 else REWRITE)
         branches.append(followed.timeline.branch(followed.timeline.last_record_lsn()))
+        health.note()
         if len(branches) > 3:
             branches.pop(0).delete()
         if number > 2:

@@ -8,7 +8,7 @@ use engine::tenant::layer_map::Layer;
 use errors::StorageError;
 use futures_util::stream::{self, StreamExt as _};
 
-use crate::world::{World, check};
+use crate::world::{World, check, check_pages};
 
 const MIB: u64 = 1 << 20;
 
@@ -107,6 +107,27 @@ async fn a_scan_of_a_layer_that_is_fetched_whole_fetches_it_once() -> Result<(),
     let ratio = world.bucket.asked().bytes() as f64 / made.desc.file_size as f64;
     println!("{ratio:.3} of the bytes");
     assert!(layer.is_local() && ratio <= 1.3, "{ratio:.3} of the bytes");
+    Ok(())
+}
+
+/// A layer that is worth fetching whole is read in pieces of 1 MiB. Where memory does not suffice for all of them, what
+/// is asked for is still fetched at once.
+#[tokio::test]
+async fn many_pages_of_a_layer_worth_all_of_it_are_fetched_at_once() -> Result<(), StorageError> {
+    let world = World::new().await;
+    let made = world.make(0, 8192).await?;
+    let layer = world.cold(&made).await;
+    world.limit(|conf| (conf.block_cache_memory, conf.prefetch_whole_after) = (24 << 20, 50));
+    for first in (0..5120).step_by(128) {
+        check(&layer, &made, first, first + 128).await?;
+    }
+    world.bucket.asked();
+    world.bucket.set_latency(Duration::from_millis(60));
+    let pages: Vec<u32> = (0..40).map(|number| 5200 + 70 * number).collect();
+    check_pages(&layer, &made, &pages).await?;
+    let asked = world.bucket.asked();
+    println!("{} requests, {} at once", asked.requests(), asked.most_under_way);
+    assert!(asked.most_under_way >= 20, "{} requests, only {} at once", asked.requests(), asked.most_under_way);
     Ok(())
 }
 

@@ -46,6 +46,7 @@ pub struct Ops {
     pub merges: u64,
     pub images: u64,
     pub folds: u64,
+    pub trims: u64,
     pub gcs: u64,
     pub removed: u64,
     pub holds: u64,
@@ -249,6 +250,7 @@ impl Run {
                 self.ops.merges += done.merge.jobs;
                 self.ops.images += done.image.jobs;
                 self.ops.folds += done.fold.jobs;
+                self.ops.trims += done.trim.jobs;
             }
             if !self.is_to_be_retried(done.map(drop))? {
                 return Ok(());

@@ -85,6 +85,8 @@ bugs! {
     CutoffGoesBack,
     /// A branch does without its ancestor before its manifest says so.
     AncestorBeforeChildCutoff,
+    /// Trimming forgets the oldest of the LSNs that keep a layer.
+    TrimForgetsLsn,
     /// Objects go before the bucket's index part says that they are not needed.
     DeleteBeforeConfirm,
 }

@@ -160,6 +160,8 @@ label_enum! {
         Image = "image",
         /// Making of images at the cutoff.
         Fold = "fold",
+        /// Rewriting of layers below the cutoff of which little is needed.
+        Trim = "trim",
     }
 }
 label_enum! {

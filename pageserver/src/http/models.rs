@@ -282,6 +282,8 @@ pub(crate) struct CompactionCounts {
     pub(crate) image: JobCounts,
     /// Images made at the cutoff, so that what is below them goes.
     pub(crate) fold: JobCounts,
+    /// Layers below the cutoff, rewritten without what nobody may read any more.
+    pub(crate) trim: JobCounts,
 }
 
 /// Jobs of one kind.
@@ -303,7 +305,8 @@ impl From<timeline::CompactionCounts> for CompactionCounts {
             let timeline::JobCounts { jobs, bytes_in, bytes_out, millis } = counts;
             JobCounts { jobs, bytes_in, bytes_out, millis }
         };
-        Self { sort: job(counts.sort), merge: job(counts.merge), image: job(counts.image), fold: job(counts.fold) }
+        let timeline::CompactionCounts { sort, merge, image, fold, trim } = counts;
+        Self { sort: job(sort), merge: job(merge), image: job(image), fold: job(fold), trim: job(trim) }
     }
 }
 

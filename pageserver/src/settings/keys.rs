@@ -156,7 +156,7 @@ settings! {
     }
     "Writing" {
         /// An in-memory layer is frozen when it has this many bytes of values, or when it spans this many bytes of
-        /// WAL.
+        /// WAL, or an eighth of what the local disk may take, if that is less.
         checkpoint_distance: u64 = 268_435_456, "bytes";
         /// Age at which an in-memory layer is frozen.
         checkpoint_timeout: Duration = "10m", "duration";

@@ -13,6 +13,9 @@ use super::{Layer, LayerMap};
 /// Layers by the ids of their files.
 pub type Marked = HashMap<u64, Arc<Layer>>;
 
+/// What reads take of a layer: keys, and LSNs of their versions.
+pub type Takes = Vec<(Range<Key>, Range<Lsn>)>;
+
 /// What a read takes from a layer.
 #[derive(Clone, Debug)]
 pub struct Visit {

@@ -150,9 +150,14 @@ impl RemoteFile {
         // The blocks of a request that has ended since are in memory by now.
         let (found, rest) = self.in_memory(&rest);
         runs.extend(found);
-        let planned = coalesce(merged([&rest[..], &self.around(&rest)].concat()), self.request_max());
-        match self.cache().reads.try_take(planned.iter().map(bytes_of).sum()) {
-            Some(memory) => {
+        let take = |wanted: Vec<Range<u64>>| {
+            let planned = coalesce(wanted, self.request_max());
+            Some((self.cache().reads.try_take(planned.iter().map(bytes_of).sum())?, planned))
+        };
+        // With what is around it, if there is memory for that: what is asked for must not wait for the rest.
+        let around = self.around(&rest);
+        match take(merged([&rest[..], &around].concat())).or_else(|| take(rest.clone())) {
+            Some((memory, planned)) => {
                 self.fetch(&rest, &planned, memory, &mut joined, &mut costs);
                 for (flight, part) in joined {
                     let bytes = flight.bytes().await?;

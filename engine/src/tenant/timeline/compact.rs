@@ -12,6 +12,7 @@ mod outputs;
 pub(super) mod owed;
 pub(super) mod plan;
 mod rewrite;
+pub(super) mod trim;
 mod urgency;
 
 use std::sync::Arc;
@@ -29,9 +30,9 @@ use crate::context::{DownloadBehavior, RequestContext};
 use crate::disk_budget::Hold;
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::{Layer, LayerMap, debt};
+use crate::turns::{Turn, Turns};
 use errors::{ErrorKind, StorageError};
 use metrics::METRICS;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use utils::lsn::Lsn;
 
 /// Pauses after failures: the first, and the longest.
@@ -192,20 +193,20 @@ async fn perform(
         Lane::Others => &state.conf.resources.compactions,
     };
     // One of a lane at a time in the whole engine: they must not take the machine from those who wait for pages.
-    let _turn = turn(state, turns).await?;
+    let _turn = turn(state, turns, job.bytes()).await?;
     // Where room is short no two jobs take it: each would keep what the other needs.
     let is_alone = lane == Lane::Others && !state.conf.disk_budget.has_room_for(2 * job.bytes());
-    let _alone = if is_alone { Some(turn(state, &state.conf.resources.sorts).await?) } else { None };
+    let _alone = if is_alone { Some(turn(state, &state.conf.resources.sorts, 0).await?) } else { None };
     busy.now(Doing::Room);
     let room = room_for(state, job.bytes()).await?;
     busy.now(Doing::Job(job.kind()));
     run(state, job, &room, ctx).await.or_else(|error| set_aside(state, job, error))
 }
 
-/// Waits for one of the `turns` of the whole engine.
-async fn turn<'a>(state: &TimelineState, turns: &'a Semaphore) -> Result<SemaphorePermit<'a>, StorageError> {
+/// Waits for one of the `turns` of the whole engine, to do `bytes` of work.
+async fn turn<'a>(state: &TimelineState, turns: &'a Turns, bytes: u64) -> Result<Turn<'a>, StorageError> {
     tokio::select! {
-        turn = turns.acquire() => turn.map_err(|_| StorageError::Shutdown),
+        turn = turns.take(state.tenant_shard_id, bytes) => Ok(turn),
         () = state.cancel.cancelled() => Err(StorageError::Shutdown),
     }
 }
@@ -256,7 +257,11 @@ async fn most_overdue(state: &TimelineState, ctx: &RequestContext) -> Result<Opt
     state.compaction.note_pressure(pressure);
     // Of several that are as overdue, the last.
     let most = due.into_iter().max_by(|(one, _), (other, _)| one.times.total_cmp(&other.times));
-    Ok(most.map(|(_, job)| job))
+    match most {
+        Some((_, job)) => Ok(Some(job)),
+        // Nobody waits for space below the cutoff.
+        None => trim::next(state, &layers.map, &known, ctx).await,
+    }
 }
 
 /// What jobs have found out about the timeline's layers.
@@ -319,6 +324,7 @@ async fn run(state: &TimelineState, job: &Job, room: &Hold, ctx: &RequestContext
     let done = match job {
         Job::Sort(inputs) | Job::Merge(inputs) => rewrite::rewrite(state, inputs, room, ctx).await?,
         Job::Image(region) | Job::Fold(region) => image::make(state, region, room, ctx).await?,
+        Job::Trim(trim) => trim::trim(state, trim, room, ctx).await?,
     };
     let took = env::clock::now().saturating_duration_since(started);
     // The job's hold ends before the next measurement finds what it has written.
@@ -341,6 +347,7 @@ async fn run(state: &TimelineState, job: &Job, room: &Hold, ctx: &RequestContext
         Job::Merge(_) => &mut counts.merge,
         Job::Image(_) => &mut counts.image,
         Job::Fold(_) => &mut counts.fold,
+        Job::Trim(_) => &mut counts.trim,
     };
     of_kind.add(&done, took);
     state.work.note_job(job.kind());
@@ -413,6 +420,7 @@ impl CompactionCounts {
             merge: self.merge.since(&before.merge),
             image: self.image.since(&before.image),
             fold: self.fold.since(&before.fold),
+            trim: self.trim.since(&before.trim),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What ingest and compaction know of each other: how much is to be compacted, how fast that goes, and how long ingest
 //! waits for it.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use tokio::sync::watch;
 
 use super::damage::Damage;
 use super::work::Lane;
+use crate::tenant::layer_map::mark::Takes;
 use metrics::{CompactionJob, METRICS};
 
 /// Maximum delay of one batch.
@@ -47,6 +49,8 @@ pub struct CompactionCounts {
     pub image: JobCounts,
     /// Images made at the cutoff.
     pub fold: JobCounts,
+    /// Layers below the cutoff of which little was needed.
+    pub trim: JobCounts,
 }
 
 impl CompactionCounts {
@@ -57,6 +61,7 @@ impl CompactionCounts {
             CompactionJob::Merge => &self.merge,
             CompactionJob::Image => &self.image,
             CompactionJob::Fold => &self.fold,
+            CompactionJob::Trim => &self.trim,
         }
     }
 }
@@ -108,6 +113,8 @@ pub(crate) struct Compaction {
     pub(crate) idle_at: AtomicU64,
     /// Even few L0 layers are to be sorted: they keep history from going.
     pub(crate) sort_all: AtomicBool,
+    /// Files of layers that were looked at and not trimmed, and what reads took of them then.
+    pub(crate) untrimmed: Mutex<HashMap<u64, Takes>>,
     /// Keys whose pages could not be rebuilt: no images are made around them.
     pub(crate) quarantined: Mutex<Vec<Key>>,
     /// Wakes those who wait for fewer L0 layers.
@@ -131,6 +138,7 @@ impl Compaction {
             damage: Mutex::default(),
             idle_at: AtomicU64::new(edition),
             sort_all: AtomicBool::new(false),
+            untrimmed: Mutex::default(),
             quarantined: Mutex::default(),
             ended: watch::Sender::new(0),
             rate: AtomicU64::new(RATE_GUESS.to_bits()),

@@ -141,7 +141,7 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
 fn l0_level(state: &TimelineState) -> f64 {
     let layers = state.layers();
     let open = layers.open.as_ref().map_or(0, |open| open.size());
-    let filled = open as f64 / state.conf.checkpoint_distance.max(1) as f64;
+    let filled = open as f64 / state.checkpoint_distance().max(1) as f64;
     (layers.map.l0_layers().len() + layers.frozen.len()) as f64 + filled.min(1.0)
 }
 
@@ -156,7 +156,7 @@ fn roll_reason(state: &TimelineState, ingest: &mut IngestState, incoming: u64) -
     let last = state.record_lsn().last;
     let open = state.layers().open.clone().filter(|_| ingest.max_lsn <= last)?;
     let policy = RollPolicy {
-        checkpoint_distance: state.conf.checkpoint_distance,
+        checkpoint_distance: state.checkpoint_distance(),
         checkpoint_timeout: state.conf.checkpoint_timeout,
     };
     let now = env::clock::now();

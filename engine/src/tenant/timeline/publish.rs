@@ -43,7 +43,7 @@ pub(super) async fn flushed(
 }
 
 /// Replaces the layers `removed` by `added`, which must be durable under their names. False if that is no longer
-/// possible, as a removed one is not there any more; then nothing has changed.
+/// possible, as a removed one is not there any more, or `check` says so; then nothing has changed.
 ///
 /// # Errors
 /// If the new layers do not have what the old ones had; or if the manifest could not be stored. Unless that was for
@@ -52,10 +52,14 @@ pub(super) async fn replaced(
     state: &TimelineState,
     removed: &[Arc<Layer>],
     added: Vec<Arc<Layer>>,
+    check: impl FnOnce() -> bool,
 ) -> Result<bool, StorageError> {
     let descs: Vec<_> = added.iter().map(|layer| layer.desc()).collect();
     invariants::replaces(removed.iter().map(|layer| layer.desc()), &descs).map_err(unfit)?;
     let publisher = state.publisher.lock().await;
+    if !check() {
+        return Ok(false);
+    }
     change_layers(state, &publisher, removed, added).await
 }
 

@@ -29,6 +29,9 @@ use crate::tenant::remote::Uploader;
 use crate::tenant::storage_layer::{InMemoryLayer, PersistentLayerDesc};
 use errors::{ErrorKind, StorageError};
 
+/// So many layers as they are flushed have room on the disk together, however small that is.
+const LAYERS_ON_DISK: u64 = 8;
+
 /// A position in the WAL between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordLsn {
@@ -368,6 +371,11 @@ impl TimelineState {
     /// When and how layers are compacted, on a disk of this size.
     pub(crate) fn compaction_policy(&self) -> CompactionPolicy {
         self.conf.compaction.within(self.conf.disk_budget.capacity())
+    }
+
+    /// At how many bytes the open layer is frozen: no more than leaves a small disk room to sort it later.
+    pub(crate) fn checkpoint_distance(&self) -> u64 {
+        self.conf.checkpoint_distance.min(self.conf.disk_budget.capacity() / LAYERS_ON_DISK)
     }
 
     /// The last LSN as of which pages can be read without L0 layers, if there are sorted layers. Once history has gone,

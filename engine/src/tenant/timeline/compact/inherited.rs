@@ -12,7 +12,7 @@ use utils::lsn::Lsn;
 
 use super::outputs::{Finished, PAGE_BYTES};
 use super::rewrite::publish_or_abandon;
-use super::room_for;
+use super::{room_for, turn};
 use crate::context::{DownloadBehavior, RequestContext};
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
@@ -101,10 +101,8 @@ impl Copy<'_> {
         let _guard = state.enter()?;
         // As other jobs do, which go on between two layers.
         let _worker = state.compaction.worker(Lane::Others).turn.lock().await;
-        let _turn = tokio::select! {
-            turn = state.conf.resources.compactions.acquire() => turn.map_err(|_| StorageError::Shutdown)?,
-            () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
-        };
+        let usual = state.compaction_policy().file_bytes;
+        let _turn = turn(state, &state.conf.resources.compactions, usual).await?;
         state.check_writable()?;
         let missing = missing(state, self.branching.lsn);
         let Some(keys) = missing.ranges().first().cloned() else { return Ok(false) };
@@ -117,7 +115,7 @@ impl Copy<'_> {
         finished.push(self.write(keys, visits).await?);
         let bytes = finished.bytes();
         room.note_written(bytes);
-        publish_or_abandon(state, &[], finished).await.inspect_err(|error| state.note_error(error))?;
+        publish_or_abandon(state, &[], finished, || true).await.inspect_err(|error| state.note_error(error))?;
         // The hold ends before the next measurement finds what was written.
         state.conf.disk_budget.note_used(bytes);
         drop(room);

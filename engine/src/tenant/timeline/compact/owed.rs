@@ -33,6 +33,8 @@ impl Debt {
             CompactionJob::Merge => self.merge,
             CompactionJob::Image => self.image,
             CompactionJob::Fold => self.fold,
+            // Found only when nothing else is due, and then done at once.
+            CompactionJob::Trim => 0,
         }
     }
 

@@ -10,6 +10,7 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::outputs::PAGE_BYTES;
+use super::trim::Trim;
 use super::urgency::Urgency;
 use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
@@ -36,7 +37,7 @@ const IMAGE_EFFORT: u64 = 4;
 /// An index page of an image layer lists at least so many images, but for the last one.
 const IMAGES_PER_INDEX_PAGE: u64 = 1000;
 /// Images are not worth a job below this fraction of a file's intended size.
-const SMALLEST_IMAGES: u64 = 16;
+pub(super) const SMALLEST_IMAGES: u64 = 16;
 
 /// What is to be done next.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub(crate) enum Job {
     Image(Region),
     /// Make images of a region at the cutoff, so that what is below them goes.
     Fold(Region),
+    /// Leave out what no LSN needs of a layer below the cutoff.
+    Trim(Trim),
 }
 
 /// Some keys as of an LSN.
@@ -74,6 +77,7 @@ impl Job {
         match self {
             Job::Sort(inputs) | Job::Merge(inputs) => inputs.iter().map(|layer| layer.desc().file_size).sum(),
             Job::Image(region) | Job::Fold(region) => region.bytes,
+            Job::Trim(trim) => trim.bytes,
         }
     }
 
@@ -83,6 +87,7 @@ impl Job {
             Job::Merge(_) => CompactionJob::Merge,
             Job::Image(_) => CompactionJob::Image,
             Job::Fold(_) => CompactionJob::Fold,
+            Job::Trim(_) => CompactionJob::Trim,
         }
     }
 }

@@ -34,12 +34,12 @@ pub(super) async fn rewrite(
     let (keys, lsns) = around(inputs);
     let finished = write(state, inputs, (keys, lsns), room, ctx).await?;
     let (bytes_in, bytes_out) = (inputs.iter().map(|layer| layer.desc().file_size).sum(), finished.bytes());
-    let published = publish_or_abandon(state, inputs, finished).await?;
+    let published = publish_or_abandon(state, inputs, finished, || true).await?;
     Ok(Done { bytes_in, bytes_out, published })
 }
 
 /// The smallest rectangle around the layers.
-fn around(layers: &[Arc<Layer>]) -> (Range<Key>, Range<Lsn>) {
+pub(super) fn around(layers: &[Arc<Layer>]) -> (Range<Key>, Range<Lsn>) {
     let keys = |layer: &Arc<Layer>| layer.desc().key_range.clone();
     let lsns = |layer: &Arc<Layer>| layer.desc().lsn_range.clone();
     let start = layers.iter().map(|layer| keys(layer).start).min().unwrap_or(Key::MIN);
@@ -105,13 +105,7 @@ async fn copy(
             if number % 13 == 5 && fault::planted(fault::Bug::DropOneDelta) {
                 continue;
             }
-            if number % VERSIONS_AT_ONCE == 0 {
-                if state.cancel.is_cancelled() {
-                    return Err(StorageError::Shutdown);
-                }
-                outputs.note_written();
-                tokio::task::yield_now().await;
-            }
+            pause(state, number, outputs).await?;
             match embedder.instead(version, value).await? {
                 Some(image) => outputs.put(version.key, version.lsn, image, true).await?,
                 None => outputs.put(version.key, version.lsn, value, version.will_init).await?,
@@ -121,11 +115,46 @@ async fn copy(
     Ok(())
 }
 
-/// Replaces `removed` by the finished layers; removes these if that is not possible. Returns whether it was done.
+/// Copies the versions that are `needed`, of which there is one for each version.
+pub(super) async fn copy_some(
+    state: &TimelineState,
+    mut stream: VersionStream,
+    needed: &[bool],
+    outputs: &mut Outputs<'_>,
+) -> Result<(), StorageError> {
+    let mut needed = needed.iter();
+    while let Some(window) = stream.next_window().await? {
+        for (number, (version, value)) in window.enumerate() {
+            pause(state, number, outputs).await?;
+            let is_needed = needed.next().copied();
+            let more = || StorageError::Internal("a layer has more versions than when it was looked at".to_owned());
+            if is_needed.ok_or_else(more)? {
+                outputs.put(version.key, version.lsn, value, version.will_init).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Before the version of this number: gives other tasks a chance now and then.
+async fn pause(state: &TimelineState, number: usize, outputs: &mut Outputs<'_>) -> Result<(), StorageError> {
+    if number.is_multiple_of(VERSIONS_AT_ONCE) {
+        if state.cancel.is_cancelled() {
+            return Err(StorageError::Shutdown);
+        }
+        outputs.note_written();
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// Replaces `removed` by the finished layers if `check` still permits it; removes these if that is not possible. Returns
+/// whether it was done.
 pub(super) async fn publish_or_abandon(
     state: &TimelineState,
     removed: &[Arc<Layer>],
     mut finished: Finished,
+    check: impl FnOnce() -> bool,
 ) -> Result<bool, StorageError> {
     let placed = match finished.place(state).await {
         Ok(placed) => placed,
@@ -134,7 +163,7 @@ pub(super) async fn publish_or_abandon(
             return Err(error);
         }
     };
-    match publish::replaced(state, removed, placed).await {
+    match publish::replaced(state, removed, placed, check).await {
         Ok(true) => Ok(true),
         Ok(false) => {
             finished.abandon().await;
