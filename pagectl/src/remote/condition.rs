@@ -9,7 +9,7 @@ pub(super) const STATE: [&str; 6] =
     ["height", "l0_layer_count", "replaced_layer_count", "replaced_bytes", "compaction_error", "condition"];
 
 /// Kinds of jobs, in the order in which they come.
-pub(super) const KINDS: [&str; 4] = ["sort", "merge", "image", "fold"];
+pub(super) const KINDS: [&str; 5] = ["sort", "merge", "image", "fold", "trim"];
 
 /// Bytes that jobs would read that are due.
 pub(super) fn debt(info: &Value) -> u64 {
