@@ -14,6 +14,8 @@ from queries import LEVELS, QUERIES  # noqa: E402
 # MB that a point query may fetch; of the plain server's time with everything in memory; MB/s of a scan by delay.
 POINT_MB, OF_PLAIN, SCAN_MB_PER_S = 2, 1.1, {4: 237, 25: 141}
 MB_PER_MIB = 1.048576
+# Read-ahead in MiB, percent of a layer after which it is fetched whole, pages that Postgres asks for at once.
+WITHOUT, DEFAULT = (0, 101, 1), (4, 50, 1)
 
 
 def p90(figures) -> float:
@@ -95,6 +97,28 @@ def asked(found, delays):
                    f"{ratio:.2f}", ratio <= OF_PLAIN)
 
 
+def combinations(matrix):
+    """For each query the three best combinations of settings, that without any fetching ahead, and the default."""
+    yield ("| query | read-ahead MiB | whole layer after % | pages asked for at once | ms | GETs | MiB | of the one "
+           "without |")
+    yield "|---|---|---|---|---|---|---|---|"
+    for name in QUERIES:
+        some = sorted(select(matrix, query=name), key=lambda one: one["ms"])
+        without = [one for one in some if settings_of(one) == WITHOUT]
+        if not without:
+            continue
+        marked = [(one, "") for one in some[:3]]
+        marked += [(without[0], " (without)"), *((one, " (default)") for one in some if settings_of(one) == DEFAULT)]
+        for one, mark in marked:
+            ahead, whole, at_once = settings_of(one)
+            yield (f"| {name}{mark} | {ahead} | {'never' if whole > 100 else whole} | {at_once} | {one['ms']:,.0f} | "
+                   f"{one['gets']:.0f} | {one['mib']:.1f} | {one['ms'] / without[0]['ms']:.2f} |")
+
+
+def settings_of(one) -> tuple[int, int, int]:
+    return one["read_ahead_mib"], one["whole_after"], one["io_concurrency"]
+
+
 def lines(found):
     executions = found["executions"]
     delays = sorted({one["delay_ms"] for one in executions})
@@ -111,6 +135,10 @@ def lines(found):
     yield from ("", "## Asked", "", "| what | measured | reached |", "|---|---|---|")
     yield from (f"| {what} | {measured} | {artifact.verdict(reached)} |" for what, measured, reached in
                 asked(found, delays))
+    if found.get("matrix"):
+        yield from ("", f"## Settings, at {found['matrix'][0]['delay_ms']:g} ms with nothing in memory", "",
+                    "The three quickest of 24 combinations, and two to compare with.", "",
+                    *combinations(found["matrix"]))
     yield from ("", "## All", "", *every_level(executions, delays), "")
 
 

@@ -7,9 +7,13 @@ what the level says is read into its shared buffers; the pageserver is stopped, 
 compute finds it by reading a table that has nothing to do with the query; then the query runs, and each request to the
 bucket, which takes --delays longer, is counted. What the query returns and how it is planned are compared with the
 plain server, and nothing of a table may be in memory that the level does not say. Writes social.json.
+
+With --matrix each query also runs, with nothing in memory, under every combination of how far ahead of a scan layers
+are read, after how much of it a layer is fetched whole, and how many pages Postgres asks for at once.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -37,6 +41,8 @@ HEAP_IN_MEMORY = """SELECT count(*) FROM pg_buffercache b JOIN pg_class c ON pg_
     AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname <> 'unrelated'
     AND b.relforknumber = 0"""
+# Settings of the pageserver and of computes: read-ahead in MiB, percent of a layer (101: never), pages at once (1 is the default).
+MATRIX = {"read_ahead_mib": (0, 1, 4, 16), "whole_after": (10, 50, 101), "io_concurrency": (1, 16)}
 UNRELATED = "SELECT count(*) FROM unrelated WHERE ctid = '({},1)'"
 
 
@@ -130,6 +136,21 @@ class Run:
                     self.say(found[-count:])
         return found
 
+    def matrix(self) -> list[dict]:
+        """Medians for every combination of settings and every query, with nothing in memory."""
+        found, postgres, delay = [], dict(self.args.postgres), self.args.delays[-1]
+        for ahead, whole, at_once in itertools.product(*MATRIX.values()):
+            self.pageserver.configure(read_ahead_max=ahead * MIB, prefetch_whole_after=whole)
+            self.args.postgres = {**postgres, "effective_io_concurrency": str(at_once)}
+            for name in self.args.queries:
+                answers = self.world.about["answers"][name][:self.args.matrix]
+                some = [self.execute(name, asked, "none", delay) for asked in answers]
+                medians = {what: median(each[what] for each in some) for what in ("ms", "gets", "mib")}
+                found.append({"query": name, "delay_ms": delay, **dict(zip(MATRIX, (ahead, whole, at_once))),
+                              **medians})
+                self.world.say(f"matrix: {json.dumps(found[-1])}")
+        return found
+
     def say(self, some: list[dict]):
         one = some[0]
         parts = [f"{what} {median(each[what] for each in some):.1f}" for what in ("ms", "gets", "round_trips", "pages",
@@ -181,6 +202,8 @@ def parse():
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--queries", nargs="+", choices=list(QUERIES), default=list(QUERIES))
     parser.add_argument("--delays", type=float, nargs="+", default=[4, 25], help="ms that each request takes longer")
+    parser.add_argument("--matrix", type=int, default=0, metavar="EXECUTIONS",
+                        help="also under every combination of settings; 24 of them, at the last of --delays")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the pageserver, as NAME=VALUE")
     parser.add_argument("--postgres", nargs="*", default=[], help="settings of computes, as NAME=VALUE")
     parser.add_argument("--pg-major", type=int, default=15)
@@ -198,7 +221,7 @@ def main():
     topology = artifact.topology(args.dir, profile=os.environ.get("TEST_PROFILE", "release"), delay_ms=args.delays,
                                  store=f"S3 server ({args.store}) on the same machine")
     world = World(args.dir, users=args.users, seed=args.seed, store=args.store, pg_major=args.pg_major,
-                  keys=max(args.executions, args.warm_executions))
+                  keys=max(args.executions, args.warm_executions, args.matrix))
     with ExitStack() as stack:
         stack.callback(world.close)
         world.open()
@@ -209,6 +232,8 @@ def main():
         run = Run(args, world, link)
         stack.callback(run.end)
         results["executions"] = run.all()
+        if args.matrix:
+            results["matrix"] = run.matrix()
     if args.remove:
         shutil.rmtree(world.place, ignore_errors=True)
     if args.out:

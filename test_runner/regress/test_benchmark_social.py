@@ -55,6 +55,19 @@ def test_the_report_refuses_what_contradicts_itself(tmp_path, wrong):
     assert done.returncode != 0 and "no report" in done.stderr and not (tmp_path / "social.md").exists()
 
 
+def test_the_best_settings_are_shown_beside_none(tmp_path):
+    def one(ahead, whole, at_once, ms):
+        return {"query": "post", "delay_ms": 25, "read_ahead_mib": ahead, "whole_after": whole,
+                "io_concurrency": at_once, "ms": ms, "gets": 7, "mib": 0.5}
+
+    matrix = [one(0, 101, 1, 200.0), one(4, 50, 1, 100.0), one(16, 10, 16, 50.0), one(1, 10, 1, 150.0)]
+    assert report(tmp_path, results(matrix=matrix)).returncode == 0
+    page = (tmp_path / "social.md").read_text()
+    assert "| post | 16 | 10 | 16 | 50 | 7 | 0.5 | 0.25 |" in page
+    assert "| post (without) | 0 | never | 1 | 200 | 7 | 0.5 | 1.00 |" in page
+    assert "| post (default) | 4 | 50 | 1 | 100 | 7 | 0.5 | 0.50 |" in page
+
+
 def test_requests_at_once_are_waited_for_once():
     def asked(*times):
         return one_after_the_other([Request("GET", began, ended) for began, ended in times])
