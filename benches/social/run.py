@@ -41,7 +41,8 @@ HEAP_IN_MEMORY = """SELECT count(*) FROM pg_buffercache b JOIN pg_class c ON pg_
     AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname <> 'unrelated'
     AND b.relforknumber = 0"""
-# Settings of the pageserver and of computes: read-ahead in MiB, percent of a layer (101: never), pages at once (1 is the default).
+# Settings of the pageserver and of computes: read-ahead in MiB, percent of a layer (101: never), pages at once (1 is
+# the default).
 MATRIX = {"read_ahead_mib": (0, 1, 4, 16), "whole_after": (10, 50, 101), "io_concurrency": (1, 16)}
 UNRELATED = "SELECT count(*) FROM unrelated WHERE ctid = '({},1)'"
 

@@ -2,8 +2,7 @@
 //!
 //! Values lie in the file in order of arrival. Page images and the values of a bulk load may stay there: a read needs
 //! only one of them. But the many small changes of a hot page would cost one read each, so those are copied behind
-//! the values, key by key, and the index points to the copies. Only scattered values are written twice, and of a layer
-//! that compaction sorts next only those of long chains: short ones are together soon.
+//! the values, key by key, and the index points to the copies. Only scattered values are written twice.
 //!
 //! Copying goes through the values in order of arrival and puts each into its place in a buffer for the copies, so
 //! that the file is read once, from front to back, and nothing is sorted by position. Copies that do not fit into the
@@ -24,8 +23,6 @@ use virtual_file::AlignedBuf;
 const MOVED_LEN_MAX: u32 = 2048;
 /// A chain whose changes lie within this many bytes costs one read where it is.
 const SPAN_MAX: u64 = 16 << 10;
-/// Chains of fewer changes stay where they are in a layer that is sorted soon.
-const SORTED_SOON_CHAIN_MIN: usize = 8;
 /// Maximum bytes of moved values in memory.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of values read at once.
@@ -56,29 +53,28 @@ pub(super) struct Moves {
 
 impl Moves {
     /// Finds scattered chains in `sorted`, and sets the positions of values that move; copies begin at `base`.
-    pub(super) fn plan(sorted: &mut Sorted, base: u64, is_sorted_soon: bool) -> Self {
+    pub(super) fn plan(sorted: &mut Sorted, base: u64) -> Self {
         let mut moves = Self { places: vec![STAYS; sorted.len()], rounds: vec![0, 0] };
-        let least = if is_sorted_soon { SORTED_SOON_CHAIN_MIN } else { 2 };
         let mut chain: Vec<(usize, Extent)> = Vec::new();
         for at in 0..sorted.len() {
             if !sorted.continues_key(at) {
-                moves.end_chain(&mut chain, sorted, base, least);
+                moves.end_chain(&mut chain, sorted, base);
             }
             if sorted.is_replaced(at) {
                 continue;
             }
             let version = sorted.version(at);
             if version.will_init {
-                moves.end_chain(&mut chain, sorted, base, least);
+                moves.end_chain(&mut chain, sorted, base);
             }
             chain.push((at, version.extent));
         }
-        moves.end_chain(&mut chain, sorted, base, least);
+        moves.end_chain(&mut chain, sorted, base);
         moves
     }
 
-    fn end_chain(&mut self, chain: &mut Vec<(usize, Extent)>, sorted: &mut Sorted, base: u64, least: usize) {
-        if chain.len() >= least && is_scattered(chain) {
+    fn end_chain(&mut self, chain: &mut Vec<(usize, Extent)>, sorted: &mut Sorted, base: u64) {
+        if chain.len() > 1 && is_scattered(chain) {
             for (at, extent) in chain.iter().filter(|(_, extent)| extent.len <= MOVED_LEN_MAX) {
                 let Some(place) = self.add(u64::from(extent.len)) else { break };
                 self.places[sorted.number(*at)] = place;
@@ -256,19 +252,11 @@ mod tests {
             index.push(CompactKey::from(key), Lsn(lsn), position, len, will_init);
         }
         let mut sorted = index.sorted();
-        let moves = Moves::plan(&mut sorted, 10 * far, false);
+        let moves = Moves::plan(&mut sorted, 10 * far);
         let expected = [STAYS, STAYS, STAYS, STAYS, STAYS, 0, 100, 220, STAYS, 320];
         assert_eq!((&moves.places[..], &moves.rounds[..]), (&expected[..], &[0, 380][..]));
         let positions: Vec<u64> = sorted.iter().map(|version| version.extent.position).collect();
         let base = 10 * far;
         assert_eq!(positions, [0, far, 200, 300, 400, base, base + 100, base + 220, base + 320]);
-        let moves = Moves::plan(&mut index.sorted(), base, true);
-        assert_eq!(moves.places, [STAYS; 10], "they are sorted soon");
-        for lsn in 4..10 {
-            index.push(CompactKey::from(3), Lsn(lsn), far * (lsn + 2), 100, false);
-        }
-        let moves = Moves::plan(&mut index.sorted(), base, true);
-        let moved = moves.places.iter().filter(|place| **place != STAYS).count();
-        assert_eq!(moved, 8, "a long chain, without its large image");
     }
 }

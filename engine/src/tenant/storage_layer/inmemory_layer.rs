@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use camino::Utf8PathBuf;
 use layer_format::header::LayerKind;
@@ -41,7 +41,6 @@ pub struct InMemoryLayer {
     file: EphemeralFile,
     index: RwLock<ValueIndex>,
     value_bytes: AtomicU64,
-    is_sorted_soon: AtomicBool,
     created: std::time::Instant,
     _gate: GateGuard,
 }
@@ -69,7 +68,6 @@ impl InMemoryLayer {
             file: EphemeralFile::create(&owner).await?,
             index: RwLock::default(),
             value_bytes: AtomicU64::new(0),
-            is_sorted_soon: AtomicBool::new(false),
             created: env::clock::now(),
             _gate: gate,
         })
@@ -159,11 +157,6 @@ impl InMemoryLayer {
         assert!(fresh, "the layer is frozen twice");
     }
 
-    /// Says that the file will be sorted as soon as it is written: it is not worth much work before that.
-    pub(crate) fn expect_sort(&self) {
-        self.is_sorted_soon.store(true, Ordering::Relaxed);
-    }
-
     /// Makes the frozen layer a durable delta layer file under a temporary name in the timeline's directory, to be
     /// renamed by the caller. `None` if `key_range` is given and the layer has no key in it.
     ///
@@ -235,8 +228,7 @@ impl InMemoryLayer {
         };
         if !only_images {
             watch.enter(IngestStage::ChainMoves);
-            let is_sorted_soon = self.is_sorted_soon.load(Ordering::Relaxed);
-            let moves = Moves::plan(&mut sorted, writer.position(), is_sorted_soon);
+            let moves = Moves::plan(&mut sorted, writer.position());
             moves.make(&self.index, self.file.source(), writer).await?;
         }
         watch.enter(IngestStage::IndexWrite);

@@ -169,10 +169,6 @@ async fn place(
 async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> Result<FlushProgress, StorageError> {
     let cancel = state.cancel.clone();
     let limit = state.conf.resources.flushes(state.conf.l0_flush_max_concurrency);
-    let l0_due = state.conf.compaction.l0_layers;
-    if l0_due > 0 && state.layers().map.l0_layers().len() + 1 >= l0_due {
-        frozen.layer.expect_sort();
-    }
     let written = frozen.layer.write_to_disk(ctx, None, limit.inner(), &state.gate, cancel).await;
     let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
     let (desc, temp) = written.map_err(layer_error)?.ok_or_else(whole)?;
