@@ -38,6 +38,17 @@ fn new_timeline() -> NewTimeline {
 
 /// Writes an image layer with all pages, and above it L0 layers, each with new images of every fourth page.
 async fn fill(conf: &'static PageServerConf, new: NewTimeline, pages: u32) -> anyhow::Result<Lsn> {
+    fill_with(conf, new, pages, LAYERS, |layer| (layer % 4..pages).step_by(4).collect()).await
+}
+
+/// The same with `layers` L0 layers, each with new images of those pages that `written` says.
+async fn fill_with(
+    conf: &'static PageServerConf,
+    new: NewTimeline,
+    pages: u32,
+    layers: u32,
+    written: impl Fn(u32) -> Vec<u32>,
+) -> anyhow::Result<Lsn> {
     let ctx = context();
     let (tenant, id) = (new.tenant_shard_id, new.timeline_id);
     let manager = TenantManager::load_idle(conf).await?;
@@ -47,15 +58,15 @@ async fn fill(conf: &'static PageServerConf, new: NewTimeline, pages: u32) -> an
     for at in 0..pages {
         writer.put_image(key(0, at), &page(0, at)).await?;
     }
-    let layers = vec![writer.finish(&ctx).await?];
-    let timeline = Timeline::create_with(conf, new, layers, manager.remote_of(tenant), &ctx).await?;
+    let images = vec![writer.finish(&ctx).await?];
+    let timeline = Timeline::create_with(conf, new, images, manager.remote_of(tenant), &ctx).await?;
     manager.add(timeline.clone()).await?;
     let mut lsn = LSN;
-    for layer in 1..=LAYERS {
+    for layer in 1..=layers {
         let mut batch = SerializedValueBatch::default();
         let prev = lsn;
         lsn += 16;
-        for at in (layer % 4..pages).step_by(4) {
+        for at in written(layer) {
             batch.put_key(&key(0, at), lsn, &Value::Image(Bytes::from(page(layer, at))))?;
         }
         timeline.put_batch(batch, &ctx).await?;
@@ -112,6 +123,41 @@ async fn all_layers_on_the_way_are_opened_at_once() -> anyhow::Result<()> {
         println!("{what}: {} requests, {} at once, {trips} waits: {took:?}", asked.requests(), asked.most_under_way);
         assert!(trips <= 2, "{took:?} for {asked:?}");
     }
+    manager.shutdown().await;
+    Ok(())
+}
+
+/// However many layers there are, a read waits for a few rounds of requests for all of them, not for each.
+#[tokio::test]
+async fn many_layers_on_the_way_are_opened_in_few_rounds() -> anyhow::Result<()> {
+    const MANY: u32 = 100;
+    const LATENCY: Duration = Duration::from_millis(200);
+    let (bucket, new) = (Bucket::default(), new_timeline());
+    let config = |dir: &camino::Utf8Path| -> &'static PageServerConf {
+        let conf = PageServerConf {
+            remote_storage: Some(bucket.storage()),
+            open_ahead_max: 0,
+            ..PageServerConf::dummy_conf(dir.to_owned())
+        };
+        conf.configure_caches();
+        Box::leak(Box::new(conf))
+    };
+    let dir = tempdir()?;
+    // None of them has a page that is read.
+    let lsn = fill_with(config(dir.path()), new, PAGES, MANY, |layer| vec![PAGES + layer]).await?;
+    drop(dir);
+    let empty = tempdir()?;
+    let manager = TenantManager::load_idle(config(empty.path())).await?;
+    let timeline = manager.get(new.tenant_shard_id, new.timeline_id)?;
+    bucket.set_latency(LATENCY);
+    let began = Instant::now();
+    let found = timeline.get_vectored(&KeySpace::single(key(0, 0)..key(0, PAGES)), lsn, &context()).await?;
+    let (took, asked) = (began.elapsed(), bucket.asked());
+    for at in 0..PAGES {
+        assert!(*found[&key(0, at)].as_ref().expect("readable") == page(0, at), "page {at}");
+    }
+    println!("{} requests, {} at once: {took:?}", asked.requests(), asked.most_under_way);
+    assert!(asked.requests() as u32 > MANY && took < 25 * LATENCY, "{took:?} for {} requests", asked.requests());
     manager.shutdown().await;
     Ok(())
 }

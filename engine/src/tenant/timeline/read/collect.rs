@@ -9,7 +9,7 @@ use pageserver_api::keyspace::KeySpace;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::look_ahead::look_ahead;
+use super::look_ahead::{COLD_MAX, look_ahead};
 use super::open_ahead::open_ahead;
 use super::walk::Walk;
 use crate::context::RequestContext;
@@ -179,13 +179,17 @@ async fn collect_own(
         end = layer.start_lsn();
     }
     let mut walk = Walk::new(layers, &wanted, end);
-    let mut has_looked_ahead = false;
+    // Visits of layers in the bucket that are prepared.
+    let mut prepared = 0;
     while let Some(layer) = walk.peek() {
-        if !has_looked_ahead && !layer.is_local() {
-            open_ahead(state, layers);
-            let costs = look_ahead(walk.clone(), found, ctx).await;
-            found.costs += costs;
-            has_looked_ahead = true;
+        if !layer.is_local() {
+            if prepared == 0 {
+                open_ahead(state, layers);
+                let costs = look_ahead(walk.clone(), found, ctx).await;
+                found.costs += costs;
+                prepared = COLD_MAX;
+            }
+            prepared -= 1;
         }
         let Some(mut visit) = walk.next() else { break };
         let keys = visit.take_keys();

@@ -1,5 +1,6 @@
 //! When a read reaches layers that are in the bucket, opens all of those on its way at once, then fetches at once
-//! what it needs from each. The read thus waits for two successive rounds of requests, however many layers it visits.
+//! what it needs from each. The read thus waits for two successive rounds of requests for every [`COLD_MAX`] layers that
+//! it visits.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use crate::context::RequestContext;
 use crate::tenant::storage_layer::{ReadCosts, ReconstructState};
 use errors::StorageError;
 
-/// Maximum number of layers in the bucket that one read prepares.
-const COLD_MAX: usize = 32;
+/// Maximum number of layers in the bucket that are prepared at once.
+pub(super) const COLD_MAX: usize = 32;
 /// Maximum bytes fetched to open them; limited because the newest ones may suffice.
 const OPEN_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of layers examined to find them.
