@@ -287,10 +287,20 @@ impl Layer {
 
     /// Reads its index in order, as far as it is about `keys`.
     pub(crate) async fn cursor(&self, keys: &Range<Key>, ctx: &RequestContext) -> Result<IndexCursor, StorageError> {
+        self.cursor_below(keys, Lsn::MAX, ctx).await
+    }
+
+    /// The same for versions below `end`.
+    pub(crate) async fn cursor_below(
+        &self,
+        keys: &Range<Key>,
+        end: Lsn,
+        ctx: &RequestContext,
+    ) -> Result<IndexCursor, StorageError> {
         let PersistentLayerDesc { key_range, lsn_range, .. } = &self.desc;
         let keys = keys.start.max(key_range.start)..keys.end.min(key_range.end);
         Ok(match &*self.reader(ctx).await? {
-            Reader::Delta(layer) => layer.cursor(&keys, lsn_range.clone()),
+            Reader::Delta(layer) => layer.cursor(&keys, lsn_range.start..lsn_range.end.min(end)),
             Reader::Image(layer) => layer.cursor(&keys),
         })
     }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::damage::Damage;
+use super::retention::Retention;
 use super::work::Lane;
 use crate::tenant::layer_map::mark::Takes;
 use metrics::{CompactionJob, METRICS};
@@ -98,6 +99,15 @@ pub(crate) struct Failure {
     pub(crate) times: u32,
 }
 
+/// Layers below the cutoff that were looked at, and of which much is needed.
+#[derive(Debug, Default)]
+pub(crate) struct Untrimmed {
+    /// With this cutoff, and these LSNs below it, nothing is to be trimmed.
+    pub(crate) at: Retention,
+    /// What reads took of each when it was looked at, by its file.
+    pub(crate) layers: HashMap<u64, Takes>,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Compaction {
@@ -113,8 +123,8 @@ pub(crate) struct Compaction {
     pub(crate) idle_at: AtomicU64,
     /// Even few L0 layers are to be sorted: they keep history from going.
     pub(crate) sort_all: AtomicBool,
-    /// Files of layers that were looked at and not trimmed, and what reads took of them then.
-    pub(crate) untrimmed: Mutex<HashMap<u64, Takes>>,
+    /// What was found not to be worth trimming.
+    pub(crate) untrimmed: Mutex<Untrimmed>,
     /// Keys whose pages could not be rebuilt: no images are made around them.
     pub(crate) quarantined: Mutex<Vec<Key>>,
     /// Wakes those who wait for fewer L0 layers.

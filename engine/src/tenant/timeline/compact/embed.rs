@@ -3,6 +3,9 @@
 //!
 //! Which pages these are is known as soon as a window of versions is: as they were before the job's layers, they are
 //! read together, and the records of the window applied to them.
+//!
+//! Below the cutoff layers may be trimmed: of a page they lack versions that nobody may read. So nothing from there is
+//! taken to be all that there is, and the first page at or above the cutoff is read as any reader would.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -94,9 +97,13 @@ impl<'a> Embedder<'a> {
         if self.key != Some(version.key) {
             self.begin(version).await?;
         }
+        let is_whole = self.is_whole(version.lsn);
+        if !is_whole {
+            self.history = None;
+        }
         if version.will_init {
             (self.chain, self.given_up) = (0, false);
-            self.history = self.is_long.then(KeyHistory::default);
+            self.history = (self.is_long && is_whole).then(KeyHistory::default);
             self.note(version, value);
             return Ok(None);
         }
@@ -105,7 +112,7 @@ impl<'a> Embedder<'a> {
         if self.chain <= self.limit || self.given_up {
             return Ok(None);
         }
-        if !self.is_readable(version.lsn) || !self.has_room() {
+        if !is_whole || !self.has_room() {
             // What is not embedded is not gathered either.
             self.history = None;
             return Ok(None);
@@ -114,7 +121,7 @@ impl<'a> Embedder<'a> {
             Ok(page) => self.embed(version.lsn, page).map(Some),
             Err(error) if matches!(error.kind(), ErrorKind::Shutdown | ErrorKind::Fenced) => Err(error),
             // History went meanwhile. Later versions may still be read.
-            Err(_) if !self.is_readable(version.lsn) => Ok(None),
+            Err(_) if !self.is_whole(version.lsn) => Ok(None),
             Err(error) => {
                 // What is below may be damaged, or redo refuse a record: neither is this job's business.
                 tracing::warn!(timeline = %self.state.timeline_id, "no image is embedded for a page: {error}");
@@ -124,9 +131,9 @@ impl<'a> Embedder<'a> {
         }
     }
 
-    /// Whether pages can be read as of `lsn`: of history below the cutoff there may be too little left.
-    fn is_readable(&self, lsn: Lsn) -> bool {
-        self.state.check_own(lsn, self.state.ancestor().as_deref()).is_ok()
+    /// Whether all of the history from `lsn` on is there.
+    fn is_whole(&self, lsn: Lsn) -> bool {
+        lsn >= self.state.retention.read().cutoff && self.state.check_own(lsn, self.state.ancestor().as_deref()).is_ok()
     }
 
     /// Whether there is room for an image without evicting anything: a job takes room for what it reads, and images
@@ -155,7 +162,7 @@ impl<'a> Embedder<'a> {
         if let Some(page) = self.before.remove(&key) {
             return Ok(Some(page));
         }
-        if !self.is_readable(before) || !self.has_room() {
+        if !self.is_whole(before) || !self.has_room() {
             return Ok(None);
         }
         let (keys, end) = self.next_pages();

@@ -153,7 +153,9 @@ impl<'a> Images<'a> {
         for stack in stacks {
             let mut cursors = Vec::new();
             for layer in stack.image.iter().chain(&stack.deltas) {
-                cursors.push(reading.beside(layer.cursor(&stack.keys, self.ctx)).await?);
+                // What comes to exist later has nothing to make an image of.
+                let end = self.region.lsn + 1;
+                cursors.push(reading.beside(layer.cursor_below(&stack.keys, end, self.ctx)).await?);
             }
             while let Some((key, bytes)) = reading.beside(next_key(&mut cursors)).await? {
                 if !self.is_live(key) {

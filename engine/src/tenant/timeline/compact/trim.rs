@@ -22,6 +22,7 @@ use crate::disk_budget::Hold;
 use crate::tenant::layer_map::mark::{Marked, Takes, mark, visit};
 use crate::tenant::layer_map::{Layer, LayerMap};
 use crate::tenant::storage_layer::VersionStream;
+use crate::tenant::timeline::debt::Untrimmed;
 use crate::tenant::timeline::retention::Retention;
 use crate::tenant::timeline::state::TimelineState;
 use errors::StorageError;
@@ -82,12 +83,13 @@ pub(super) async fn next(
     ctx: &RequestContext,
 ) -> Result<Option<Job>, StorageError> {
     let retention = state.retention.read().clone();
-    if retention.retained.is_empty() {
+    // What lies below the cutoff changes only with it, or when it is trimmed.
+    if retention.retained.is_empty() || state.compaction.untrimmed.lock().at == retention {
         return Ok(None);
     }
     let least = state.compaction_policy().file_bytes / SMALLEST_IMAGES;
     let kept = kept_for_points(map, &retention);
-    let mut looked_at = std::mem::take(&mut *state.compaction.untrimmed.lock());
+    let mut looked_at = std::mem::take(&mut state.compaction.untrimmed.lock().layers);
     looked_at.retain(|id, takes| {
         kept.iter().any(|Kept { layer, takes: now }| layer.identity().file_id == *id && now == takes)
     });
@@ -105,7 +107,8 @@ pub(super) async fn next(
         }
         looked_at.insert(id, kept.takes);
     }
-    *state.compaction.untrimmed.lock() = looked_at;
+    let at = if found.is_none() { retention } else { Retention::default() };
+    *state.compaction.untrimmed.lock() = Untrimmed { at, layers: looked_at };
     Ok(found.map(Job::Trim))
 }
 
