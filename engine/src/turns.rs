@@ -2,9 +2,9 @@
 //!
 //! Each piece of work starts, on a clock of bytes, where the tenant's last one ends, but not before what is being done
 //! now; the one that starts first is next (start-time fair queueing). So a tenant with many large timelines leaves
-//! others their share, one that comes late has saved up nothing, and a lone one has all; a timeline that asks again only
-//! after it has worked waits for one piece of another tenant's work meanwhile. Who has waited for [`PATIENCE`] comes
-//! first whatever the clock says.
+//! others their share, one that comes late has saved up nothing, and a lone one has all; a timeline that asks again
+//! only after it has worked waits for one piece of another tenant's work meanwhile. Who has waited for [`PATIENCE`]
+//! comes first whatever the clock says.
 
 use std::collections::HashMap;
 use std::fmt;

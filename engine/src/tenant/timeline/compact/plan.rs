@@ -10,12 +10,11 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::outputs::PAGE_BYTES;
-use super::trim::Trim;
 use super::urgency::Urgency;
 use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
 use crate::tenant::layer_map::debt::{Stack, stacks};
-use crate::tenant::layer_map::mark::{Marked, mark};
+use crate::tenant::layer_map::mark::{Marked, Takes, mark};
 use crate::tenant::layer_map::{Layer, LayerMap};
 use crate::tenant::storage_layer::index_pages;
 use crate::tenant::timeline::retention::Retention;
@@ -52,6 +51,18 @@ pub(crate) enum Job {
     Fold(Region),
     /// Leave out what no LSN needs of a layer below the cutoff.
     Trim(Trim),
+}
+
+/// A layer that is to be trimmed.
+#[derive(Clone, Debug)]
+pub(crate) struct Trim {
+    pub(crate) layer: Arc<Layer>,
+    /// What reads take of it.
+    pub(super) takes: Takes,
+    /// Of each version in order of (key, LSN), whether it is needed.
+    pub(super) needed: Arc<Vec<bool>>,
+    /// About how many bytes stay.
+    pub(crate) bytes: u64,
 }
 
 /// Some keys as of an LSN.

@@ -148,8 +148,8 @@ async fn pause(state: &TimelineState, number: usize, outputs: &mut Outputs<'_>) 
     Ok(())
 }
 
-/// Replaces `removed` by the finished layers if `check` still permits it; removes these if that is not possible. Returns
-/// whether it was done.
+/// Replaces `removed` by the finished layers if `check` still permits it; removes these if that is not possible.
+/// Returns whether it was done.
 pub(super) async fn publish_or_abandon(
     state: &TimelineState,
     removed: &[Arc<Layer>],

@@ -15,7 +15,7 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::outputs::{Cuts, Done, Finished, Outputs};
-use super::plan::{Job, Known, SMALLEST_IMAGES};
+use super::plan::{Job, Known, SMALLEST_IMAGES, Trim};
 use super::rewrite::{around, copy_some, publish_or_abandon};
 use crate::context::RequestContext;
 use crate::disk_budget::Hold;
@@ -36,17 +36,6 @@ pub(crate) struct Kept {
     pub(crate) layer: Arc<Layer>,
     /// In order of the first key.
     pub(crate) takes: Takes,
-}
-
-/// A layer that is to be trimmed.
-#[derive(Clone, Debug)]
-pub(crate) struct Trim {
-    pub(crate) layer: Arc<Layer>,
-    takes: Takes,
-    /// Of each version in order of (key, LSN), whether it is needed.
-    needed: Arc<Vec<bool>>,
-    /// About how many bytes stay.
-    pub(crate) bytes: u64,
 }
 
 /// The layers that only LSNs below the cutoff keep.
@@ -263,17 +252,17 @@ mod tests {
     #[test]
     fn what_reads_apply_is_needed() {
         let page = page(&[(10, false), (20, true), (30, false), (40, false), (50, true), (60, false)]);
-        let needed = |takes: &[Range<u64>]| -> Vec<u64> {
-            let takes: Vec<Range<Lsn>> = takes.iter().map(|lsns| Lsn(lsns.start)..Lsn(lsns.end)).collect();
+        let needed = |takes: &[(u64, u64)]| -> Vec<u64> {
+            let takes: Vec<Range<Lsn>> = takes.iter().map(|(start, end)| Lsn(*start)..Lsn(*end)).collect();
             let flags = page.needed(takes.iter());
             page.versions.iter().zip(flags).filter(|(_, needed)| *needed).map(|((lsn, ..), _)| lsn.0).collect()
         };
         assert_eq!(needed(&[]), [0; 0]);
-        assert_eq!(needed(&[5..11]), [10]);
-        assert_eq!(needed(&[5..41]), [20, 30, 40]);
-        assert_eq!(needed(&[5..40]), [20, 30]);
-        assert_eq!(needed(&[25..46]), [30, 40], "an image below the layer's first versions ends the read");
-        assert_eq!(needed(&[5..61, 5..15]), [10, 50, 60]);
+        assert_eq!(needed(&[(5, 11)]), [10]);
+        assert_eq!(needed(&[(5, 41)]), [20, 30, 40]);
+        assert_eq!(needed(&[(5, 40)]), [20, 30]);
+        assert_eq!(needed(&[(25, 46)]), [30, 40], "an image below the layer's first versions ends the read");
+        assert_eq!(needed(&[(5, 61), (5, 15)]), [10, 50, 60]);
     }
 
     #[test]

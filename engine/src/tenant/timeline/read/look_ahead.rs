@@ -1,6 +1,6 @@
 //! When a read reaches layers that are in the bucket, opens all of those on its way at once, then fetches at once
-//! what it needs from each. The read thus waits for two successive rounds of requests for every [`COLD_MAX`] layers that
-//! it visits.
+//! what it needs from each. The read thus waits for two successive rounds of requests for every [`COLD_MAX`] layers
+//! that it visits.
 
 use std::time::Duration;
 
