@@ -72,8 +72,7 @@ class Health:
         self.samples: list[dict] = []
 
     def note(self):
-        condition, info = self.timeline.info()["condition"], self.timeline.info()
-        took = []
+        info, took = self.timeline.info(), []
         with self.timeline.stream(timeout=60) as stream:
             # Its first read opens what it needs.
             for block in [0, *(self.chance.randrange(3000) for _ in range(READS))]:
@@ -81,7 +80,7 @@ class Health:
                 stream.ask(get_page(self.accounts, block, LATEST))
                 took.append((time.monotonic() - began) * 1000)
         took = sorted(took[1:])
-        self.samples.append({"space": condition["space_ratio"] or 0.0, "layers": info["layer_count"],
+        self.samples.append({"space": info["condition"]["space_ratio"] or 0.0, "layers": info["layer_count"],
                              "height": info["height"], "l0": info["l0_layer_count"],
                              "p50": took[len(took) // 2], "p99": took[len(took) * 99 // 100]})
 

@@ -24,8 +24,7 @@ use virtual_file::{OpenMode, VirtualFile};
 /// Images shorter than this, in bytes, are not worth compressing.
 const COMPRESS_LEN_MIN: usize = 128;
 const ZSTD_LEVEL: i32 = 1;
-/// After this many images in a row that do not compress, only one in `TRY_EVERY` is tried: trying takes more than half
-/// of the time that writing such an image does.
+/// After this many images in a row that do not compress, only one in `TRY_EVERY` is tried: trying is not cheap.
 const TRIES_MAX: u32 = 8;
 const TRY_EVERY: u32 = 16;
 

@@ -158,8 +158,10 @@ impl Flights {
             }
             *flight.touched.lock() = now;
             let Some(at) = at else { return false };
-            let is_passed = flight.is_passed.fetch_or(flight.blocks.end <= at, Ordering::Relaxed);
-            !((is_passed || flight.blocks.end <= at) && flight.is_used_up())
+            if flight.blocks.end <= at {
+                flight.is_passed.store(true, Ordering::Relaxed);
+            }
+            !(flight.is_passed.load(Ordering::Relaxed) && flight.is_used_up())
         });
     }
 

@@ -224,20 +224,18 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Ends the last layer.
-    pub(super) async fn finish(mut self) -> Result<Finished, (StorageError, Finished)> {
-        match self.end_layer(self.keys.end).await {
-            Ok(()) => Ok(self.finished),
-            Err(error) => Err((error, self.finished)),
-        }
-    }
-
-    /// Gives up: returns what is finished, to be removed.
-    pub(super) async fn give_up(self) -> Finished {
+    /// Ends the last layer if all versions were `put`; otherwise, or if that fails, removes all that was written.
+    pub(super) async fn finish(mut self, put: Result<(), StorageError>) -> Result<Finished, StorageError> {
+        let ended = match put {
+            Ok(()) => self.end_layer(self.keys.end).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = ended else { return Ok(self.finished) };
         if let Some(current) = self.current {
             let _ = fs::unlink(current.path()).await;
         }
-        self.finished
+        self.finished.abandon().await;
+        Err(error)
     }
 }
 

@@ -80,17 +80,8 @@ async fn write(
     // Merges make no images of what sorts have left, unless several of these together are long.
     let is_sort = inputs.iter().all(|input| input.desc().is_l0());
     let records = state.conf.compaction.records * if is_sort { 1 } else { MERGED_RECORDS };
-    if let Err(error) = copy(state, stream, Embedder::new(state, from, records, ctx), &mut outputs).await {
-        outputs.give_up().await.abandon().await;
-        return Err(error);
-    }
-    match outputs.finish().await {
-        Ok(finished) => Ok(finished),
-        Err((error, finished)) => {
-            finished.abandon().await;
-            Err(error)
-        }
-    }
+    let copied = copy(state, stream, Embedder::new(state, from, records, ctx), &mut outputs).await;
+    outputs.finish(copied).await
 }
 
 async fn copy(

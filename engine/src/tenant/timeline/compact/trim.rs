@@ -205,7 +205,8 @@ pub(super) async fn trim(
     let finished = write(state, trim, room, ctx).await?;
     let (bytes_in, bytes_out) = (trim.layer.desc().file_size, finished.bytes());
     let is_as_before = || {
-        let kept = kept_for_points(&state.layers().map, &state.retention.read().clone());
+        let retention = state.retention.read().clone();
+        let kept = kept_for_points(&state.layers().map, &retention);
         kept.iter().any(|kept| Arc::ptr_eq(&kept.layer, &trim.layer) && kept.takes == trim.takes)
     };
     let inputs = std::slice::from_ref(&trim.layer);
@@ -224,17 +225,8 @@ async fn write(
     let stream = VersionStream::new(vec![cursor], state.conf.compaction.memory);
     // It becomes smaller: one file is enough.
     let mut outputs = Outputs::new(state, keys, lsns, Cuts::new(Vec::new(), u64::MAX), room, ctx);
-    if let Err(error) = copy_some(state, stream, &trim.needed, &mut outputs).await {
-        outputs.give_up().await.abandon().await;
-        return Err(error);
-    }
-    match outputs.finish().await {
-        Ok(finished) => Ok(finished),
-        Err((error, finished)) => {
-            finished.abandon().await;
-            Err(error)
-        }
-    }
+    let copied = copy_some(state, stream, &trim.needed, &mut outputs).await;
+    outputs.finish(copied).await
 }
 
 #[cfg(test)]
