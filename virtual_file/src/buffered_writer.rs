@@ -22,6 +22,8 @@ const BUFFER_MIN: usize = 64 << 10;
 const BUFFER_MAX: usize = 1 << 20;
 /// Maximum number of writes in flight.
 const IN_FLIGHT_MAX: usize = 4;
+/// Size in bytes of the buffers of a writer that gives way.
+const BUFFER_GIVING_WAY: usize = 128 << 10;
 
 /// How to treat the last, incomplete buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,9 @@ pub struct BufferedWriter {
     start: u64,
     /// Number of written bytes to keep in memory.
     keep: u64,
+    /// Size in bytes of the largest buffers.
+    buffer_max: usize,
+    in_flight_max: usize,
 }
 
 impl BufferedWriter {
@@ -109,7 +114,27 @@ impl BufferedWriter {
         debug_assert!(start.is_multiple_of(file.align()));
         let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
         let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start };
-        Self { file, tail: Arc::new(RwLock::new(tail)), writes: VecDeque::new(), spare: Vec::new(), start, keep: 0 }
+        Self {
+            file,
+            tail: Arc::new(RwLock::new(tail)),
+            writes: VecDeque::new(),
+            spare: Vec::new(),
+            start,
+            keep: 0,
+            buffer_max: BUFFER_MAX,
+            in_flight_max: IN_FLIGHT_MAX,
+        }
+    }
+
+    /// Size in bytes of the largest pieces that it writes.
+    pub fn piece_max(&self) -> usize {
+        self.buffer_max
+    }
+
+    /// Writes small pieces from now on, one at a time: a read that comes meanwhile waits behind them in the device's
+    /// queue. For files that nobody waits for.
+    pub fn give_way(&mut self) {
+        (self.buffer_max, self.in_flight_max) = (BUFFER_GIVING_WAY, 1);
     }
 
     /// Keeps about this many of the most recently written bytes in memory, for readers.
@@ -135,7 +160,7 @@ impl BufferedWriter {
 
     fn buffer_size(&self, position: u64) -> usize {
         let written = usize::try_from(position - self.start).unwrap_or(usize::MAX);
-        let size = written.clamp(BUFFER_MIN, BUFFER_MAX);
+        let size = written.clamp(BUFFER_MIN, self.buffer_max);
         (if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 }).max(self.file.align() as usize)
     }
 
@@ -143,8 +168,9 @@ impl BufferedWriter {
     /// maximum number of writes is in flight. On error nothing is lost; the next call retries failed writes.
     pub async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let mut room = self.tail.read().mutable.room() + self.spare.iter().map(AlignedBuf::capacity).sum::<usize>();
-        while room < len {
-            if self.writes.len() + self.spare.len() >= IN_FLIGHT_MAX && !self.writes.is_empty() {
+        // One that is filled to its end is replaced at once: by a spare one, or the limits would not hold.
+        while room <= len {
+            if self.writes.len() + self.spare.len() >= self.in_flight_max && !self.writes.is_empty() {
                 self.retire_oldest().await?;
                 continue;
             }
@@ -267,5 +293,41 @@ fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail
 impl std::fmt::Debug for BufferedWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BufferedWriter").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenMode;
+
+    /// Most writes in flight, and the largest piece, while 4 MiB are written in small steps; then what is in the file.
+    async fn written(path: &camino::Utf8Path, gives_way: bool) -> (usize, usize, Vec<u8>) {
+        let file = Arc::new(VirtualFile::open(path, OpenMode::CreateNew).await.unwrap());
+        let mut writer = BufferedWriter::new(file, 0);
+        if gives_way {
+            writer.give_way();
+        }
+        let (mut in_flight, mut piece) = (0, 0);
+        for number in 0..1024u32 {
+            let bytes = number.to_le_bytes().repeat(1024);
+            writer.reserve(bytes.len()).await.unwrap();
+            writer.push(&bytes);
+            in_flight = in_flight.max(writer.writes.len());
+            piece = piece.max(writer.tail.read().mutable.capacity());
+        }
+        writer.shutdown(Shutdown::PadTail).await.unwrap();
+        (in_flight, piece, std::fs::read(path).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_gives_way_writes_small_pieces_one_at_a_time() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let (in_flight, piece, usual) = written(&dir.path().join("usual"), false).await;
+        assert!(in_flight > 1 && piece == BUFFER_MAX, "{in_flight} of {piece}");
+        let (in_flight, piece, modest) = written(&dir.path().join("modest"), true).await;
+        assert_eq!((in_flight, piece), (1, BUFFER_GIVING_WAY));
+        assert_eq!(modest.len(), 4 << 20);
+        assert!(usual == modest, "the files differ");
     }
 }

@@ -62,6 +62,11 @@ impl BlockWriter {
         self.writer.keep_written(bytes);
     }
 
+    /// See [`BufferedWriter::give_way`].
+    pub(super) fn give_way(&mut self) {
+        self.writer.give_way();
+    }
+
     /// Makes room for `len` payload bytes; see [`BufferedWriter::reserve`].
     pub(super) async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let blocks = len / BLOCK_PAYLOAD + 2;
@@ -93,7 +98,7 @@ impl BlockWriter {
 
     /// Reserves room and appends.
     pub(super) async fn append(&mut self, payload: &[u8]) -> Result<(), StorageError> {
-        for chunk in payload.chunks(1 << 20) {
+        for chunk in payload.chunks(self.writer.piece_max()) {
             self.reserve(chunk.len()).await?;
             self.push(chunk);
         }

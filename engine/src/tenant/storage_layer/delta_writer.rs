@@ -51,6 +51,12 @@ impl DeltaLayerWriter {
         Ok(Self { owner, key_range, lsn_range, path, writer, index, encoded: Vec::new() })
     }
 
+    /// Makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits for.
+    pub(crate) fn giving_way(mut self) -> Self {
+        self.writer.give_way();
+        self
+    }
+
     /// Appends a value. Keys must ascend, as must the LSNs of each key.
     pub async fn put_value(&mut self, key: Key, lsn: Lsn, value: &Value) -> Result<(), StorageError> {
         let mut encoded = std::mem::take(&mut self.encoded);

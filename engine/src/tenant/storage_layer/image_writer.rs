@@ -62,6 +62,12 @@ impl ImageLayerWriter {
         Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed, uncompressed })
     }
 
+    /// Makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits for.
+    pub(crate) fn giving_way(mut self) -> Self {
+        self.writer.give_way();
+        self
+    }
+
     /// Appends an image, compressed if that saves at least an eighth and is not known to be vain. Keys must ascend.
     pub async fn put_image(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
         debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");

@@ -268,7 +268,9 @@ impl<'a> Images<'a> {
     async fn begin_layer(&mut self) -> Result<ImageLayerWriter, StorageError> {
         let TimelineState { conf, timeline_id, tenant_shard_id, .. } = self.state;
         let keys: Range<Key> = self.start..self.region.keys.end;
-        ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, self.region.lsn, self.ctx).await
+        let at = self.region.lsn;
+        let writer = ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, at, self.ctx).await?;
+        Ok(writer.giving_way())
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {

@@ -207,7 +207,8 @@ impl<'a> Outputs<'a> {
     async fn begin_layer(&mut self) -> Result<DeltaLayerWriter, StorageError> {
         let TimelineState { conf, timeline_id, tenant_shard_id, .. } = self.state;
         let (keys, lsns) = (self.keys.clone(), self.lsns.clone());
-        DeltaLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, lsns, self.ctx).await
+        let writer = DeltaLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, lsns, self.ctx).await?;
+        Ok(writer.giving_way())
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {
