@@ -73,17 +73,34 @@ impl Hold {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Adds `bytes` that a timeline has no more: measurements have counted them among its layers until now.
+    pub fn take_over(&self, bytes: u64) {
+        self.count(bytes);
+    }
+
+    /// Hands `bytes`, or as many as there are, over to a timeline: measurements count them among its layers from now on.
+    /// The room stays as it is.
+    pub fn hand_over(&self, bytes: u64) {
+        let handed = take_up_to(&self.bytes, bytes);
+        self.note_written(handed);
+        self.uncount(handed);
+    }
+
     /// Releases bytes that were removed, or not written after all. Wakes the keeper, since somebody may be waiting
     /// for room.
     pub fn release(&self, bytes: u64) {
         let released = take_up_to(&self.bytes, bytes);
         self.note_written(released);
-        let held = self.inner().held.fetch_sub(released, Ordering::Relaxed);
-        assert!(held >= released, "{released} bytes are released, but all together hold {held}");
+        self.uncount(released);
         let freed = signed(released);
         let more = |room: i64| Some(room.saturating_add(freed));
         let _ = self.inner().room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         self.inner().pressed.notify_one();
+    }
+
+    fn uncount(&self, bytes: u64) {
+        let held = self.inner().held.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(held >= bytes, "{bytes} bytes are no longer held, but all together hold {held}");
     }
 
     /// Bytes held.

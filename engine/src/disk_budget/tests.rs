@@ -182,3 +182,21 @@ async fn what_is_promised_stays_so_until_it_is_written() {
     drop((hold, other));
     assert_eq!((budget.held(), budget.promised()), (0, 0));
 }
+
+/// Layers are counted once, whoever has them: a job that ends takes no room from intake.
+#[tokio::test(start_paused = true)]
+async fn what_changes_hands_takes_no_room() {
+    let budget = DiskBudget::default();
+    budget.set(measured(300 * MIB), budget.begin());
+    let (job, graveyard) = (budget.hold(), budget.hold());
+    job.take_spare(50 * MIB).await.unwrap();
+    job.note_written(40 * MIB);
+    assert_eq!((budget.room(), budget.held()), (250 << 20, 50 * MIB));
+    graveyard.take_over(60 * MIB);
+    job.hand_over(40 * MIB);
+    assert_eq!((budget.room(), budget.held(), budget.promised()), (250 << 20, 70 * MIB, 0));
+    drop(job);
+    assert_eq!((budget.room(), budget.held()), (260 << 20, 60 * MIB), "what was not written after all");
+    graveyard.release(60 * MIB);
+    assert_eq!((budget.room(), budget.held()), (320 << 20, 0));
+}

@@ -23,9 +23,9 @@ impl Graveyard {
         Self { buried: Mutex::default(), hold: budget.hold() }
     }
 
-    /// Takes in layers that no snapshot to come will have.
+    /// Takes in layers that no snapshot to come will have: they are the timeline's no longer.
     pub(crate) fn bury(&self, layers: &[Arc<Layer>]) {
-        self.hold.add(layers.iter().map(|layer| layer.local_bytes()).sum());
+        self.hold.take_over(layers.iter().map(|layer| layer.local_bytes()).sum());
         self.buried.lock().extend(layers.iter().cloned());
     }
 

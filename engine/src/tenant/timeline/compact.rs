@@ -327,8 +327,6 @@ async fn run(state: &TimelineState, job: &Job, room: &Hold, ctx: &RequestContext
         Job::Trim(trim) => trim::trim(state, trim, room, ctx).await?,
     };
     let took = env::clock::now().saturating_duration_since(started);
-    // The job's hold ends before the next measurement finds what it has written.
-    state.conf.disk_budget.note_used(done.bytes_out);
     tracing::debug!(
         timeline = %state.timeline_id, kind = ?job.kind(), bytes_in = done.bytes_in, bytes_out = done.bytes_out,
         published = done.published, ?took, l0 = state.layers().map.l0_layers().len(),

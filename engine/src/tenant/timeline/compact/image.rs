@@ -75,7 +75,7 @@ pub(super) async fn make(
     inputs.sort_by_key(|layer| layer.identity().file_id);
     inputs.dedup_by_key(|layer| layer.identity().file_id);
     let (bytes_in, bytes_out) = (inputs.iter().map(|layer| layer.desc().file_size).sum(), finished.bytes());
-    let published = publish_or_abandon(state, &[], finished, || true).await?;
+    let published = publish_or_abandon(state, &[], finished, room, || true).await?;
     Ok(Done { bytes_in, bytes_out, published })
 }
 

@@ -115,9 +115,8 @@ impl Copy<'_> {
         finished.push(self.write(keys, visits).await?);
         let bytes = finished.bytes();
         room.note_written(bytes);
-        publish_or_abandon(state, &[], finished, || true).await.inspect_err(|error| state.note_error(error))?;
-        // The hold ends before the next measurement finds what was written.
-        state.conf.disk_budget.note_used(bytes);
+        let published = publish_or_abandon(state, &[], finished, &room, || true).await;
+        published.inspect_err(|error| state.note_error(error))?;
         drop(room);
         state.detaching.note(|progress| progress.bytes_written += bytes);
         Ok(true)

@@ -34,7 +34,7 @@ pub(super) async fn rewrite(
     let (keys, lsns) = around(inputs);
     let finished = write(state, inputs, (keys, lsns), room, ctx).await?;
     let (bytes_in, bytes_out) = (inputs.iter().map(|layer| layer.desc().file_size).sum(), finished.bytes());
-    let published = publish_or_abandon(state, inputs, finished, || true).await?;
+    let published = publish_or_abandon(state, inputs, finished, room, || true).await?;
     Ok(Done { bytes_in, bytes_out, published })
 }
 
@@ -140,11 +140,12 @@ async fn pause(state: &TimelineState, number: usize, outputs: &mut Outputs<'_>) 
 }
 
 /// Replaces `removed` by the finished layers if `check` still permits it; removes these if that is not possible.
-/// Returns whether it was done.
+/// `room` is what the job has taken for them. Returns whether it was done.
 pub(super) async fn publish_or_abandon(
     state: &TimelineState,
     removed: &[Arc<Layer>],
     mut finished: Finished,
+    room: &Hold,
     check: impl FnOnce() -> bool,
 ) -> Result<bool, StorageError> {
     let placed = match finished.place(state).await {
@@ -155,7 +156,10 @@ pub(super) async fn publish_or_abandon(
         }
     };
     match publish::replaced(state, removed, placed, check).await {
-        Ok(true) => Ok(true),
+        Ok(true) => {
+            room.hand_over(finished.bytes());
+            Ok(true)
+        }
         Ok(false) => {
             finished.abandon().await;
             Ok(false)

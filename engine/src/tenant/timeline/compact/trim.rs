@@ -210,7 +210,7 @@ pub(super) async fn trim(
         kept.iter().any(|kept| Arc::ptr_eq(&kept.layer, &trim.layer) && kept.takes == trim.takes)
     };
     let inputs = std::slice::from_ref(&trim.layer);
-    let published = publish_or_abandon(state, inputs, finished, is_as_before).await?;
+    let published = publish_or_abandon(state, inputs, finished, room, is_as_before).await?;
     Ok(Done { bytes_in, bytes_out, published })
 }
 
