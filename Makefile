@@ -32,7 +32,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-api golden build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
-.PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-attribution bench-ingest-more
+.PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
+.PHONY: bench-ingest-more
 .PHONY: bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
@@ -164,6 +165,9 @@ bench-memory:  ## memory idle, loaded and while WAL comes, growth, recovery; nee
 bench-wide:  ## loads and queries of wide rows with 14 indexes, compute and plain; needs 10 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh wide $(RESULTS)
 
+bench-first-copy:  ## a running server is copied into the store, beside pg_basebackup; needs 30 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh first_copy $(RESULTS)
+
 bench-attribution:  ## on what the write path spends its time, by place of the bucket; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh attribution $(RESULTS)
 
@@ -174,7 +178,7 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
-	bench-surface bench-swmr bench-memory bench-wide bench-attribution bench-ingest-more
+	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built
