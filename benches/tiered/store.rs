@@ -79,6 +79,7 @@ impl Place {
                     allow_http: true,
                     sign_payload: signs_payload(),
                     credentials_file: None,
+                    scratch: None,
                     options: RemoteOptions::default(),
                 };
                 settings.open().await?.context("a bucket")?

@@ -8,6 +8,7 @@ use crate::args::{Common, PageArgs, ShowArgs};
 use crate::remote::{self, RemoteCommand, ServerArgs};
 use crate::scrub::ScrubArgs;
 use crate::store::Store;
+use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::verify_redo::VerifyRedoArgs;
 
@@ -32,6 +33,9 @@ enum Command {
     Local(LocalCommand),
     #[command(flatten)]
     Remote(RemoteCommand),
+    /// Try settings on your own queries, on a second pageserver that reads the bucket and writes nothing to it, and
+    /// print the best to paste. --workdir is the directory of the pageserver whose settings and bucket these are.
+    Tune(TuneArgs),
     /// Replay WAL written with wal_consistency_checking=all and compare each page with the image in its record.
     VerifyRedo(VerifyRedoArgs),
 }
@@ -116,6 +120,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Local(LocalCommand::Scrub(args)) if args.running => remote::run_scrub(&common, &server, &args),
         Command::Local(command) => run_local(common, command),
         Command::Remote(command) => remote::run(&common, &server, command),
+        Command::Tune(args) => crate::tune::run(&common, &args),
         Command::VerifyRedo(args) => crate::verify_redo::run(common.json, args),
     }
 }

@@ -18,6 +18,7 @@ mod status;
 mod store;
 mod table;
 mod target;
+mod tune;
 mod verify;
 mod verify_redo;
 

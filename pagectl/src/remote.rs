@@ -26,6 +26,7 @@ use utils::lsn::Lsn;
 
 use crate::args::Common;
 use crate::scrub::ScrubArgs;
+pub(crate) use client::Client;
 use connection::Remote;
 pub(crate) use connection::ServerArgs;
 use history::HoldCommand;

@@ -104,6 +104,7 @@ async fn with_bucket(conf: &'static PageServerConf, args: &ScrubArgs) -> anyhow:
         allow_http: true,
         sign_payload: true,
         credentials_file: None,
+        scratch: None,
         options: RemoteOptions::default(),
     };
     let remote_storage = RemoteStorage::open(&settings).await.with_context(|| format!("cannot open {text}"))?;

@@ -110,6 +110,7 @@ impl Settings {
             _ => self.remote_storage.clone(),
         };
         let credentials = &self.remote_storage_credentials_file;
+        let scratch = &self.remote_storage_scratch;
         Ok(StoreSettings {
             url,
             name,
@@ -119,6 +120,7 @@ impl Settings {
             allow_http: self.remote_storage_allow_http,
             sign_payload: self.remote_storage_sign_payload,
             credentials_file: Some(Self::path(workdir, credentials)).filter(|_| !credentials.as_str().is_empty()),
+            scratch: Some(Self::path(workdir, scratch)).filter(|_| !scratch.as_str().is_empty()),
             options: RemoteOptions {
                 attempt_timeout: self.remote_storage_timeout,
                 retry_deadline: self.remote_storage_retry_deadline,

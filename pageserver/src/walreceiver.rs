@@ -48,6 +48,8 @@ pub use writer::{NewWriter, Writer};
 const WRONG_PERIOD: Duration = Duration::from_secs(60);
 /// Time limit for asking the bucket who owns the tenant, after a session was terminated.
 const OWNER_LOOK: Duration = Duration::from_secs(2);
+/// Why a server that only reads the bucket receives nothing.
+const LEFT_ALONE: &str = "this server only reads the bucket (remote_storage_scratch), and follows nobody by itself";
 /// Interval of the check that every timeline with a source is followed.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
@@ -68,6 +70,8 @@ struct Inner {
     unfit: Mutex<HashMap<Id, WalReceiverStatus>>,
     /// Held while the writer of a timeline is changed.
     writers: tokio::sync::Mutex<()>,
+    /// Another server follows what is stored.
+    is_scratch: bool,
     cancel: CancellationToken,
 }
 
@@ -79,8 +83,18 @@ struct Running {
 impl WalReceivers {
     /// Creates an empty set of receivers.
     pub fn new(manager: TenantManager) -> Self {
+        Self::of(manager, false)
+    }
+
+    /// The same for a server that only reads the bucket: it leaves alone whoever the stored sources are, because the
+    /// bucket's own server follows them. What somebody asks this server to follow, it does.
+    pub fn of_scratch(manager: TenantManager) -> Self {
+        Self::of(manager, true)
+    }
+
+    fn of(manager: TenantManager, is_scratch: bool) -> Self {
         let (running, halted, unfit, writers, cancel) = Default::default();
-        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, cancel }) }
+        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, is_scratch, cancel }) }
     }
 
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that
@@ -115,6 +129,10 @@ impl WalReceivers {
                 continue;
             }
             match WalSource::of(&timeline) {
+                Ok(Some(_)) if self.inner.is_scratch => {
+                    let status = WalReceiverStatus::unfit(LEFT_ALONE.to_owned());
+                    self.inner.unfit.lock().insert(id, status);
+                }
                 Ok(Some(source)) => self.start(timeline, source).await,
                 Ok(None) => drop(self.inner.unfit.lock().remove(&id)),
                 Err(error) => self.note_unfit(id, &error),

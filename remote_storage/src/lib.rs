@@ -19,6 +19,7 @@ mod path;
 mod prices;
 mod replace;
 mod request;
+mod scratch;
 mod unfinished;
 mod upload;
 mod url;

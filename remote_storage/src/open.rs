@@ -13,6 +13,7 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use super::credentials::CredentialsFile;
 use super::directory::Directory;
+use super::scratch::Scratch;
 use super::{Cloud, Creation, RemoteOptions, RemotePath, RemoteStorage, RemoteUrl, RequestClass};
 use errors::{ErrorKind, StorageError};
 
@@ -43,6 +44,8 @@ pub struct StoreSettings {
     pub sign_payload: bool,
     /// The credentials file; by default credentials come from where the cloud's own tools look for them.
     pub credentials_file: Option<Utf8PathBuf>,
+    /// Where everything goes that is written; then the bucket is only read.
+    pub scratch: Option<Utf8PathBuf>,
     /// Limits of requests.
     pub options: RemoteOptions,
 }
@@ -55,7 +58,7 @@ impl RemoteStorage {
     pub async fn open(settings: &StoreSettings) -> Result<Option<Self>, StorageError> {
         let store = settings.open().await?;
         let directory = match &settings.url {
-            RemoteUrl::Directory(path) => Some(path.clone()),
+            RemoteUrl::Directory(path) if settings.scratch.is_none() => Some(path.clone()),
             _ => None,
         };
         Ok(store.map(|store| Self::new(store, &settings.name, settings.options.clone(), directory)))
@@ -112,7 +115,7 @@ impl StoreSettings {
     /// # Errors
     /// Those of [`RemoteStorage::open`].
     pub async fn open(&self) -> Result<Option<Arc<dyn ObjectStore>>, StorageError> {
-        Ok(Some(match &self.url {
+        let bucket: Arc<dyn ObjectStore> = match &self.url {
             RemoteUrl::None => return Ok(None),
             RemoteUrl::Directory(path) => Arc::new(Directory::open(path).await?),
             RemoteUrl::Bucket { cloud, bucket, prefix } => {
@@ -120,7 +123,11 @@ impl StoreSettings {
                 let wrong = |error| StorageError::Invalid(format!("remote_storage {}: {error}", self.name));
                 below(store.map_err(wrong)?, prefix)
             }
-        }))
+        };
+        match &self.scratch {
+            None => Ok(Some(bucket)),
+            Some(dir) => Ok(Some(Arc::new(Scratch::open(bucket, dir).await?))),
+        }
     }
 
     fn client(&self) -> ClientOptions {

@@ -67,6 +67,7 @@ impl World {
             allow_http: false,
             sign_payload: true,
             credentials_file: None,
+            scratch: None,
             options: RemoteOptions::default(),
         };
         let remote_storage = RemoteStorage::open(&settings).await.expect("opened");

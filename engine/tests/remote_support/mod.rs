@@ -84,6 +84,7 @@ async fn bucket(url: &str) -> Arc<dyn ObjectStore> {
         allow_http: true,
         sign_payload: true,
         credentials_file: None,
+        scratch: None,
         options: RemoteOptions::default(),
     };
     settings.open().await.unwrap().expect("a bucket")

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(310);
 
 /// Client of one server. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(crate) struct Client {
     agent: Agent,
     limit: Duration,
     base: String,
@@ -40,7 +40,7 @@ impl std::error::Error for Refusal {}
 
 impl Client {
     /// `server` is an address such as `http://127.0.0.1:9898`.
-    pub(super) fn new(server: &str, token: Option<String>, ca_file: Option<&Utf8Path>) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: &str, token: Option<String>, ca_file: Option<&Utf8Path>) -> anyhow::Result<Self> {
         let mut config = Agent::config_builder().http_status_as_error(false).proxy(None);
         match (server.starts_with("https://"), ca_file) {
             (true, Some(path)) => config = config.tls_config(trusting(path)?),
@@ -61,13 +61,13 @@ impl Client {
     }
 
     /// Makes a call and returns the JSON of the answer. Errors carry the server's message.
-    pub(super) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let bytes = self.bytes(method, path, body)?;
         serde_json::from_slice(&bytes).with_context(|| format!("{}{path}: the answer is not JSON", self.base))
     }
 
     /// Makes a call and returns the bytes of the answer.
-    pub(super) fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
+    pub(crate) fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));

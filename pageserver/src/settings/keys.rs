@@ -185,6 +185,10 @@ settings! {
         /// one is below the working directory), `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`,
         /// or `none`, in which case the local disk has the only copy.
         remote_storage: String = "file:objects", "URL or none";
+        /// A directory, into which everything goes that this server would write to the bucket; what it would remove is
+        /// only hidden from it. So a second server can try things on what a live one serves, with `attach_on_start =
+        /// "all"`, and the live one does not notice. A relative one is below the working directory. Empty: none.
+        remote_storage_scratch: Utf8PathBuf = "", "path";
         /// Address of the object store, such as `http://127.0.0.1:8333`, if it is not the cloud that the URL implies.
         remote_storage_endpoint: String = "", "URL";
         /// The bucket's region. Empty: taken from the environment.

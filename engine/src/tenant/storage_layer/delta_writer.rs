@@ -51,9 +51,12 @@ impl DeltaLayerWriter {
         Ok(Self { owner, key_range, lsn_range, path, writer, index, encoded: Vec::new() })
     }
 
-    /// Makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits for.
-    pub(crate) fn giving_way(mut self) -> Self {
-        self.writer.give_way();
+    /// If asked to, makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits
+    /// for.
+    pub(crate) fn giving_way(mut self, gives_way: bool) -> Self {
+        if gives_way {
+            self.writer.give_way();
+        }
         self
     }
 

@@ -62,9 +62,12 @@ impl ImageLayerWriter {
         Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed, uncompressed })
     }
 
-    /// Makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits for.
-    pub(crate) fn giving_way(mut self) -> Self {
-        self.writer.give_way();
+    /// If asked to, makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits
+    /// for.
+    pub(crate) fn giving_way(mut self, gives_way: bool) -> Self {
+        if gives_way {
+            self.writer.give_way();
+        }
         self
     }
 

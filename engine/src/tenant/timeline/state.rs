@@ -368,6 +368,13 @@ impl TimelineState {
         }
     }
 
+    /// Whether compaction is so far behind that ingest is slowed for it: then its jobs need not leave the disk to reads.
+    pub(crate) fn is_slowed_by_compaction(&self) -> bool {
+        let (layers, slow) = (self.layers(), self.conf.compaction.l0_slow);
+        let waiting = layers.map.l0_layers().len() + layers.frozen.len();
+        (slow > 0 && waiting >= slow) || self.compaction.pressure() > 0.0
+    }
+
     /// When and how layers are compacted, on a disk of this size.
     pub(crate) fn compaction_policy(&self) -> CompactionPolicy {
         self.conf.compaction.within(self.conf.disk_budget.capacity())

@@ -98,7 +98,7 @@ async fn start(
     let elapsed = env::clock::now().saturating_duration_since(started);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %engine, tenants, broken, ?elapsed, "{workdir} is open");
     ports::publish(workdir, &pg, &http).await?;
-    let running = Running::new(manager);
+    let running = Running::new(manager, !settings.remote_storage_scratch.as_str().is_empty());
     running.receivers.start_all().await;
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, secrets, http)?;
@@ -119,8 +119,11 @@ async fn open_store(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<O
 }
 
 impl Running {
-    fn new(manager: TenantManager) -> Self {
-        let receivers = WalReceivers::new(manager.clone());
+    fn new(manager: TenantManager, is_scratch: bool) -> Self {
+        let receivers = match is_scratch {
+            false => WalReceivers::new(manager.clone()),
+            true => WalReceivers::of_scratch(manager.clone()),
+        };
         let follow_jobs = FollowJobs::new(manager.clone(), receivers.clone());
         Self { manager, receivers, follow_jobs, tasks: TaskTracker::new(), cancel: CancellationToken::new() }
     }

@@ -270,7 +270,7 @@ impl<'a> Images<'a> {
         let keys: Range<Key> = self.start..self.region.keys.end;
         let at = self.region.lsn;
         let writer = ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, at, self.ctx).await?;
-        Ok(writer.giving_way())
+        Ok(writer.giving_way(!self.state.is_slowed_by_compaction()))
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {

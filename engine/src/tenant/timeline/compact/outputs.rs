@@ -208,7 +208,7 @@ impl<'a> Outputs<'a> {
         let TimelineState { conf, timeline_id, tenant_shard_id, .. } = self.state;
         let (keys, lsns) = (self.keys.clone(), self.lsns.clone());
         let writer = DeltaLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, lsns, self.ctx).await?;
-        Ok(writer.giving_way())
+        Ok(writer.giving_way(!self.state.is_slowed_by_compaction()))
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {
