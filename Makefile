@@ -165,7 +165,7 @@ bench-memory:  ## memory idle, loaded and while WAL comes, growth, recovery; nee
 bench-wide:  ## loads and queries of wide rows with 14 indexes, compute and plain; needs 10 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh wide $(RESULTS)
 
-bench-first-copy:  ## a running server is copied into the store, beside pg_basebackup; needs 30 GB; writes benches/results
+bench-first-copy:  ## the first copy of a server, beside pg_basebackup; needs 30 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh first_copy $(RESULTS)
 
 bench-attribution:  ## on what the write path spends its time, by place of the bucket; writes benches/results

@@ -11,7 +11,8 @@ import artifact
 # The rate of the copy, of pg_basebackup's; its processor time, of pg_basebackup's; the most memory, of that at the
 # smallest size.
 RATE, CPU, MEMORY = 0.9, 1.2, 1.2
-WITH = f"BENCH_FIRST_COPY_ARGS='{os.environ['BENCH_FIRST_COPY_ARGS']}' " if "BENCH_FIRST_COPY_ARGS" in os.environ else ""
+ARGS = os.environ.get("BENCH_FIRST_COPY_ARGS")
+WITH = f"BENCH_FIRST_COPY_ARGS='{ARGS}' " if ARGS else ""
 
 
 def rounds_of(size, who):

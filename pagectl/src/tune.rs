@@ -5,51 +5,19 @@
 //! (`remote_storage_scratch`): the one that serves the tenant does not notice. For each trial it starts on an empty
 //! disk, with a read-only compute on it that runs the queries.
 
+mod options;
 mod search;
 mod trial;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context, ensure};
-use camino::Utf8PathBuf;
-use clap::Args;
 use serde_json::{Value, json};
 
 use crate::args::Common;
 use crate::output;
 use crate::table::table;
+pub(crate) use options::TuneArgs;
 use search::{Choice, NAMES};
 use trial::{Figures, Trials};
-
-/// What is tried, and where.
-#[derive(Debug, Args)]
-pub(crate) struct TuneArgs {
-    /// The queries: SQL as psql runs it. They should only read, and each should be asked as in use.
-    #[arg(long, value_name = "FILE")]
-    sql: Utf8PathBuf,
-    /// What your computes have of this setting of Postgres now.
-    #[arg(long, default_value_t = 1, value_name = "COUNT")]
-    effective_io_concurrency: u64,
-    /// The branch, by name or id; defaults to the only root.
-    #[arg(long)]
-    branch: Option<String>,
-    /// The database.
-    #[arg(long, default_value = "postgres")]
-    dbname: String,
-    /// How often the queries run with each choice of settings; their median counts.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
-    rounds: u8,
-    /// Where the second pageserver keeps what it fetches; everything in it is removed again.
-    #[arg(long, value_name = "DIR")]
-    place: Option<Utf8PathBuf>,
-    /// Directory of the Postgres programs; by default it is searched for by the branch's version.
-    #[arg(long, env = "PAGECTL_PG_BIN", value_name = "DIR")]
-    pg_bin: Option<PathBuf>,
-    /// Time limit for each run of the queries.
-    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
-    timeout: Duration,
-}
 
 /// Below this, a gain is taken for chance.
 const LEAST_GAIN: f64 = 1.1;

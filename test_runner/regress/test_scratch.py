@@ -20,13 +20,13 @@ SELECT abalance FROM pgbench_accounts WHERE aid = 4711;
 @pytest.fixture(params=["directory", "weed"])
 def live(request, make_postgres, make_pageserver, make_store):
     """A server that is followed."""
-    name = f"live-{request.param}"
+    name = f"{request.param}-for-{request.function.__name__.split('_')[1]}"
     pg, store = make_postgres(name, max_replication_slots=10).start(), make_store(request.param)
     pg.bench_init(1)
-    server = make_pageserver(name, checkpoint_distance=4 << 20, **store.settings("shared")).start()
+    server = make_pageserver(name, checkpoint_distance=4 << 20, **store.settings(name)).start()
     followed = Followed(pg, server, server.follow(pg))
     pg.bench(200)
-    return followed, store
+    return followed, lambda: store.objects(name)
 
 
 def holder_of_slot(followed) -> str:
@@ -34,11 +34,12 @@ def holder_of_slot(followed) -> str:
 
 
 def test_a_scratch_server_tries_things_and_the_live_one_does_not_notice(live, make_pageserver):
-    followed, store = live
+    followed, objects = live
     wait_uploaded(followed, followed.catch_up())
     held = holder_of_slot(followed)
     settings = {key: value for key, value in followed.pageserver.settings.items() if key.startswith("remote_storage")}
-    scratch = make_pageserver("scratch", remote_storage_scratch="scratch", attach_on_start="all", **settings).start()
+    settings.update(remote_storage_scratch="scratch", attach_on_start="all")
+    scratch = make_pageserver(f"beside-{followed.pageserver.workdir.name}", **settings).start()
     there = Timeline(scratch, followed.timeline.tenant, followed.timeline.id)
     # It leaves the followed server alone, where any other server would take the slot over.
     time.sleep(SOME_TIME)
@@ -48,7 +49,7 @@ def test_a_scratch_server_tries_things_and_the_live_one_does_not_notice(live, ma
     lsn = all_stored(followed)
     scratch.stop()
     wipe(scratch)
-    before = store.objects("shared")
+    before = objects()
     scratch.start()
     followed.assert_files_equal(lsn, timeline=there)
 
@@ -62,7 +63,7 @@ def test_a_scratch_server_tries_things_and_the_live_one_does_not_notice(live, ma
     listed = {one["timeline_id"] for one in scratch.http.get(f"/v1/tenant/{there.tenant}/timeline")}
     assert listed == {there.id}
 
-    now = store.objects("shared")
+    now = objects()
     assert now == before, sorted(set(now.items()) ^ set(before.items()))
     followed.pageserver.restart()
     assert followed.timeline.last_record_lsn() == lsn and not followed.pageserver.http.get("/v1/status").get(
@@ -76,9 +77,9 @@ def tune(pagectl_binary, server, *args, **env):
 
 @pytest.mark.parametrize("live", ["directory"], indirect=True)
 def test_settings_are_tried_on_ones_own_queries(live, pagectl_binary, work_dir):
-    followed, store = live
+    followed, objects = live
     all_stored(followed)
-    before = store.objects("shared")
+    before = objects()
     sql, place = work_dir / "queries.sql", work_dir / "place"
     sql.write_text(QUERIES)
     place.mkdir()
@@ -95,7 +96,7 @@ def test_settings_are_tried_on_ones_own_queries(live, pagectl_binary, work_dir):
     assert {one["effective_io_concurrency"] for one in tried} >= {0, 1, 16}
     assert all(one["requests"] > 0 and one["bytes"] > 1 << 20 and one["median_ms"] > 0 for one in report["tried"])
     assert len(report["tried"][0]["ms"]) >= 2 and report["gain"] > 0
-    assert not list(place.iterdir()) and store.objects("shared") == before
+    assert not list(place.iterdir()) and objects() == before
 
     sql.write_text("SELECT nothing FROM nowhere;\n")
     done = tune(pagectl_binary, followed.pageserver, "tune", *map(str, asked))

@@ -78,8 +78,8 @@ impl Hold {
         self.count(bytes);
     }
 
-    /// Hands `bytes`, or as many as there are, over to a timeline: measurements count them among its layers from now on.
-    /// The room stays as it is.
+    /// Hands `bytes`, or as many as there are, over to a timeline: measurements count them among its layers from now
+    /// on. The room stays as it is.
     pub fn hand_over(&self, bytes: u64) {
         let handed = take_up_to(&self.bytes, bytes);
         self.note_written(handed);

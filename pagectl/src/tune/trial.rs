@@ -1,5 +1,6 @@
 //! One trial: a pageserver on an empty disk, a read-only compute on it, and the queries.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use virtual_file::fs;
 
-use super::TuneArgs;
+use super::options::TuneArgs;
 use super::search::Choice;
 use crate::args::Common;
 use crate::remote::Client;
@@ -104,8 +105,9 @@ impl<'a> Trials<'a> {
         let path = format!("/v1/tenant/{}/location_config", self.tenant);
         server.client.call("PUT", &path, Some(&json!({ "mode": "AttachedSingle" })))?;
         let compute = Running { trials: self, url: &server.url };
-        compute.start(&server.page_service, choice)?;
+        // What is fetched for the compute's start may be what the queries need.
         let before = server.counters()?;
+        compute.start(&server.page_service, choice)?;
         let ms = compute.ask()?;
         let after = server.counters()?;
         drop(compute);
@@ -178,7 +180,7 @@ async fn tenant_of(
 /// The second pageserver.
 struct Server {
     child: Child,
-    log: Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<VecDeque<String>>>,
     url: String,
     page_service: String,
     client: Client,
@@ -194,7 +196,7 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
-        let log = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(stderr) = child.stderr.take() {
             keep_lines(stderr, Arc::clone(&log))?;
         }
@@ -229,14 +231,15 @@ impl Server {
     }
 
     fn said(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+        let lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
     /// Requests to the bucket so far, and bytes from there.
     fn counters(&self) -> anyhow::Result<(f64, f64)> {
         let text = String::from_utf8(self.client.bytes("GET", "/metrics", None)?)?;
         let sum = |name: &str| {
-            let lines = text.lines().filter(|line| line.starts_with(name) && line[name.len()..].starts_with('{'));
+            let lines = text.lines().filter_map(|line| line.strip_prefix(name)).filter(|line| line.starts_with('{'));
             lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
         };
         Ok((sum("pageserver_remote_storage_requests_total"), sum("pageserver_remote_storage_bytes_in_total")))
@@ -268,14 +271,14 @@ impl Drop for Server {
 }
 
 /// Keeps the last lines of a log.
-fn keep_lines(stderr: ChildStderr, log: Arc<Mutex<Vec<String>>>) -> anyhow::Result<()> {
+fn keep_lines(stderr: ChildStderr, log: Arc<Mutex<VecDeque<String>>>) -> anyhow::Result<()> {
     env::spawn::thread("log of the pageserver for trials", move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut lines = log.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.push(line);
-            if lines.len() > LINES {
-                lines.remove(0);
+            if lines.len() == LINES {
+                lines.pop_front();
             }
+            lines.push_back(line);
         }
     })?;
     Ok(())
@@ -357,7 +360,9 @@ fn run(mut command: Command, limit: Duration) -> anyhow::Result<Output> {
     let output = match ended.recv_timeout(limit) {
         Ok(output) => output?,
         Err(_) => {
-            pid.map(|pid| kill_process(pid, Signal::TERM));
+            if let Some(pid) = pid {
+                let _ = kill_process(pid, Signal::TERM);
+            }
             bail!("not done within {}", humantime::format_duration(limit));
         }
     };

@@ -368,7 +368,8 @@ impl TimelineState {
         }
     }
 
-    /// Whether compaction is so far behind that ingest is slowed for it: then its jobs need not leave the disk to reads.
+    /// Whether compaction is so far behind that ingest is slowed for it: then its jobs need not leave the disk to
+    /// reads.
     pub(crate) fn is_slowed_by_compaction(&self) -> bool {
         let (layers, slow) = (self.layers(), self.conf.compaction.l0_slow);
         let waiting = layers.map.l0_layers().len() + layers.frozen.len();
