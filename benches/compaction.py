@@ -204,7 +204,7 @@ class Long(Bench):
 
     def keep_moment(self, followed: Followed, number: int) -> dict:
         """Stops the server, keeps its files, holds the moment, and makes a branch of it."""
-        lsn = followed.stop_postgres()
+        lsn = followed.stop_postgres(1800)  # Autovacuum goes on writing after the load.
         followed.timeline.wait_for_lsn(lsn, 600)
         archive = self.root / f"moment{number}.tar.zst"
         copy = ["tar", "-C", str(followed.postgres.data), "--exclude=./pg_wal/*", "-cf", "-", "."]
