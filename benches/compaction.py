@@ -121,7 +121,10 @@ class Watch:
 
 
 def total(metrics: dict[str, float], name: str, label="") -> float:
-    return sum(value for key, value in metrics.items() if key.startswith(f"pageserver_{name}{{") and label in key)
+    """The sum of a metric over its labels, of those with `label` in them; a metric that is not there fails."""
+    found = {key: value for key, value in metrics.items() if key.partition("{")[0] == f"pageserver_{name}"}
+    assert found, f"no metric {name}"
+    return sum(value for key, value in found.items() if label in key)
 
 
 def stored(followed: Followed) -> int:
