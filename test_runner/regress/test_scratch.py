@@ -9,6 +9,7 @@ import pytest
 from fixtures.followed import Followed
 from fixtures.pageserver import Timeline
 from fixtures.stored import all_stored, wait_uploaded, wipe
+from fixtures.wait import wait_until
 
 # A server that should follow another one looks for it every 5 s.
 SOME_TIME = 7
@@ -55,7 +56,8 @@ def test_a_scratch_server_tries_things_and_the_live_one_does_not_notice(live, ma
 
     # It writes: a branch, an index part; and removes what it had.
     branch = there.branch(lsn)
-    assert any(branch.id in str(path) for path in (scratch.workdir / "scratch").rglob("*"))
+    place = scratch.workdir / "scratch"
+    wait_until(lambda: any(branch.id in str(path) for path in place.rglob("*")), 30, what="the branch's index part")
     scratch.restart()
     assert Timeline(scratch, there.tenant, branch.id).info()["ancestor_timeline_id"] == there.id
     Timeline(scratch, there.tenant, branch.id).delete()
