@@ -126,7 +126,8 @@ settings! {
         compaction_height: u64 = 6, "layers";
         /// From this many L0 layers on, ingest is slowed so that compaction keeps up; 0 never slows it.
         compaction_l0_slow: u64 = 6, "layers";
-        /// At this many L0 layers ingest waits for compaction.
+        /// At this many L0 layers ingest waits for compaction; where a layer is written out on request, there may be
+        /// one more.
         compaction_l0_wait: u64 = 12, "layers";
     }
     "History" {
