@@ -63,7 +63,9 @@ impl<'a> Cursor<'a> {
 
     /// Fails unless all remaining bytes are zero.
     pub fn expect_zeros(&self) -> Result<(), FormatError> {
-        if self.rest.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(FormatError::new("padding is not zero")) }
+        // Piece by piece, as the compiler makes loops without a way out much faster.
+        let is_zero = |piece: &[u8]| piece.iter().fold(0, |bits, byte| bits | byte) == 0;
+        if self.rest.chunks(256).all(is_zero) { Ok(()) } else { Err(FormatError::new("padding is not zero")) }
     }
 }
 

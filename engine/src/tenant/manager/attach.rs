@@ -23,9 +23,11 @@ const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(
 
 impl TenantManager {
     /// Takes a tenant over from its current owner and opens its timelines as stored in the bucket. A tenant that
-    /// exists nowhere is created without timelines; one that is already attached here stays as it is.
+    /// exists nowhere is created without timelines; one that is already attached here stays as it is, unless another
+    /// server has taken it over, whether this one knew that yet or not: then it is taken back.
     pub async fn attach_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
+        self.leave_lost(id).await?;
         self.attach_tenant_locked(id).await
     }
 
@@ -49,6 +51,25 @@ impl TenantManager {
         all_broken.extend(broken);
         drop(all_broken);
         self.adopt(id, tenant);
+        Ok(())
+    }
+
+    /// Closes a tenant that another server has taken over, whether this one knew that yet or not. Its files stay, for
+    /// whoever attaches it next.
+    ///
+    /// # Errors
+    /// Those of the bucket: without it nobody knows whose the tenant is.
+    pub(super) async fn leave_lost(&self, id: TenantShardId) -> Result<(), StorageError> {
+        let Some(remote) = self.remote_of(id) else { return Ok(()) };
+        match remote.check().await {
+            Err(StorageError::Fenced { .. }) => {}
+            other => return other,
+        }
+        let Some(tenant) = self.inner.tenants.write().remove(&id) else { return Ok(()) };
+        tracing::warn!(tenant = %id, "another server had taken the tenant over: it is taken back");
+        for timeline in tenant.timelines.into_values() {
+            timeline.shutdown().await;
+        }
         Ok(())
     }
 

@@ -13,7 +13,9 @@ impl TenantManager {
     /// Deletes a timeline with everything stored for it.
     ///
     /// # Errors
-    /// [`ManageError::Precondition`] if it has branches.
+    /// [`ManageError::Precondition`] if it has branches. After an error of the bucket it may be that nothing of the
+    /// timeline is uploaded any more, until it is deleted or the server restarts: whoever wanted it deleted tries
+    /// again.
     pub async fn delete_timeline(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
         let timeline = self.get(id, timeline_id)?;
@@ -22,6 +24,10 @@ impl TenantManager {
             let count = children.len();
             let reason = format!("timeline {timeline_id} has {count} branches, {first} among them: delete those first");
             return Err(ManageError::Precondition(reason));
+        }
+        if let Some(remote) = self.remote_of(id) {
+            // Burying ends its uploads for good: not while the bucket is away.
+            remote.check().await?;
         }
         timeline.bury().await?;
         self.inner.tenants.write().entry(id).or_default().timelines.remove(&timeline_id);

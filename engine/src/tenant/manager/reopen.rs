@@ -11,6 +11,7 @@ impl TenantManager {
     /// chain and takes the tenant over from whoever may hold one of them.
     pub async fn take_tenant_over(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
+        self.leave_lost(id).await?;
         let reason = match self.attach_tenant_locked(id).await {
             Err(ManageError::Storage(StorageError::DamagedChain { reason, .. })) => reason,
             attached => return attached,

@@ -200,7 +200,10 @@ async fn perform(
     busy.now(Doing::Room);
     let room = room_for(state, job.bytes()).await?;
     busy.now(Doing::Job(job.kind()));
-    run(state, job, &room, ctx).await.or_else(|error| set_aside(state, job, error))
+    match run(state, job, &room, ctx).await {
+        Err(error) if is_healed(state, &error).await => Ok(()),
+        done => done.or_else(|error| set_aside(state, job, error)),
+    }
 }
 
 /// Waits for one of the `turns` of the whole engine, to do `bytes` of work.
@@ -353,6 +356,17 @@ async fn run(state: &TimelineState, job: &Job, room: &Hold, ctx: &RequestContext
     METRICS.compaction_written_bytes.of(job.kind()).inc_by(done.bytes_out);
     METRICS.compaction_seconds.of(job.kind()).inc_by(took.as_secs_f64());
     Ok(())
+}
+
+/// Whether `error` was about a local file of which the bucket has a good copy: from now on it is read there, and the
+/// job that failed is due again.
+async fn is_healed(state: &TimelineState, error: &StorageError) -> bool {
+    let (StorageError::Corrupt { path, .. } | StorageError::Io { path, .. }) = error else { return false };
+    let layer = state.layers().map.iter().find(|layer| layer.path() == path).cloned();
+    match layer {
+        Some(layer) => layer.heal(error).await,
+        None => false,
+    }
 }
 
 /// Leaves the layer alone that has made `job` fail with `error`, if one has and the timeline can do without this job.

@@ -200,6 +200,12 @@ impl Layer {
         }
     }
 
+    /// On an `error` of the local file in another read than those of pages: as these do
+    /// ([`Layer::collect`]), makes reads go to the bucket if the file is to blame. Returns whether to read again.
+    pub(crate) async fn heal(self: &Arc<Self>, error: &StorageError) -> bool {
+        self.set_aside(self.opened().as_ref(), error).await
+    }
+
     /// On an `error` of the local file, open as `reader` or not at all: if the file is to blame and the bucket has
     /// the layer, removes the file, so that reads go to the bucket. Returns whether to retry the read.
     pub(super) async fn set_aside(self: &Arc<Self>, reader: Option<&Arc<Reader>>, error: &StorageError) -> bool {
