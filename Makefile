@@ -7,6 +7,9 @@ RESULTS = benches/results
 SOAK_MINUTES ?= 30
 REDO_RESULTS = test_output/redo
 FUZZ_SECONDS ?= 60
+# Of the simulation.
+SEEDS ?= 500
+FIRST_SEED ?= 1
 API_EXAMPLES ?= 1000
 # Tests in Python that run at once: they wait more than they work.
 WORKERS ?= 2
@@ -30,7 +33,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden build-aarch64 test-aarch64
-.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds
+.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-long sim-bugs
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
 .PHONY: bench-ingest-more
@@ -96,6 +99,17 @@ test-api: build  ## thousands of calls of every operation of the management inte
 kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
+
+sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 100
+	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture
+
+sim-long: SEEDS = 200000
+sim-long:  ## the same for 200,000 seeds, each once; FIRST_SEED goes on where a run was stopped
+	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS)
+
+sim-bugs: SEEDS = 500
+sim-bugs:  ## how many seeds each bug takes that can be planted
+	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS) --bugs
 
 fuzz:  ## every fuzz target for FUZZ_SECONDS, which make test runs shortly (nightly toolchain, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use env::random::{Hashing, hashing};
 use parking_lot::RwLock;
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::disk_budget::DiskBudget;
 use account::Account;
@@ -74,7 +75,7 @@ impl Default for BlockLimits {
 pub struct BlockCache {
     limits: RwLock<BlockLimits>,
     /// Created on first use: a server without a bucket needs none.
-    memory: OnceLock<Cache<Name, Bytes, Weight>>,
+    memory: OnceLock<Cache<Name, Bytes, Weight, Hashing>>,
     /// Read-ahead of sequential reads: in flight, or fetched but not read yet.
     ahead: ahead::Ahead,
     /// Fetches that a reader is waiting for.
@@ -120,7 +121,7 @@ impl BlockCache {
         memory - memory / AHEAD_SHARE - memory / READS_SHARE - memory / BACKGROUND_SHARE
     }
 
-    fn memory(&self) -> &Cache<Name, Bytes, Weight> {
+    fn memory(&self) -> &Cache<Name, Bytes, Weight, Hashing> {
         self.memory.get_or_init(|| {
             let capacity = self.cache_max();
             let options = OptionsBuilder::new()
@@ -129,7 +130,7 @@ impl BlockCache {
                 .hot_allocation(HOT_SHARE)
                 .build()
                 .expect("both capacities are given");
-            Cache::with_options(options, Weight, DefaultHashBuilder::default(), DefaultLifecycle::default())
+            Cache::with_options(options, Weight, hashing(), DefaultLifecycle::default())
         })
     }
 

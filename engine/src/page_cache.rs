@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use env::random::{Hashing, hashing};
 use pageserver_api::key::{CompactKey, Key};
-use quick_cache::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use utils::lsn::Lsn;
 
 use metrics::METRICS;
@@ -23,6 +25,8 @@ enum Name {
     Index { file: u64, page: u32 },
     Rebuilt { timeline: u64, key: CompactKey, lsn: Lsn },
 }
+
+type Pages = Cache<Name, Bytes, UnitWeighter, Hashing>;
 
 /// The size passed to [`init`].
 static PAGES: OnceLock<usize> = OnceLock::new();
@@ -39,7 +43,7 @@ pub fn init(pages: usize) {
 /// See the module's documentation.
 pub struct PageCache {
     /// Created on first use. If `pages` is 0, the size is that of [`init`].
-    cache: OnceLock<Cache<Name, Bytes>>,
+    cache: OnceLock<Pages>,
     pages: AtomicUsize,
     next_name: AtomicU64,
     keep_rebuilt: AtomicBool,
@@ -80,10 +84,13 @@ impl PageCache {
         self.keep_rebuilt.store(keep, Ordering::Relaxed);
     }
 
-    fn cache(&self) -> &Cache<Name, Bytes> {
-        self.cache.get_or_init(|| match self.pages.load(Ordering::Relaxed) {
-            0 => Cache::new(PAGES.get().copied().unwrap_or(DEFAULT_PAGES)),
-            pages => Cache::new(pages),
+    fn cache(&self) -> &Pages {
+        self.cache.get_or_init(|| {
+            let pages = match self.pages.load(Ordering::Relaxed) {
+                0 => PAGES.get().copied().unwrap_or(DEFAULT_PAGES),
+                pages => pages,
+            };
+            Cache::with(pages, pages as u64, UnitWeighter, hashing(), DefaultLifecycle::default())
         })
     }
 

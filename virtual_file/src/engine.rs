@@ -13,7 +13,7 @@ use rustix::fs::SeekFrom;
 use tokio_epoll_uring::{Slice, thread_local_system};
 
 use super::buffer::AlignedBuf;
-use super::simulated::SimulatedFile;
+use super::simulated::{SimulatedFile, after};
 use metrics::{IoOperation, METRICS};
 
 /// An operation that has started, or starts when polled.
@@ -59,7 +59,7 @@ impl Handle {
             }
             Handle::Simulated(file) => {
                 let result = file.write_at(offset, &buf[range]);
-                Box::pin(std::future::ready(result))
+                Box::pin(after(file.delay(), result))
             }
         }
     }
@@ -80,7 +80,7 @@ impl Handle {
             }
             Handle::Simulated(file) => {
                 let result = fill(buf, len, |into, at| file.read_at(offset + at, into));
-                Box::pin(std::future::ready(result))
+                Box::pin(after(file.delay(), result))
             }
         }
     }
@@ -99,7 +99,10 @@ impl Handle {
                 let fd = Arc::clone(fd);
                 blocking(move || Ok(rustix::fs::fdatasync(fd.as_ref())?))
             }
-            Handle::Simulated(file) => Box::pin(std::future::ready(file.sync())),
+            Handle::Simulated(file) => {
+                let result = file.sync();
+                Box::pin(after(file.delay(), result))
+            }
         }
     }
 
@@ -123,7 +126,7 @@ impl Handle {
                 let fd = Arc::clone(fd);
                 blocking(move || Ok(rustix::fs::ftruncate(fd.as_ref(), len)?)).await
             }
-            Handle::Simulated(file) => file.set_len(len),
+            Handle::Simulated(file) => after(file.delay(), file.set_len(len)).await,
         }
     }
 

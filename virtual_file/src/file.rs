@@ -11,8 +11,9 @@ use rustix::fs::{Mode, OFlags, open};
 use super::alignment::{FALLBACK_ALIGN, direct_io_alignment};
 use super::buffer::AlignedBuf;
 use super::engine::{Handle, IoFuture};
+use super::fatal;
 use super::open_mode::OpenMode;
-use super::{fatal, simulated};
+use super::simulated::{after, disk_of};
 use errors::StorageError;
 
 /// An open file. Cheap to share; closed when the last reference is dropped.
@@ -48,8 +49,9 @@ impl VirtualFile {
     /// Opens `path`, bypassing the page cache if the I/O mode says so.
     pub async fn open(path: &Utf8Path, mode: OpenMode) -> Result<Self, StorageError> {
         let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
-        if let Some(disk) = simulated::disk_of(path) {
-            let handle = Handle::Simulated(disk.open(path, mode).map_err(error)?);
+        if let Some(disk) = disk_of(path) {
+            let opened = after(disk.delay(), disk.open(path, mode)).await;
+            let handle = Handle::Simulated(opened.map_err(error)?);
             return Ok(Self::new(path, handle, FALLBACK_ALIGN, false));
         }
         let mut direct = is_direct(mode);

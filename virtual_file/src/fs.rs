@@ -8,7 +8,7 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::open_mode::OpenMode;
-use super::simulated::{self, SimulatedDisk};
+use super::simulated::{SimulatedDisk, after, disk_of};
 use super::{fatal, sync_enabled};
 use errors::{ErrorKind, StorageError};
 
@@ -24,11 +24,14 @@ pub(super) fn error(operation: &'static str, path: &Utf8Path) -> impl Fn(io::Err
 
 pub(super) async fn run<T: Send + 'static>(
     path: &Utf8Path,
-    simulated: impl FnOnce(Arc<dyn SimulatedDisk>) -> io::Result<T>,
+    on_simulated: impl FnOnce(Arc<dyn SimulatedDisk>) -> io::Result<T>,
     real: impl FnOnce(Utf8PathBuf) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    match simulated::disk_of(path) {
-        Some(disk) => simulated(disk),
+    match disk_of(path) {
+        Some(disk) => {
+            let delay = disk.delay();
+            after(delay, on_simulated(disk)).await
+        }
         None => {
             let path = path.to_owned();
             env::spawn::blocking(move || real(path)).await.unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -54,7 +57,7 @@ pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
 
 /// Removes a file where nothing can be awaited, such as in `Drop`.
 pub fn unlink_now(path: &Utf8Path) -> io::Result<()> {
-    match simulated::disk_of(path) {
+    match disk_of(path) {
         Some(disk) => disk.unlink(path),
         None => std::fs::remove_file(path),
     }
@@ -62,7 +65,7 @@ pub fn unlink_now(path: &Utf8Path) -> io::Result<()> {
 
 /// Bytes of disk space that a file occupies; 0 if it does not exist.
 pub fn allocated_bytes(path: &Utf8Path) -> u64 {
-    match simulated::disk_of(path) {
+    match disk_of(path) {
         Some(disk) => disk.open(path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0),
         None => std::fs::metadata(path).map_or(0, |stat| stat.blocks() * 512),
     }

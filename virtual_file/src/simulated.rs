@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::RwLock;
@@ -21,6 +22,10 @@ pub trait SimulatedFile: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
+    /// How long the next call takes. It has its effect at once: only its answer comes so late.
+    fn delay(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Whether the file is empty.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
@@ -41,6 +46,18 @@ pub trait SimulatedDisk: Send + Sync {
     fn list_dir(&self, path: &Utf8Path) -> io::Result<Vec<String>>;
     /// Creates a directory and its parents.
     fn create_dir_all(&self, path: &Utf8Path) -> io::Result<()>;
+    /// How long the next call takes. It has its effect at once: only its answer comes so late.
+    fn delay(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// `result`, after `delay`.
+pub(super) async fn after<T>(delay: Duration, result: T) -> T {
+    if !delay.is_zero() {
+        env::clock::sleep(delay).await;
+    }
+    result
 }
 
 static ANY: AtomicBool = AtomicBool::new(false);

@@ -2,9 +2,6 @@
 // Each test binary uses only some of it.
 #![allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 
-mod bodies;
-mod faulty;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +9,7 @@ use camino_tempfile::Utf8TempDir;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use remote_storage::{RemoteOptions, RemoteStorage, RemoteUrl, StoreSettings};
-
-pub use faulty::{Fault, FaultyStore, Op};
+pub use simulated::bucket::{Fault, FaultyStore, Op};
 
 /// A bucket for one test.
 pub struct TestStore {

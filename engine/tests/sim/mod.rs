@@ -1,4 +1,4 @@
-//! A simulated disk, and scenarios that run the engine on it: crashes, damaged bytes, refused writes.
+//! Scenarios that run the engine on a simulated disk: crashes, damaged bytes, refused writes.
 //!
 //! Everything is derived from fixed seeds and runs on one thread, so failures are reproducible.
 // Each test binary uses only some of it.
@@ -7,15 +7,14 @@
 pub mod crash;
 pub mod damage;
 pub mod detach;
-pub mod disk;
 pub mod history;
-pub mod platter;
-pub mod random;
 pub mod refusals;
 pub mod retention;
 pub mod samples;
 
 use std::future::Future;
+
+pub use simulated::{disk, platter, random};
 
 /// Runs `work` on this thread alone.
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {

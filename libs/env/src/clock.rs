@@ -1,5 +1,6 @@
 //! Time. A test may pause its runtime's clock (tokio's `start_paused`), which then jumps to the next timer that a
-//! task awaits; or freeze its thread's clock and advance it by hand.
+//! task awaits; or freeze its thread's clock and advance it by hand. A simulation pauses its runtime's clock, and has a
+//! wall clock that moves with it.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -7,8 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::{Interval, MissedTickBehavior, Sleep, Timeout};
 
+use crate::process::Process;
+
 thread_local! {
     static FROZEN: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
+    /// What both clocks of a simulation show at the same moment.
+    static SIMULATED: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
 }
 
 /// Monotonic time: the runtime's, if called on one of its threads.
@@ -18,7 +23,29 @@ pub fn now() -> Instant {
 
 /// Wall-clock time.
 pub fn system_now() -> SystemTime {
-    FROZEN.get().map_or_else(SystemTime::now, |(_, system)| system)
+    let system = match (FROZEN.get(), SIMULATED.get()) {
+        (Some((_, system)), _) => system,
+        (None, Some((began, system))) => system + now().saturating_duration_since(began),
+        (None, None) => SystemTime::now(),
+    };
+    let (ahead, behind) = Process::current().map(|process| process.clock()).unwrap_or_default();
+    system + ahead - behind
+}
+
+/// From now on what this thread does is a simulation: its wall clock shows `wall` and moves with the runtime's clock,
+/// and blocking calls are made where they are spawned ([`spawn::blocking`](crate::spawn::blocking)).
+pub fn simulate(wall: SystemTime) {
+    SIMULATED.set(Some((now(), wall)));
+}
+
+/// Ends the simulation on this thread.
+pub fn end_simulation() {
+    SIMULATED.set(None);
+}
+
+/// Whether what this thread does is a simulation.
+pub fn is_simulated() -> bool {
+    SIMULATED.get().is_some()
 }
 
 /// When this was first asked for, by both clocks.
@@ -27,7 +54,7 @@ static BEGAN: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now()
 /// What the wall clock would show if nobody had set it since the process began: it moves only with the monotonic clock,
 /// so no promise ends early because somebody corrects the time.
 pub fn steady_now() -> SystemTime {
-    let (began, wall) = *BEGAN;
+    let (began, wall) = SIMULATED.get().unwrap_or(*BEGAN);
     let now = now();
     match now.checked_duration_since(began) {
         Some(since) => wall + since,
@@ -96,6 +123,18 @@ mod tests {
         ticks.tick().await;
         assert_eq!(now() - late, Duration::from_secs(60));
         assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wall_clock_of_a_simulation_moves_with_the_runtime() {
+        let (wall, day) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800), Duration::from_secs(86_400));
+        assert!(!is_simulated());
+        simulate(wall);
+        assert_eq!((is_simulated(), system_now(), steady_now()), (true, wall, wall));
+        sleep(day).await;
+        assert_eq!((system_now(), steady_now()), (wall + day, wall + day));
+        end_simulation();
+        assert!(!is_simulated() && system_now() > wall + day);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod aside;
 #[allow(clippy::disallowed_methods, reason = "this is the seam for time")]
 pub mod clock;
 mod planted;
+pub mod process;
 #[allow(clippy::disallowed_methods, reason = "this is the seam for chance")]
 pub mod random;
 #[allow(clippy::disallowed_methods, reason = "this is the seam for tasks and threads")]

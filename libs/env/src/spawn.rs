@@ -16,7 +16,8 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::{aside, planted};
+use crate::process::{Process, Task};
+use crate::{aside, clock, planted};
 
 /// Part of tokio's panic messages about a runtime that is being dropped.
 const SHUTTING_DOWN: &str = "context was found, but it is being shutdown";
@@ -71,33 +72,52 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    match Process::current() {
+        None => runtime.spawn(observed(name, future, on_panic)),
+        Some(process) => in_process(&process, runtime, name, observed(name, future, on_panic)),
+    }
+}
+
+/// Runs `future` as a task of one of a simulation's processes.
+fn in_process<F>(process: &Process, runtime: &Handle, name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let membership = process.admit(name);
+    let number = membership.number;
+    let task = runtime.spawn(Task::new(future, membership));
+    process.adopt(number, task.abort_handle());
+    task
+}
+
+/// Counts and tells a panic of `future`.
+async fn observed<F: Future>(name: &'static str, future: F, on_panic: impl FnOnce(String)) -> F::Output {
     // Boxed separately, because otherwise the task would contain a copy for each of the wrapping futures.
     let mut future = Box::pin(future);
-    runtime.spawn(async move {
-        let mut has_begun = false;
-        let mut poll = |cx: &mut Context<'_>| {
-            if !std::mem::replace(&mut has_begun, true) {
-                planted::panic_if_next(name);
-            }
-            future.as_mut().poll(cx)
-        };
-        let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-            Err(panic) => Poll::Ready(Err(panic)),
-        });
-        match polled.await {
-            Ok(value) => value,
-            // Timers raise this in a task that runs while its runtime is being dropped: the task is about to be
-            // dropped anyway.
-            Err(panic) if message(&*panic).contains(SHUTTING_DOWN) => resume_unwind(panic),
-            Err(panic) => {
-                *PANICS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
-                on_panic(told(name, &*panic));
-                resume_unwind(panic)
-            }
+    let mut has_begun = false;
+    let mut poll = |cx: &mut Context<'_>| {
+        if !std::mem::replace(&mut has_begun, true) {
+            planted::panic_if_next(name);
         }
-    })
+        future.as_mut().poll(cx)
+    };
+    let polled = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    match polled.await {
+        Ok(value) => value,
+        // Timers raise this in a task that runs while its runtime is being dropped: the task is about to be dropped
+        // anyway.
+        Err(panic) if message(&*panic).contains(SHUTTING_DOWN) => resume_unwind(panic),
+        Err(panic) => {
+            *PANICS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+            on_panic(told(name, &*panic));
+            resume_unwind(panic)
+        }
+    }
 }
 
 /// As [`task`]; if it panics, the process exits at once: durable state is recovered at the next start.
@@ -109,13 +129,17 @@ where
     watched(name, future, |reason| end_process(&reason))
 }
 
-/// Runs a blocking call on the runtime's blocking pool.
+/// Runs a blocking call on the runtime's blocking pool; in a simulation, which has one thread, as a task of it.
 pub fn blocking<F, R>(call: F) -> JoinHandle<R>
 where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
-    tokio::task::spawn_blocking(call)
+    match (clock::is_simulated(), Process::current()) {
+        (false, _) => tokio::task::spawn_blocking(call),
+        (true, None) => tokio::spawn(async { call() }),
+        (true, Some(process)) => in_process(&process, &Handle::current(), "blocking call", async { call() }),
+    }
 }
 
 /// Runs a blocking call on its own thread, which needs no runtime. Whoever joins the thread learns of its panic.

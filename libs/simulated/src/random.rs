@@ -5,10 +5,13 @@
 pub struct Random(u64);
 
 impl Random {
+    /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
+    /// The next number.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -22,6 +25,7 @@ impl Random {
         self.next() % end
     }
 
+    /// One of two, each as likely.
     pub fn coin(&mut self) -> bool {
         self.next() & 1 == 1
     }

@@ -1,18 +1,17 @@
 //! Damage to every byte of every kind of file, misplaced and stale blocks, misnamed files: all of it must be
 //! reported.
 
-mod sim;
-mod stack;
-
+use crate::sim::block_on;
+use crate::sim::damage::{
+    BLOCK, Content, Subject, Tally, cut_and_wipe, flip_bits, histories, keep_stale, misname, misplace,
+};
+use crate::sim::disk::SimDisk;
+use crate::sim::history::root;
+use crate::sim::samples::Maker;
 use anyhow::{Context, ensure};
 use engine::tenant::storage_layer::EPHEMERAL_PREFIX;
 use engine::tenant::timeline::Manifest;
 use layer_format::block::BLOCK_PAYLOAD;
-use sim::block_on;
-use sim::damage::{BLOCK, Content, Subject, Tally, cut_and_wipe, flip_bits, histories, keep_stale, misname, misplace};
-use sim::disk::SimDisk;
-use sim::history::root;
-use sim::samples::Maker;
 use utils::bin_ser::BeSer;
 
 const SEED: u64 = 5;

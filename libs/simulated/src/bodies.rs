@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, Result};
 
 /// The same request, shifted by some bytes.
-pub(super) fn shifted(options: GetOptions) -> GetOptions {
+pub(crate) fn shifted(options: GetOptions) -> GetOptions {
     let range = match options.range {
         Some(GetRange::Bounded(range)) if range.start > 0 => GetRange::Bounded(range.start - 1..range.end - 1),
         Some(GetRange::Bounded(range)) => GetRange::Bounded(range.start..range.end.div_ceil(2)),
@@ -23,17 +23,17 @@ async fn with(got: GetResult, body: impl FnOnce(Bytes) -> Vec<Bytes>, then_hang:
 }
 
 /// Half of the body, after which it hangs forever.
-pub(super) async fn stuck(got: GetResult) -> Result<GetResult> {
+pub(crate) async fn stuck(got: GetResult) -> Result<GetResult> {
     with(got, |whole| vec![whole.slice(..whole.len() / 2)], true).await
 }
 
 /// Half of the body, after which it ends.
-pub(super) async fn truncated(got: GetResult) -> Result<GetResult> {
+pub(crate) async fn truncated(got: GetResult) -> Result<GetResult> {
     with(got, |whole| vec![whole.slice(..whole.len() / 2)], false).await
 }
 
 /// The body with one bit flipped.
-pub(super) async fn corrupted(got: GetResult) -> Result<GetResult> {
+pub(crate) async fn corrupted(got: GetResult) -> Result<GetResult> {
     let flip = |whole: Bytes| {
         let mut bytes = whole.to_vec();
         let middle = bytes.len() / 2;
@@ -46,7 +46,7 @@ pub(super) async fn corrupted(got: GetResult) -> Result<GetResult> {
 }
 
 /// The same response, keeping `thing` alive until the body has ended.
-pub(super) fn holding<T: Send + 'static>(got: GetResult, thing: T) -> GetResult {
+pub(crate) fn holding<T: Send + 'static>(got: GetResult, thing: T) -> GetResult {
     match got.payload {
         GetResultPayload::Stream(body) => {
             let end = stream::once(async move {

@@ -6,13 +6,12 @@
 //! owner, on an empty disk, has all of it, as in the model.
 
 mod slow_store;
-#[path = "../stack/mod.rs"]
-mod stack;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::stack::{IMPORT_LSN, Model, context, import_with, new_timeline, version};
 use camino_tempfile::{Utf8TempDir, tempdir};
 use engine::config::{AttachOnStart, PageServerConf};
 use engine::tenant::manager::TenantManager;
@@ -23,7 +22,6 @@ use pageserver_api::keyspace::KeySpace;
 use pageserver_api::value::Value;
 use remote_storage::{RemoteOptions, RemoteStorage};
 use slow_store::{Dice, SlowStore};
-use stack::{IMPORT_LSN, Model, context, import_with, new_timeline, version};
 use tokio::task::{JoinHandle, JoinSet};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;

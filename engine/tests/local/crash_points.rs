@@ -6,12 +6,9 @@
 //!
 //! Set `MORE_SEEDS=20` in the environment to try that many more scripts.
 
-mod sim;
-mod stack;
-
+use crate::sim::crash::{Effort, Tally, crash_everywhere, crash_for_real};
+use crate::sim::history::{History, Script, root};
 use anyhow::Context;
-use sim::crash::{Effort, Tally, crash_everywhere, crash_for_real};
-use sim::history::{History, Script, root};
 use virtual_file::{FatalAction, set_fatal_action};
 
 const SEEDS: [u64; 2] = [1, 20_261_121];

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::Mutex;
@@ -9,7 +10,8 @@ use utils::lsn::Lsn;
 use virtual_file::OpenMode;
 use virtual_file::simulated::{Mounted, SimulatedDisk, SimulatedFile, mount};
 
-use super::platter::{Effect, InodeId, Node, Platter, Survival};
+use crate::platter::{Effect, InodeId, Node, Platter, Survival};
+use crate::random::Random;
 
 /// "No space left on device".
 pub const ENOSPC: i32 = 28;
@@ -32,7 +34,9 @@ pub struct Failure {
 /// An effect, and what the engine had promised before it.
 #[derive(Clone, Debug)]
 pub struct Entry {
+    /// What was done.
     pub effect: Effect,
+    /// What the [`Reporter`] said before.
     pub reported: Option<Lsn>,
 }
 
@@ -48,6 +52,8 @@ struct Inner {
     crash_in: Option<usize>,
     failure: Option<Failure>,
     failed: u64,
+    /// The host does not survive a failed sync.
+    dies_of_failed_syncs: bool,
 }
 
 /// See the module's documentation.
@@ -56,6 +62,13 @@ pub struct SimDisk {
     root: Utf8PathBuf,
     inner: Arc<Mutex<Inner>>,
     reporter: Arc<Mutex<Option<Reporter>>>,
+    delays: Arc<Mutex<Option<Delays>>>,
+}
+
+/// How long calls take.
+struct Delays {
+    random: Random,
+    most: Duration,
 }
 
 struct SimFile {
@@ -79,7 +92,12 @@ impl SimDisk {
     /// A disk with the contents of `platter`.
     pub fn of(root: &Utf8Path, platter: Platter) -> Self {
         let inner = Inner { next_inode: platter.next_inode(), platter, ..Inner::default() };
-        Self { root: root.to_owned(), inner: Arc::new(Mutex::new(inner)), reporter: Arc::default() }
+        Self {
+            root: root.to_owned(),
+            inner: Arc::new(Mutex::new(inner)),
+            reporter: Arc::default(),
+            delays: Arc::default(),
+        }
     }
 
     /// Serves the paths below the root from this disk. Only one disk at a time can be mounted at a root.
@@ -98,8 +116,22 @@ impl SimDisk {
         self.inner.lock().crash_in = Some(effects);
     }
 
+    /// Whether the host is dead.
     pub fn crashed(&self) -> bool {
         self.inner.lock().crash_in == Some(0)
+    }
+
+    /// From now on each call takes up to `most`, drawn from `seed`.
+    pub fn delay_calls(&self, seed: u64, most: Duration) {
+        *self.delays.lock() = (!most.is_zero()).then(|| Delays { random: Random::new(seed), most });
+    }
+
+    fn next_delay(&self) -> Duration {
+        self.delays.lock().as_mut().map_or(Duration::ZERO, |delays| {
+            // Most are short, as they are on real disks.
+            let part = delays.random.below(1000).pow(3) / 1_000_000;
+            delays.most * u32::try_from(part).unwrap_or(0) / 1000
+        })
     }
 
     /// Sets which effects fail; `None` for none.
@@ -107,23 +139,32 @@ impl SimDisk {
         self.inner.lock().failure = failure;
     }
 
+    /// From now on a failed sync is the end of the host, as it is of a real process.
+    pub fn die_of_failed_syncs(&self) {
+        self.inner.lock().dies_of_failed_syncs = true;
+    }
+
     /// Number of effects that were made to fail.
     pub fn failed(&self) -> u64 {
         self.inner.lock().failed
     }
 
+    /// Number of changes in the journal.
     pub fn effects(&self) -> usize {
         self.inner.lock().journal.len()
     }
 
+    /// All changes since the last call.
     pub fn take_journal(&self) -> Vec<Entry> {
         std::mem::take(&mut self.inner.lock().journal)
     }
 
+    /// The contents, shared with this disk until one of them changes.
     pub fn platter(&self) -> Platter {
         self.inner.lock().platter.clone()
     }
 
+    /// What a crash at this moment leaves.
     pub fn survivor(&self, survival: Survival) -> Platter {
         self.inner.lock().platter.survivor(survival)
     }
@@ -180,6 +221,10 @@ impl Inner {
         }
         if let Some(errno) = self.failure_of(&effect) {
             self.failed += 1;
+            let is_sync = matches!(effect, Effect::Sync { .. } | Effect::SyncDir { .. });
+            if self.dies_of_failed_syncs && is_sync {
+                self.crash_in = Some(0);
+            }
             match effect {
                 Effect::Write { inode, offset, bytes } => {
                     // Part of a failed write may be on disk.
@@ -208,6 +253,10 @@ impl Inner {
 }
 
 impl SimulatedDisk for SimDisk {
+    fn delay(&self) -> Duration {
+        self.next_delay()
+    }
+
     fn open(&self, path: &Utf8Path, mode: OpenMode) -> io::Result<Arc<dyn SimulatedFile>> {
         if mode == OpenMode::CreateNew {
             self.apply(|inner| {
@@ -273,6 +322,10 @@ impl SimulatedDisk for SimDisk {
 }
 
 impl SimulatedFile for SimFile {
+    fn delay(&self) -> Duration {
+        self.disk.next_delay()
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let inner = self.disk.inner.lock();
         inner.check_alive()?;

@@ -3,12 +3,9 @@
 //!
 //! Set `MORE_SEEDS=20` in the environment to try that many more seeds.
 
-mod sim;
-mod stack;
-
+use crate::sim::detach::{Tally, crash_while_detaching, detach_and_forget};
+use crate::sim::history::root;
 use anyhow::Context;
-use sim::detach::{Tally, crash_while_detaching, detach_and_forget};
-use sim::history::root;
 use virtual_file::{FatalAction, set_fatal_action};
 
 /// The fixed seeds, and as many more as requested.

@@ -14,18 +14,28 @@ use super::random::Random;
 
 const SECTOR: usize = 512;
 
+/// A file, whatever its name.
 pub type InodeId = u64;
 
 /// A change to a disk.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum Effect {
+    /// A new, empty file.
     Create { path: Utf8PathBuf, inode: InodeId },
+    /// A new directory.
     CreateDir { path: Utf8PathBuf },
+    /// Bytes, at an offset in bytes.
     Write { inode: InodeId, offset: u64, bytes: Arc<[u8]> },
+    /// A length in bytes.
     SetLen { inode: InodeId, len: u64 },
+    /// Contents and length are durable.
     Sync { inode: InodeId },
+    /// A file has another name, and replaces what had it.
     Rename { from: Utf8PathBuf, to: Utf8PathBuf },
+    /// A file has no name any more.
     Unlink { path: Utf8PathBuf },
+    /// Names in a directory are durable.
     SyncDir { path: Utf8PathBuf },
 }
 
@@ -43,7 +53,9 @@ pub enum Survival {
 /// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
+    /// A directory.
     Dir,
+    /// A file.
     File(InodeId),
 }
 
@@ -81,10 +93,12 @@ pub struct Platter {
 }
 
 impl Platter {
+    /// What is at `path`.
     pub fn node(&self, path: &Utf8Path) -> Option<Node> {
         self.names.get(path).copied()
     }
 
+    /// The contents of a file.
     pub fn bytes(&self, inode: InodeId) -> &[u8] {
         self.inodes.get(&inode).map_or(&[], |inode| &inode.current)
     }
@@ -106,10 +120,12 @@ impl Platter {
         self.names.iter().filter(|(_, node)| is_file(node)).map(|(path, _)| path.clone()).collect()
     }
 
+    /// The number of the next file.
     pub fn next_inode(&self) -> InodeId {
         self.inodes.last_key_value().map_or(1, |(last, _)| last + 1)
     }
 
+    /// Makes a change.
     pub fn apply(&mut self, effect: &Effect) {
         match effect {
             Effect::Create { path, inode } => {

@@ -1,16 +1,14 @@
 //! Images at the cutoff where a layer that reaches over the cutoff also has a page that is younger: it has no image
 //! there, and that must not keep the others from having one.
 
-mod stack;
-
 use std::collections::BTreeSet;
 
+use crate::stack::{Model, config, context, import, keys, new_timeline};
 use bytes::Bytes;
 use camino_tempfile::tempdir;
 use engine::tenant::timeline::Timeline;
 use pageserver_api::key::Key;
 use pageserver_api::value::Value;
-use stack::{Model, config, context, import, keys, new_timeline};
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 

@@ -1,10 +1,7 @@
 //! In what share of random histories each job runs: the tests that draw them are worth no more than that.
 
-mod sim;
-mod stack;
-
+use crate::sim::history::{History, Ops, Script, root};
 use anyhow::Context;
-use sim::history::{History, Ops, Script, root};
 use virtual_file::{FatalAction, set_fatal_action};
 
 const SEEDS: u64 = 100;

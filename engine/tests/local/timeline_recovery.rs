@@ -1,7 +1,6 @@
 //! How opening a timeline deals with files that are missing, damaged, foreign, or left over.
 
-mod stack;
-
+use crate::stack::{IMPORT_LSN, Model, config, context, import, keys, new_timeline, put_record};
 use camino::{Utf8Path, Utf8PathBuf};
 use camino_tempfile::{Utf8TempDir, tempdir};
 use engine::config::PageServerConf;
@@ -11,7 +10,6 @@ use errors::{ErrorKind, StorageError};
 use pageserver_api::key::{CHECKPOINT_KEY, Key};
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::value::Value;
-use stack::{IMPORT_LSN, Model, config, context, import, keys, new_timeline, put_record};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;

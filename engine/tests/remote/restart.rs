@@ -1,20 +1,18 @@
 //! A timeline in a bucket: everything uploaded is available again on an empty disk.
 
-mod stack;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::stack::{IMPORT_LSN, Model, context, import, import_with, new_timeline, put_record};
 use camino::Utf8Path;
 use camino_tempfile::{Utf8TempDir, tempdir};
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf};
 use engine::tenant::manager::{NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Timeline};
 use object_store::memory::InMemory;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use remote_storage::RemoteStorage;
-use stack::{IMPORT_LSN, Model, context, import, import_with, new_timeline, put_record};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
@@ -148,7 +146,7 @@ async fn branches_come_back_with_what_they_continue() {
 #[tokio::test]
 async fn a_store_of_before_is_taken_into_the_bucket() {
     let (dir, bucket, new) = (tempdir().unwrap(), bucket(), new_timeline());
-    let local = stack::config(dir.path(), 1 << 20);
+    let local = crate::stack::config(dir.path(), 1 << 20);
     let (timeline, mut model) = import(local, new).await.unwrap();
     put(&timeline, &mut model, 20).await;
     timeline.flush(&context()).await.unwrap();
@@ -199,4 +197,65 @@ async fn a_tenant_moves_from_server_to_server() {
     }
     world.manager.shutdown().await;
     other.shutdown().await;
+}
+
+/// Found by the simulation: who still had the tenant of a former generation took it for attached.
+#[tokio::test]
+async fn who_does_not_know_that_the_tenant_is_lost_takes_it_back() {
+    let mut world = World::new().await;
+    let tenant = world.new.tenant_shard_id;
+    let other_dir = tempdir().unwrap();
+    let other = TenantManager::load_idle(Box::leak(Box::new(PageServerConf {
+        attach_on_start: engine::config::AttachOnStart::Local,
+        ..config(other_dir.path(), &world.bucket).clone()
+    })));
+    let mut other = other.await.unwrap();
+    let generation = |manager: &TenantManager| manager.remote_of(tenant).unwrap().generation();
+    for _ in 0..3 {
+        world.flush().await;
+        other.attach_tenant(tenant).await.unwrap();
+        (world.manager, other) = (other, world.manager);
+        assert!(world.manager.remote_of(tenant).unwrap().fenced().is_none());
+        assert!(generation(&world.manager) > generation(&other));
+        let (timeline, mut model) = (world.timeline(), world.model.clone());
+        put(&timeline, &mut model, 10).await;
+        check(&timeline, &model, timeline.last_record_lsn()).await;
+        world.model = model;
+    }
+    let held = generation(&world.manager);
+    world.manager.attach_tenant(tenant).await.unwrap();
+    assert_eq!(generation(&world.manager), held, "who has it keeps it");
+    world.manager.shutdown().await;
+    other.shutdown().await;
+}
+
+/// Found by the simulation: nobody read the damaged file, and compaction failed again and again.
+#[tokio::test]
+async fn compaction_reads_from_the_bucket_what_is_damaged_here() {
+    let mut world = World::new().await;
+    let (timeline, mut model) = (world.timeline(), world.model.clone());
+    for _ in 0..4 {
+        put(&timeline, &mut model, 10).await;
+        world.flush().await;
+    }
+    drop(timeline);
+    world.manager.shutdown().await;
+    let compaction = CompactionPolicy { l0_layers: 2, ..CompactionPolicy::ON };
+    let conf = PageServerConf { compaction, ..config(world.dir.path(), &world.bucket).clone() };
+    world.manager = TenantManager::load_idle(Box::leak(Box::new(conf))).await.unwrap();
+    let timeline = world.timeline();
+    assert_eq!(timeline.info().l0_layers, 4);
+    let damaged: Vec<_> = timeline.layer_files().into_iter().filter(|layer| layer.desc().is_delta).take(2).collect();
+    for layer in &damaged {
+        let mut bytes = std::fs::read(layer.path()).unwrap();
+        bytes.chunks_mut(4096).for_each(|block| block[100] ^= 1);
+        std::fs::write(layer.path(), bytes).unwrap();
+    }
+    timeline.compact().await.unwrap();
+    assert_eq!(timeline.info().l0_layers, 0);
+    for lsn in model.lsns() {
+        check(&timeline, &model, lsn).await;
+    }
+    drop(timeline);
+    world.manager.shutdown().await;
 }

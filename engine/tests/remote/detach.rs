@@ -1,12 +1,11 @@
 //! A branch in a bucket that is detached from its ancestor: it is so for every later owner before anything of the
 //! ancestor goes, and reads go on meanwhile.
 
-mod stack;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::stack::{IMPORT_LSN, Model, context, import_with, keys, new_timeline, put_record};
 use camino::Utf8Path;
 use camino_tempfile::{Utf8TempDir, tempdir};
 use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
@@ -17,7 +16,6 @@ use object_store::memory::InMemory;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use remote_storage::{RemotePath, RemoteStorage};
-use stack::{IMPORT_LSN, Model, context, import_with, keys, new_timeline, put_record};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;

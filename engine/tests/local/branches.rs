@@ -1,10 +1,9 @@
 //! Tests branches against a model: each timeline reads as the map of its own history, no matter what was written to
 //! others, flushed or reopened.
 
-mod stack;
-
 use std::collections::BTreeMap;
 
+use crate::stack::{Change, IMPORT_LSN, Model, config, context, import, new_timeline, put_record};
 use camino_tempfile::tempdir;
 use engine::config::PageServerConf;
 use engine::tenant::manager::{Created, ManageError, NewBranch, TenantManager};
@@ -13,7 +12,6 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
 use pageserver_api::shard::TenantShardId;
 use proptest::prelude::*;
-use stack::{Change, IMPORT_LSN, Model, config, context, import, new_timeline, put_record};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;

@@ -1,9 +1,8 @@
 //! An idle server now and then writes a few counters: these must not create layers, whereas a commit must, and soon.
 
-mod stack;
-
 use std::time::{Duration, Instant};
 
+use crate::stack::{context, import, new_timeline};
 use bytes::Bytes;
 use camino_tempfile::tempdir;
 use engine::config::PageServerConf;
@@ -11,7 +10,6 @@ use engine::tenant::timeline::Timeline;
 use pageserver_api::key::{CHECKPOINT_KEY, Key, slru_block_key};
 use pageserver_api::reltag::SlruKind;
 use pageserver_api::value::Value;
-use stack::{context, import, new_timeline};
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 /// The maximum time before a layer is frozen, and an allowance for slow machines.

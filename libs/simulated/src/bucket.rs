@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,23 +14,33 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
+use parking_lot::Mutex;
 
-use super::bodies;
+use crate::bodies;
 
 /// A kind of request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
+    /// A whole object, which may replace another.
     Put,
+    /// A whole object, if there is none of that name.
     Create,
+    /// Any step of an upload in parts.
     Multipart,
+    /// A whole object.
     Get,
+    /// A part of an object.
     GetRange,
+    /// What is known of an object.
     Head,
+    /// Names.
     List,
+    /// Removal of any number of objects.
     Delete,
 }
 
 impl Op {
+    /// All of them.
     pub const ALL: [Self; 8] =
         [Self::Put, Self::Create, Self::Multipart, Self::Get, Self::GetRange, Self::Head, Self::List, Self::Delete];
 }
@@ -62,6 +71,7 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// All of them.
     pub const ALL: [Self; 10] = [
         Self::ErrorBefore,
         Self::ErrorAfter,
@@ -89,12 +99,16 @@ impl Fault {
 /// Returns the fault for a call, given its operation and its number (from 0, counted per operation).
 pub type Plan = Box<dyn FnMut(Op, u64, &Path) -> Option<Fault> + Send>;
 
+/// Told of each call before anything is done.
+pub type Observer = Box<dyn Fn(Op, &Path) + Send + Sync>;
+
 /// Number of further calls in a burst.
 const BURST: u64 = 4;
 
 #[derive(Default)]
 struct State {
     plan: Mutex<Option<Plan>>,
+    observer: OnceLock<Observer>,
     calls: Mutex<BTreeMap<Op, u64>>,
     injected: Mutex<BTreeMap<(Op, Fault), u64>>,
     burst: Mutex<BTreeMap<Op, u64>>,
@@ -126,24 +140,30 @@ enum Verdict {
     Fault(Fault),
 }
 
-pub(super) fn error(text: &str) -> Error {
+fn error(text: &str) -> Error {
     Error::Generic { store: "Faulty", source: text.to_owned().into() }
 }
 
 impl FaultyStore {
+    /// A view of `inner` with faults of its own, none at first.
     pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
         Arc::new(Self { inner, state: Arc::default() })
     }
 
+    /// Tells `observer` of each call from now on. The first stays.
+    pub fn observe(&self, observer: Observer) {
+        let _ = self.state.observer.set(observer);
+    }
+
     /// Makes calls fail according to `plan` from now on.
     pub fn set_plan(&self, plan: impl FnMut(Op, u64, &Path) -> Option<Fault> + Send + 'static) {
-        *self.state.plan.lock().unwrap() = Some(Box::new(plan));
+        *self.state.plan.lock() = Some(Box::new(plan));
     }
 
     /// Stops planned faults; the switches below stay in effect.
     pub fn clear_plan(&self) {
-        *self.state.plan.lock().unwrap() = None;
-        self.state.burst.lock().unwrap().clear();
+        *self.state.plan.lock() = None;
+        self.state.burst.lock().clear();
     }
 
     /// Adds latency to every call.
@@ -168,12 +188,12 @@ impl FaultyStore {
 
     /// Number of calls of an operation so far, including retries.
     pub fn calls(&self, op: Op) -> u64 {
-        self.state.calls.lock().unwrap().get(&op).copied().unwrap_or(0)
+        self.state.calls.lock().get(&op).copied().unwrap_or(0)
     }
 
     /// Number of all calls so far.
     pub fn total_calls(&self) -> u64 {
-        self.state.calls.lock().unwrap().values().sum()
+        self.state.calls.lock().values().sum()
     }
 
     /// Number of calls that had a fault, including bursts.
@@ -183,7 +203,7 @@ impl FaultyStore {
 
     /// Number of injected faults of each kind.
     pub fn injected(&self) -> BTreeMap<(Op, Fault), u64> {
-        self.state.injected.lock().unwrap().clone()
+        self.state.injected.lock().clone()
     }
 
     /// Bytes read.
@@ -221,15 +241,18 @@ impl State {
     /// Delays, fails, or decides how to proceed.
     async fn enter(self: &Arc<Self>, op: Op, path: &Path) -> Result<(Verdict, InFlight)> {
         let in_flight = self.count();
+        if let Some(observer) = self.observer.get() {
+            observer(op, path);
+        }
         let number = {
-            let mut calls = self.calls.lock().unwrap();
+            let mut calls = self.calls.lock();
             let count = calls.entry(op).or_default();
             *count += 1;
             *count - 1
         };
         let latency = self.latency_micros.load(Ordering::Relaxed);
         if latency > 0 {
-            tokio::time::sleep(Duration::from_micros(latency)).await;
+            env::clock::sleep(Duration::from_micros(latency)).await;
         }
         if self.gone.load(Ordering::Relaxed) {
             return Err(error("connection refused: the store is gone"));
@@ -241,20 +264,20 @@ impl State {
     }
 
     async fn verdict(&self, op: Op, number: u64, path: &Path) -> Result<Verdict> {
-        if let Some(left) = self.burst.lock().unwrap().get_mut(&op).filter(|left| **left > 0) {
+        if let Some(left) = self.burst.lock().get_mut(&op).filter(|left| **left > 0) {
             *left -= 1;
             self.failed.fetch_add(1, Ordering::Relaxed);
             return Err(error("503 Service Unavailable: SlowDown"));
         }
-        let planned = self.plan.lock().unwrap().as_mut().and_then(|plan| plan(op, number, path));
+        let planned = self.plan.lock().as_mut().and_then(|plan| plan(op, number, path));
         let Some(fault) = planned else { return Ok(Verdict::Do) };
-        *self.injected.lock().unwrap().entry((op, fault)).or_default() += 1;
+        *self.injected.lock().entry((op, fault)).or_default() += 1;
         self.failed.fetch_add(1, Ordering::Relaxed);
         match fault {
             Fault::ErrorAfter => Ok(Verdict::DoThenFail),
             Fault::Timeout => std::future::pending().await,
             Fault::Burst => {
-                self.burst.lock().unwrap().insert(op, BURST);
+                self.burst.lock().insert(op, BURST);
                 Err(error("503 Service Unavailable: SlowDown"))
             }
             Fault::Precondition => {
@@ -333,7 +356,7 @@ impl ObjectStore for FaultyStore {
             let at = prefix.clone().unwrap_or_default();
             let (verdict, _in_flight) = state.enter(Op::List, &at).await?;
             let found: Vec<ObjectMeta> = inner.list(prefix.as_ref()).try_collect().await?;
-            let before = state.lists.lock().unwrap().insert(at.to_string(), found.clone());
+            let before = state.lists.lock().insert(at.to_string(), found.clone());
             let told: Vec<Result<ObjectMeta>> = match verdict {
                 Verdict::Fault(Fault::StaleList) => before.unwrap_or_default().into_iter().map(Ok).collect(),
                 Verdict::Fault(Fault::ReorderedList) => {
@@ -357,7 +380,7 @@ impl ObjectStore for FaultyStore {
         let at = prefix.cloned().unwrap_or_default();
         let (verdict, _in_flight) = self.state.enter(Op::List, &at).await?;
         let mut found = reply(&verdict, self.inner.list_with_delimiter(prefix).await)?;
-        let before = self.state.dirs.lock().unwrap().insert(at.to_string(), found.common_prefixes.clone());
+        let before = self.state.dirs.lock().insert(at.to_string(), found.common_prefixes.clone());
         match verdict {
             Verdict::Fault(Fault::StaleList) => found.common_prefixes = before.unwrap_or_default(),
             Verdict::Fault(Fault::ReorderedList) => found.common_prefixes.reverse(),

@@ -2,13 +2,10 @@
 //!
 //! Set `MORE_SEEDS=20` in the environment to try that many more seeds.
 
-mod sim;
-mod stack;
-
+use crate::sim::history::root;
+use crate::sim::retention::{Tally, archive, keep_and_remove, limit, set_clocks};
 use anyhow::Context;
 use camino::Utf8PathBuf;
-use sim::history::root;
-use sim::retention::{Tally, archive, keep_and_remove, limit, set_clocks};
 
 /// The fixed seeds, and as many more as requested.
 fn seeds() -> impl Iterator<Item = u64> {

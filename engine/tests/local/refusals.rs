@@ -1,12 +1,9 @@
 //! A full disk at every write, and a failure of every sync: the former is transient and loses nothing, the latter
 //! ends all writing.
 
-mod sim;
-mod stack;
-
-use sim::disk::{EIO, ENOSPC};
-use sim::history::{Script, root};
-use sim::refusals::{Tally, failing_syncs, out_of_room, refused_batch};
+use crate::sim::disk::{EIO, ENOSPC};
+use crate::sim::history::{Script, root};
+use crate::sim::refusals::{Tally, failing_syncs, out_of_room, refused_batch};
 use virtual_file::{FatalAction, set_fatal_action};
 
 const SEED: u64 = 3;

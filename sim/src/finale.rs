@@ -1,0 +1,141 @@
+//! The end of a run: all faults end, and then within a bounded time everything is served, nothing is owed, and nothing
+//! is lost with the disks.
+
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use engine::tenant::storage_layer::LayerFileName;
+use virtual_file::fs::TEMP_SUFFIX;
+
+use crate::reader::Kept;
+use crate::server::PATIENCE;
+use crate::story::{tell, violation};
+use crate::world::World;
+
+/// As of how many moments of each timeline everything is read in the end, twice.
+const MOMENTS: usize = 16;
+
+impl World {
+    /// See the module's documentation.
+    pub async fn end(&mut self) {
+        tell!(self.story, "nothing fails any more");
+        self.clear_up();
+        self.settle_in().await;
+        self.delete_again().await;
+        self.become_quiet().await;
+        self.read_everything().await;
+        self.wait_for_leftovers_to_go().await;
+        if self.story.broken_promise().is_some() {
+            return;
+        }
+        for server in &mut self.servers {
+            server.lose_disk().await;
+        }
+        self.forget_disk();
+        self.settle_in().await;
+        for (id, known) in &self.known {
+            let last = self.timeline(*id).map(|timeline| timeline.disk_consistent_lsn());
+            if last != Some(known.origin.last()) {
+                violation!(self.story, "{id} was in the bucket to {}, and now ends at {last:?}", known.origin.last());
+            }
+        }
+        self.read_everything().await;
+        for server in &mut self.servers {
+            server.shut_down().await;
+        }
+    }
+
+    fn clear_up(&mut self) {
+        self.weather.clear();
+        for server in &self.servers {
+            server.bucket.clear_plan();
+            server.bucket.set_gone(false);
+            server.disk.fail(None);
+            if let Some(process) = server.process() {
+                process.set_clock(Duration::ZERO, Duration::ZERO);
+                process.proceed();
+            }
+        }
+    }
+
+    /// Waits until everything is in the bucket and nothing is left to be done.
+    async fn become_quiet(&mut self) {
+        let began = env::clock::now();
+        while let Some(owed) = self.owed() {
+            if env::clock::now().saturating_duration_since(began) > PATIENCE {
+                violation!(self.story, "nothing fails, but {PATIENCE:?} later: {owed}");
+                return;
+            }
+            env::clock::sleep(Duration::from_secs(1)).await;
+        }
+        for known in self.known.values_mut() {
+            known.kept = Kept::InBucket;
+        }
+        tell!(self.story, "everything is in the bucket after {:?}", env::clock::now().saturating_duration_since(began));
+    }
+
+    /// What the owner still owes, if it does.
+    fn owed(&self) -> Option<String> {
+        for (id, known) in &self.known {
+            let Some(timeline) = self.timeline(*id) else { return Some(format!("{id} is not there")) };
+            let (info, last) = (timeline.info(), known.origin.last());
+            if info.last_record_lsn != last {
+                return Some(format!("{id} ends at {}, not at {last}", info.last_record_lsn));
+            }
+            if info.remote_consistent_lsn != Some(last) {
+                return Some(format!("{id} is in the bucket to {:?}, not to {last}", info.remote_consistent_lsn));
+            }
+            if info.upload_layers > 0 || info.replaced_layers > 0 || info.l0_layers >= 4 {
+                return Some(format!(
+                    "{id} has {} layers to upload ({:?}), {} replaced ones, {} in L0 ({:?})",
+                    info.upload_layers, info.upload_error, info.replaced_layers, info.l0_layers, info.compaction_error
+                ));
+            }
+        }
+        None
+    }
+
+    /// Once all jobs have ended, the owner's disk has nothing that nobody needs.
+    async fn wait_for_leftovers_to_go(&mut self) {
+        let began = env::clock::now();
+        while let Some(left) = self.leftover() {
+            if env::clock::now().saturating_duration_since(began) > PATIENCE {
+                violation!(self.story, "nothing needs {left}, which is on the disk of {}", self.owner().name);
+                return;
+            }
+            env::clock::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// A file on the owner's disk that nothing needs.
+    fn leftover(&self) -> Option<Utf8PathBuf> {
+        let timelines = self.known.keys().filter_map(|id| self.timeline(*id));
+        let layers: Vec<_> = timelines.flat_map(|timeline| timeline.layer_files()).collect();
+        let is_unneeded_layer = |path: &Utf8PathBuf| {
+            let is_layer = path.file_name().is_some_and(|name| name.parse::<LayerFileName>().is_ok());
+            is_layer && layers.iter().all(|layer| layer.path() != path)
+        };
+        // Files with fixed names are replaced when they are written next.
+        let is_unfinished_layer = |path: &Utf8PathBuf| {
+            let name = path.file_name().and_then(|name| name.strip_suffix(TEMP_SUFFIX));
+            name.is_some_and(|name| name.starts_with(|first: char| first.is_ascii_hexdigit()))
+        };
+        let files = self.owner().disk.platter().files();
+        files.into_iter().find(|path| is_unfinished_layer(path) || is_unneeded_layer(path))
+    }
+
+    async fn read_everything(&mut self) {
+        let mut moments = 0;
+        for (id, known) in self.known.clone() {
+            let Some(timeline) = self.timeline(id) else { continue };
+            let subject = self.subject(&known, self.owner);
+            let read =
+                self.owner().run("last reads", PATIENCE, async move { subject.read_all(&timeline, MOMENTS).await });
+            match read.await {
+                Some(read) => moments += read,
+                None => violation!(self.story, "{id} is not read in time"),
+            }
+        }
+        tell!(self.story, "read everything as of {moments} moments");
+    }
+}

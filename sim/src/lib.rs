@@ -1,0 +1,21 @@
+//! Years in an hour: whole servers, their disks, the bucket and those who use them in one thread, with one virtual
+//! clock and one source of chance. Every decision is drawn from a seed, so whatever goes wrong goes wrong again.
+//!
+//! The production code runs unchanged, above its seams: tasks, clocks and chance of [`env`], disks of [`virtual_file`],
+//! the store of [`remote_storage`].
+#![deny(unsafe_code)]
+
+mod acts;
+#[allow(unsafe_code, reason = "it takes the place of a function of C")]
+mod entropy;
+mod finale;
+pub mod fleet;
+mod origin;
+pub mod plan;
+mod reader;
+pub mod run;
+mod server;
+pub mod shrink;
+pub mod story;
+mod weather;
+mod world;

@@ -1,0 +1,163 @@
+//! `sim`: runs seeds of the simulation.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use fault::Bug;
+use sim::fleet::{Fleet, Sum};
+use sim::plan::Plan;
+use sim::run::{prepare, run};
+use sim::shrink::shrink;
+use sim::story::Telling;
+
+/// Runs whole servers, their disks and their bucket in virtual time, and checks what they promise.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The first seed.
+    seed: u64,
+    /// How many seeds, from the first one on, each in a process of its own.
+    #[arg(long, default_value_t = 1)]
+    count: u64,
+    /// How many processes run at once.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Run each twice: both runs must be the same in all that happens.
+    #[arg(long)]
+    twice: bool,
+    /// Print the story of the seed.
+    #[arg(long)]
+    trace: bool,
+    /// Print all calls of disks and bucket, too.
+    #[arg(long)]
+    calls: bool,
+    /// Of the seed's steps only those with these numbers.
+    #[arg(long, value_delimiter = ',')]
+    steps: Option<Vec<usize>>,
+    /// Do not look for the fewest steps that break the promise.
+    #[arg(long)]
+    no_shrink: bool,
+    /// With this bug in the servers (debug assertions only); see `fault::Bug`.
+    #[arg(long)]
+    bug: Option<String>,
+    /// For each bug that can be planted: how many seeds it takes to find it, of `--count` at most.
+    #[arg(long)]
+    bugs: bool,
+    /// For the process that runs many: print what came of it.
+    #[arg(long, hide = true)]
+    report: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_writer(std::io::stderr).init();
+    }
+    if let Err(reason) = plant(args.bug.as_deref()) {
+        eprintln!("{reason}");
+        return ExitCode::from(2);
+    }
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("the program does not know where it is: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let fleet = Fleet { program, bug: args.bug.clone() };
+    match () {
+        () if args.bugs => find_bugs(&args, &fleet),
+        () if args.count == 1 && (args.report || args.trace || args.calls) => run_here(&args),
+        () => run_many(&args, &fleet),
+    }
+}
+
+fn plan_of(args: &Args) -> Plan {
+    args.steps.as_ref().map_or_else(|| Plan::draw(args.seed), |steps| Plan::draw(args.seed).only(steps))
+}
+
+fn run_here(args: &Args) -> ExitCode {
+    let telling = match (args.trace, args.calls) {
+        (_, true) => Telling::Everything,
+        (true, false) => Telling::Aloud,
+        (false, false) => Telling::Quiet,
+    };
+    prepare();
+    let outcome = run(&plan_of(args), telling);
+    println!("{}", if args.report { outcome.line() } else { format!("{outcome:?}") });
+    if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn run_many(args: &Args, fleet: &Fleet) -> ExitCode {
+    let began = env::clock::now();
+    let tell = |done: u64| {
+        if done.is_multiple_of(1000) {
+            eprintln!("{done} of {} seeds", args.count);
+        }
+    };
+    let Sum { seeds, elapsed, failure } = fleet.run_all(args.seed, args.count, args.jobs, args.twice, &tell);
+    let Some((seed, reason)) = failure else {
+        let per_second = seeds as f64 / (env::clock::now() - began).as_secs_f64();
+        let times = if args.twice { "each twice and with the same hash, " } else { "" };
+        println!(
+            "{seeds} seeds, {times}{per_second:.1} a second, {:.1} virtual days: no promise broken",
+            days(elapsed)
+        );
+        return ExitCode::SUCCESS;
+    };
+    println!("seed {seed}: {reason}");
+    if !args.no_shrink {
+        tell_fewest(fleet, &Plan::draw(seed));
+    }
+    ExitCode::FAILURE
+}
+
+fn days(time: Duration) -> f64 {
+    time.as_secs_f64() / 86_400.0
+}
+
+/// Looks for the fewest steps that break a promise, and tells their story.
+fn tell_fewest(fleet: &Fleet, plan: &Plan) {
+    let fails = |plan: &Plan| fleet.run(plan).is_ok_and(|outcome| outcome.violation.is_some());
+    if !fails(plan) {
+        return;
+    }
+    println!("looking for the fewest of its {} steps that do...", plan.steps.len());
+    let fewest = shrink(plan, fails);
+    prepare();
+    let outcome = run(&fewest, Telling::Aloud);
+    let steps: Vec<String> = fewest.steps.iter().map(|step| step.number.to_string()).collect();
+    println!("{} steps suffice: {}", fewest.steps.len(), outcome.violation.unwrap_or_default());
+    println!("run it again: cargo run --profile tested -p sim -- {} --steps={} --trace", plan.seed, steps.join(","));
+}
+
+/// Shows how many seeds each planted bug takes.
+fn find_bugs(args: &Args, fleet: &Fleet) -> ExitCode {
+    let mut missed = 0;
+    for bug in Bug::ALL {
+        let fleet = Fleet { bug: Some(format!("{bug:?}")), ..fleet.clone() };
+        let Sum { failure, .. } = fleet.run_all(args.seed, args.count, args.jobs, false, &|_| {});
+        match failure {
+            Some((seed, reason)) => println!("{bug:?}: after {} seeds: {reason}", seed - args.seed + 1),
+            None => {
+                missed += 1;
+                println!("{bug:?}: not in {} seeds", args.count);
+            }
+        }
+    }
+    println!("{} of {} bugs found", Bug::ALL.len() - missed, Bug::ALL.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn plant(bug: Option<&str>) -> Result<(), String> {
+    let Some(name) = bug else { return Ok(()) };
+    let found = Bug::ALL.iter().find(|bug| format!("{bug:?}") == name);
+    match found {
+        Some(bug) if fault::CAN_BE_PLANTED => fault::plant(&[*bug]),
+        Some(_) => return Err("this build cannot have bugs: it needs debug assertions".to_owned()),
+        None => return Err(format!("no such bug; there are {:?}", Bug::ALL)),
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Where a timeline's WAL comes from: it remembers every record, what each key is as of each, and how much of it a
+//! server has acknowledged, so that it would be discarded.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use simulated::model::{Change, Model, put_record};
+use simulated::random::Random;
+use tokio::sync::watch;
+use utils::id::TimelineId;
+use utils::lsn::Lsn;
+use wal_decoder::serialized_batch::SerializedValueBatch;
+
+/// A record as a server takes it in.
+#[derive(Clone)]
+pub struct Record {
+    /// Its end.
+    pub lsn: Lsn,
+    /// The end of the one before.
+    pub prev: Lsn,
+    /// What it changes, in one part or, where it changes something twice, in several.
+    pub batches: Vec<SerializedValueBatch>,
+    /// When it was written.
+    pub written: Instant,
+}
+
+/// The source of one timeline's WAL. Cheap to clone.
+#[derive(Clone)]
+pub struct Origin {
+    /// The timeline.
+    pub id: TimelineId,
+    /// Where its own history begins.
+    pub begins: Lsn,
+    history: Arc<Mutex<History>>,
+    end: watch::Sender<Lsn>,
+}
+
+struct History {
+    records: Vec<Record>,
+    model: Model,
+    acknowledged: Lsn,
+    next: Lsn,
+    last: Lsn,
+}
+
+impl Origin {
+    /// The source of a timeline whose history begins at `begins` with what `model` says.
+    pub fn new(id: TimelineId, begins: Lsn, model: Model) -> Self {
+        let history = History { records: Vec::new(), model, acknowledged: Lsn(0), next: begins + 8, last: begins };
+        Self { id, begins, history: Arc::new(Mutex::new(history)), end: watch::Sender::new(begins) }
+    }
+
+    /// Writes some records.
+    pub fn write(&self, random: &mut Random) -> (u64, Lsn) {
+        // Mostly few, sometimes more than a layer takes.
+        let most = 1 << (2 + random.below(6));
+        let count = 1 + random.below(most);
+        let mut history = self.history.lock();
+        for _ in 0..count {
+            let changes: Vec<Change> =
+                (0..1 + random.below(3)).map(|_| (random.below(12) as usize, random.next() as u32)).collect();
+            let (lsn, prev, mut batch) = (history.next, history.last, SerializedValueBatch::default());
+            put_record(&mut history.model, &mut batch, lsn, &changes);
+            let mut batches = vec![batch];
+            if random.below(16) == 0 {
+                // Of two values of a key at one LSN the later one counts.
+                for _ in 0..2 {
+                    let mut again = SerializedValueBatch::default();
+                    let change = (6 + random.below(6) as usize, random.next() as u32);
+                    put_record(&mut history.model, &mut again, lsn, &[change]);
+                    batches.push(again);
+                }
+            }
+            history.records.push(Record { lsn, prev, batches, written: env::clock::now() });
+            history.last = lsn;
+            history.next += 8 + random.below(8) * 8;
+        }
+        let last = history.last;
+        drop(history);
+        self.end.send_replace(last);
+        (count, last)
+    }
+
+    /// Up to `most` records after `lsn`.
+    pub fn after(&self, lsn: Lsn, most: usize) -> Vec<Record> {
+        let history = self.history.lock();
+        let first = history.records.partition_point(|record| record.lsn <= lsn);
+        history.records.iter().skip(first).take(most).cloned().collect()
+    }
+
+    /// The end of the last record.
+    pub fn last(&self) -> Lsn {
+        self.history.lock().last
+    }
+
+    /// Announces ends of records.
+    pub fn watch(&self) -> watch::Receiver<Lsn> {
+        self.end.subscribe()
+    }
+
+    /// A server promises that it has everything up to `lsn` for good.
+    pub fn acknowledge(&self, lsn: Lsn) {
+        let mut history = self.history.lock();
+        history.acknowledged = history.acknowledged.max(lsn);
+    }
+
+    /// What was promised.
+    pub fn acknowledged(&self) -> Lsn {
+        self.history.lock().acknowledged
+    }
+
+    /// What was so at every moment.
+    pub fn model(&self) -> Model {
+        self.history.lock().model.clone()
+    }
+
+    /// Asks the model.
+    pub fn ask<T>(&self, question: impl FnOnce(&Model) -> T) -> T {
+        question(&self.history.lock().model)
+    }
+
+    /// When the first record after `lsn` was written, if there is one.
+    pub fn written_after(&self, lsn: Lsn) -> Option<Instant> {
+        let history = self.history.lock();
+        let at = history.records.partition_point(|record| record.lsn <= lsn);
+        history.records.get(at).map(|record| record.written)
+    }
+
+    /// Ends of records from `first` to `last`, the former included.
+    pub fn moments(&self, first: Lsn, last: Lsn) -> Vec<Lsn> {
+        let history = self.history.lock();
+        let own = history.records.iter().map(|record| record.lsn);
+        std::iter::once(self.begins).chain(own).filter(|lsn| (first..=last).contains(lsn)).collect()
+    }
+}

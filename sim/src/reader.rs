@@ -1,0 +1,171 @@
+//! Reads a timeline at several moments of its history, and compares all that is found with the model.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::tenant::timeline::Timeline;
+use errors::{ErrorKind, StorageError};
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
+use parking_lot::Mutex;
+use simulated::random::Random;
+use utils::lsn::Lsn;
+
+use crate::origin::Origin;
+use crate::plan::Setting;
+use crate::server::context;
+use crate::story::{Story, violation};
+use crate::weather::Weather;
+
+/// Where a promise is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The call has not returned, or not as hoped for: it may have had its effect, or not.
+    Perhaps,
+    /// The owner's disk has it.
+    OnDisk,
+    /// The bucket has it.
+    InBucket,
+}
+
+/// A moment that somebody was told would be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The moment.
+    pub lsn: Lsn,
+    /// The hold's name, if it is one.
+    pub name: Option<String>,
+    /// When it ends.
+    pub until: Option<Instant>,
+    /// Where it is written down.
+    pub kept: Kept,
+}
+
+/// The promises of a timeline. Cheap to clone.
+pub type Promises = Arc<Mutex<Vec<Promise>>>;
+
+/// What a reader knows of a timeline.
+#[derive(Clone)]
+pub struct Subject {
+    /// The source of its WAL.
+    pub origin: Origin,
+    /// Moments of it that have to be kept.
+    pub promises: Promises,
+    /// How much is kept anyway.
+    pub setting: Setting,
+    /// So many bytes of history are kept, unless it was more once.
+    pub gc_horizon: u64,
+    /// What fails.
+    pub weather: Weather,
+    /// Where it is told.
+    pub story: Story,
+    /// Who is asked.
+    pub server: &'static str,
+    /// Who should be.
+    pub owner: Arc<Mutex<&'static str>>,
+    /// Clocks were never set, so that times can be relied upon.
+    pub clocks_agree: bool,
+}
+
+/// How a read was asked for.
+struct Asked {
+    began: Instant,
+    /// Why its moment had to be readable all the time, if so.
+    promised: Option<&'static str>,
+    /// Whether it was the owner that was asked, all the time.
+    of_owner: bool,
+    /// Whether nothing failed any more.
+    is_calm: bool,
+}
+
+impl Subject {
+    /// Reads at `count` moments, with a pause after each.
+    pub async fn read_some(self, timeline: Timeline, count: u64, mut random: Random) {
+        for _ in 0..count {
+            let last = timeline.last_record_lsn();
+            let mut moments = self.origin.moments(self.origin.begins, last);
+            moments.extend(self.promises.lock().iter().map(|promise| promise.lsn).filter(|lsn| *lsn <= last));
+            let lsn = moments[random.below(moments.len() as u64) as usize];
+            self.read(&timeline, lsn, false).await;
+            env::clock::sleep(Duration::from_millis(random.below(500))).await;
+        }
+    }
+
+    /// Reads at up to `most` moments of the whole history, the last and all that were promised among them. Nothing
+    /// fails any more.
+    pub async fn read_all(&self, timeline: &Timeline, most: usize) -> u64 {
+        let last = timeline.last_record_lsn();
+        let all = self.origin.moments(self.origin.begins, last);
+        let mut moments: BTreeSet<Lsn> = all.iter().rev().step_by(all.len().div_ceil(most)).copied().collect();
+        moments.extend(self.promises.lock().iter().map(|promise| promise.lsn).filter(|lsn| *lsn <= last));
+        for lsn in &moments {
+            self.read(timeline, *lsn, true).await;
+        }
+        moments.len() as u64
+    }
+
+    /// Reads everything as of `lsn`.
+    async fn read(&self, timeline: &Timeline, lsn: Lsn, is_calm: bool) {
+        let (began, owned, promised) = (env::clock::now(), self.is_owners(), self.why_promised(timeline, lsn));
+        let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await;
+        let promised = promised.filter(|_| self.why_promised(timeline, lsn).is_some());
+        let asked = Asked { began, promised, of_owner: owned && self.is_owners(), is_calm };
+        let (id, server) = (timeline.timeline_id(), self.server);
+        let judge = |what: &str, error: &StorageError| {
+            if let Some(why) = self.why_wrong(error, &asked) {
+                violation!(self.story, "{server}: {id}{what} at {lsn}: {error}; but {why}");
+            }
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return judge("", &error),
+        };
+        let expected = self.origin.ask(|model| model.values(&(Key::MIN..Key::MAX), lsn));
+        if !found.keys().eq(expected.keys()) {
+            let (is, was) = (found.len(), expected.len());
+            violation!(self.story, "{server}: {id} at {lsn} has {is} keys, and should have {was}");
+        }
+        for (key, value) in found {
+            match value {
+                Ok(value) if expected.get(&key) == Some(&value) => {}
+                Ok(_) => violation!(self.story, "{server}: {id}: {key} at {lsn} is wrong"),
+                Err(error) => judge(&format!(": {key}"), &error),
+            }
+        }
+    }
+
+    fn is_owners(&self) -> bool {
+        *self.owner.lock() == self.server
+    }
+
+    /// Why `lsn` has to be readable, if so.
+    fn why_promised(&self, timeline: &Timeline, lsn: Lsn) -> Option<&'static str> {
+        let now = env::clock::now();
+        let holds = |promise: &Promise| {
+            promise.lsn == lsn && promise.kept != Kept::Perhaps && promise.until.is_none_or(|until| until > now)
+        };
+        if self.promises.lock().iter().any(holds) {
+            return Some("it is held or leased");
+        }
+        if lsn + self.gc_horizon >= timeline.last_record_lsn() {
+            return Some("it is within gc_horizon");
+        }
+        // It was the end of history until the next record was written.
+        let next = self.origin.written_after(lsn)?;
+        let is_young = self.clocks_agree && next + self.setting.pitr_interval > now;
+        is_young.then_some("it is within pitr_interval")
+    }
+
+    /// Why `error` must not be, if so.
+    fn why_wrong(&self, error: &StorageError, asked: &Asked) -> Option<&'static str> {
+        match error.kind() {
+            ErrorKind::Invalid => asked.promised.filter(|_| asked.of_owner),
+            _ if asked.is_calm => Some("nothing fails any more"),
+            // The ancestor's WAL may have to come again.
+            ErrorKind::Shutdown | ErrorKind::Retry => None,
+            _ if !asked.of_owner || self.weather.was_bad_since(asked.began) => None,
+            _ => Some("nothing has failed"),
+        }
+    }
+}

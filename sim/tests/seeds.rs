@@ -1,0 +1,66 @@
+//! The simulation as a whole: it is the same each time, it finds what is wrong, and it says how to see that again.
+
+use std::process::{Command, Output};
+
+use sim::fleet::Fleet;
+use sim::plan::Plan;
+
+fn fleet(bug: Option<&str>) -> Fleet {
+    Fleet { program: env!("CARGO_BIN_EXE_sim").into(), bug: bug.map(str::to_owned) }
+}
+
+fn sim(args: &[&str]) -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_sim")).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}")))
+}
+
+/// `SIM_SEEDS` says how many, `SIM_FIRST_SEED` from which one on.
+#[test]
+fn promises_are_kept_and_each_seed_is_the_same_twice() {
+    let (first, count) = (number("SIM_FIRST_SEED", 1), number("SIM_SEEDS", 100));
+    let sum = fleet(None).run_all(first, count, 2, true, &|_| {});
+    if let Some((seed, reason)) = sum.failure {
+        let (_, story) = sim(&[&seed.to_string()]);
+        panic!("seed {seed}: {reason}\n{story}");
+    }
+    assert_eq!(sum.seeds, count);
+    println!("{count} seeds twice, {:.1} virtual days", sum.elapsed.as_secs_f64() / 86_400.0);
+}
+
+#[test]
+fn a_seed_is_the_same_each_time_and_no_two_are_alike() {
+    let outcomes: Vec<_> = (1..5).map(|seed| fleet(None).run(&Plan::draw(seed)).unwrap()).collect();
+    for (seed, outcome) in (1..).zip(&outcomes) {
+        assert_eq!(fleet(None).run(&Plan::draw(seed)).unwrap(), *outcome, "seed {seed}");
+        assert_eq!(outcomes.iter().filter(|other| other.hash == outcome.hash).count(), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
+    for bug in ["SkipOneLsn", "DropOneDelta", "ForgetLease", "ForgetBranchPoint", "ReadWithoutRecheck"] {
+        let sum = fleet(Some(bug)).run_all(1, 40, 2, false, &|_| {});
+        let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
+        println!("{bug}: {seed} seeds: {reason}");
+    }
+}
+
+#[test]
+fn a_failure_is_shrunk_and_told() {
+    let (output, text) = sim(&["1", "--count", "3", "--bug", "SkipOneLsn"]);
+    assert!(!output.status.success() && text.contains("seed 1: "), "{text}");
+    assert!(text.contains("VIOLATION") && text.contains("steps suffice"), "{text}");
+    let again = text.lines().find_map(|line| line.strip_prefix("run it again: ")).expect("a command");
+    let steps = again.split_whitespace().find(|word| word.starts_with("--steps")).expect("steps");
+    assert!(steps.split(',').count() < Plan::draw(1).steps.len() / 2, "{text}");
+    let (output, story) = sim(&["1", steps, "--trace", "--bug", "SkipOneLsn"]);
+    assert!(!output.status.success() && story.contains("VIOLATION"), "{story}");
+    let (output, story) = sim(&["1", steps, "--trace"]);
+    assert!(output.status.success() && !story.contains("VIOLATION"), "{story}");
+}
