@@ -211,13 +211,14 @@ impl Timeline {
     /// # Errors
     /// [`StorageError::Invalid`] if it is not readable; those of storing it.
     pub async fn lease(&self, lsn: Lsn, length: Duration) -> Result<SystemTime, StorageError> {
-        let (until, is_new) = {
+        let (until, unstored) = {
             let mut keeping = self.state.keeping.lock();
             self.check_readable(lsn)?;
             keeping.lease(lsn, env::clock::steady_now(), length)
         };
-        if is_new {
+        if let Some(noted) = unstored {
             publish::kept(&self.state).await?;
+            self.state.keeping.lock().note_stored(lsn, noted);
         }
         // Whoever is told looks at a wall clock.
         Ok(env::clock::system_now() + until.duration_since(env::clock::steady_now()).unwrap_or_default())

@@ -26,7 +26,9 @@ const AHEAD_STEP: u64 = 60;
 struct Lease {
     /// As promised.
     until: SystemTime,
-    /// As stored.
+    /// As manifests that are written from now on say.
+    noted: SystemTime,
+    /// As one says that is known to have been written.
     stored: SystemTime,
 }
 
@@ -87,7 +89,7 @@ impl Keeping {
             match hold.until {
                 Some(until) => {
                     let until = time(until);
-                    keeping.leases.insert(hold.lsn, Lease { until, stored: until });
+                    keeping.leases.insert(hold.lsn, Lease { until, noted: until, stored: until });
                 }
                 None => drop(keeping.named.insert(hold.name.clone(), hold.lsn)),
             }
@@ -99,7 +101,7 @@ impl Keeping {
     pub(crate) fn kept(&self, ahead: u64) -> Kept {
         let lease = |(lsn, lease): (&Lsn, &Lease)| Hold {
             lsn: *lsn,
-            until: Some(seconds(lease.stored) + ahead),
+            until: Some(seconds(lease.noted) + ahead),
             name: String::new(),
         };
         let hold = |(name, lsn): (&String, &Lsn)| Hold { lsn: *lsn, until: None, name: name.clone() };
@@ -108,17 +110,23 @@ impl Keeping {
         Kept { holds, arrived, limits: self.limits, archived_at: self.archived_at }
     }
 
-    /// Leases `lsn` for `length` from `now`; never shortens a lease. Returns until when, and whether that must be
-    /// stored before it is promised.
-    pub(crate) fn lease(&mut self, lsn: Lsn, now: SystemTime, length: Duration) -> (SystemTime, bool) {
+    /// Leases `lsn` for `length` from `now`; never shortens a lease. Returns until when and, if that must be stored before
+    /// it is promised, what [`Keeping::note_stored`] is to be told after that.
+    pub(crate) fn lease(&mut self, lsn: Lsn, now: SystemTime, length: Duration) -> (SystemTime, Option<SystemTime>) {
         self.leases.retain(|_, lease| lease.until > now);
-        let lease = self.leases.entry(lsn).or_insert(Lease { until: now, stored: now });
+        let lease = self.leases.entry(lsn).or_insert(Lease { until: now, noted: now, stored: now });
         lease.until = lease.until.max(now + length);
-        let is_new = lease.stored < lease.until;
-        if is_new {
-            lease.stored = lease.until + STORED_AHEAD;
+        if lease.noted < lease.until {
+            lease.noted = lease.until + STORED_AHEAD;
         }
-        (lease.until, is_new)
+        (lease.until, (lease.stored < lease.until).then_some(lease.noted))
+    }
+
+    /// A manifest has been written that says that the lease of `lsn` lasts until `noted`.
+    pub(crate) fn note_stored(&mut self, lsn: Lsn, noted: SystemTime) {
+        if let Some(lease) = self.leases.get_mut(&lsn) {
+            lease.stored = lease.stored.max(noted);
+        }
     }
 
     /// Names `lsn`. False if the name is that of another LSN.
@@ -237,11 +245,14 @@ mod tests {
     #[test]
     fn leases_are_stored_seldom_and_outlive_a_restart() {
         let (mut keeping, start) = (Keeping::default(), time(1_000_000));
-        assert_eq!(keeping.lease(Lsn(8), start, HOUR), (start + HOUR, true));
-        assert_eq!(keeping.lease(Lsn(8), start + HOUR / 2, HOUR), (start + HOUR / 2 * 3, false));
+        let noted = start + HOUR + STORED_AHEAD;
+        assert_eq!(keeping.lease(Lsn(8), start, HOUR), (start + HOUR, Some(noted)));
+        assert_eq!(keeping.lease(Lsn(8), start, HOUR), (start + HOUR, Some(noted)), "it is not stored yet");
+        keeping.note_stored(Lsn(8), noted);
+        assert_eq!(keeping.lease(Lsn(8), start + HOUR / 2, HOUR), (start + HOUR / 2 * 3, None));
         assert_eq!(
             keeping.lease(Lsn(8), start + HOUR / 2, HOUR / 4),
-            (start + HOUR / 2 * 3, false),
+            (start + HOUR / 2 * 3, None),
             "none is shortened"
         );
         assert_eq!(keeping.points(start + HOUR), [(Lsn(8), Keeper::Lease)]);
