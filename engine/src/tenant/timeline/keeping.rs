@@ -110,8 +110,8 @@ impl Keeping {
         Kept { holds, arrived, limits: self.limits, archived_at: self.archived_at }
     }
 
-    /// Leases `lsn` for `length` from `now`; never shortens a lease. Returns until when and, if that must be stored before
-    /// it is promised, what [`Keeping::note_stored`] is to be told after that.
+    /// Leases `lsn` for `length` from `now`; never shortens a lease. Returns until when and, if that must be stored
+    /// before it is promised, what [`Keeping::note_stored`] is to be told after that.
     pub(crate) fn lease(&mut self, lsn: Lsn, now: SystemTime, length: Duration) -> (SystemTime, Option<SystemTime>) {
         self.leases.retain(|_, lease| lease.until > now);
         let lease = self.leases.entry(lsn).or_insert(Lease { until: now, noted: now, stored: now });
