@@ -44,7 +44,7 @@ fn a_seed_is_the_same_each_time_and_no_two_are_alike() {
 #[test]
 fn planted_mistakes_are_found() {
     const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
-    for bug in ["SkipOneLsn", "DropOneDelta", "ForgetLease", "ForgetBranchPoint", "ReadWithoutRecheck"] {
+    for bug in ["SkipOneLsn", "DropOneDelta", "IgnoreChecksum", "ForgetBranchPoint", "ReadWithoutRecheck"] {
         let sum = fleet(Some(bug)).run_all(1, 40, 2, false, &|_| {});
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
         println!("{bug}: {seed} seeds: {reason}");
