@@ -47,7 +47,7 @@ impl World {
             Act::Compact => self.compact().await,
             Act::CollectGarbage => self.collect_garbage().await,
             Act::Restart | Act::Kill | Act::Crash | Act::LoseDisk => self.end_some(step.act, &mut random).await,
-            Act::TakeOver => self.take_over().await,
+            Act::TakeOver => self.take_over(),
             Act::Pause => self.pause(&mut random),
             Act::SetClock => self.set_clock(&mut random),
             Act::BreakBucket | Act::LoseBucket | Act::FillDisk | Act::FailSync => self.fault(step.act, &mut random),
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    async fn take_over(&mut self) {
+    fn take_over(&mut self) {
         let new = 1 - self.owner;
         tell!(self.story, "{} is to take over", self.servers[new].name);
         self.set_owner(new);

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let fleet = Fleet { program, bug: args.bug.clone() };
     match () {
         () if args.bugs => find_bugs(&args, &fleet),
-        () if args.count == 1 && (args.report || args.trace || args.calls) => run_here(&args),
+        () if args.report || args.trace || args.calls || args.steps.is_some() => run_here(&args),
         () => run_many(&args, &fleet),
     }
 }

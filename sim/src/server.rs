@@ -192,15 +192,14 @@ impl Server {
     }
 
     /// Feeds the WAL of `origin` to the server's timeline of that name, if it has that and nobody does so yet.
-    pub async fn feed(&mut self, tenant: TenantShardId, origin: &Origin) {
+    pub fn feed(&mut self, tenant: TenantShardId, origin: &Origin) {
         let Some(timeline) = self.timeline(tenant, origin.id) else { return };
         let Some(life) = &mut self.life else { return };
         if timeline.fenced().is_some() || life.fed.insert(origin.id, timeline.instance()) == Some(timeline.instance()) {
             return;
         }
         let (origin, story, name) = (origin.clone(), self.story.clone(), self.name);
-        let process = life.process.clone();
-        drop(process.enter(|| env::spawn::task("WAL receiver", feed(timeline, origin, story, name))));
+        drop(life.process.enter(|| env::spawn::task("WAL receiver", feed(timeline, origin, story, name))));
     }
 
     /// Kills it. `survival` says what its disk has afterwards.
@@ -281,6 +280,7 @@ impl Server {
     }
 
     fn replace_disk(&mut self, platter: Platter) {
+        self.tell_of_disk();
         self.disk = SimDisk::of(&self.root, platter);
         self.disk.die_of_failed_syncs();
         self.mounted = None;

@@ -229,7 +229,7 @@ impl World {
         self.note_said();
         for server in &mut self.servers {
             for known in self.known.values() {
-                server.feed(self.tenant, &known.origin).await;
+                server.feed(self.tenant, &known.origin);
             }
         }
     }

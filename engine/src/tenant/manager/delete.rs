@@ -25,10 +25,6 @@ impl TenantManager {
             let reason = format!("timeline {timeline_id} has {count} branches, {first} among them: delete those first");
             return Err(ManageError::Precondition(reason));
         }
-        if let Some(remote) = self.remote_of(id) {
-            // Burying ends its uploads for good: not while the bucket is away.
-            remote.check().await?;
-        }
         timeline.bury().await?;
         self.inner.tenants.write().entry(id).or_default().timelines.remove(&timeline_id);
         let dir = timeline.dir().to_owned();

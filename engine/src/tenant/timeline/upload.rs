@@ -43,6 +43,8 @@ pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> b
 /// Writes the deletion mark, in place of anything that the uploader would write.
 pub(super) async fn bury(state: &TimelineState) -> Result<(), StorageError> {
     let Some(uploader) = &state.uploader else { return Ok(()) };
+    // Its uploads end for good: not while the bucket is away.
+    uploader.remote().check().await?;
     uploader.stop().await;
     // With this note, the mark is not taken for that of an earlier timeline with this id.
     note_in_bucket(state).await?;
