@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::stack::{IMPORT_LSN, Model, context, import, import_with, new_timeline, put_record};
 use camino::Utf8Path;
 use camino_tempfile::{Utf8TempDir, tempdir};
-use engine::config::{CompactionPolicy, PageServerConf};
+use engine::config::{AttachOnStart, CompactionPolicy, PageServerConf};
 use engine::tenant::manager::{NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Timeline};
 use object_store::memory::InMemory;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
-use remote_storage::RemoteStorage;
+use remote_storage::{RemoteOptions, RemoteStorage};
+use simulated::bucket::FaultyStore;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
@@ -58,7 +59,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let (dir, bucket, new) = (tempdir().unwrap(), bucket(), new_timeline());
+        Self::on(bucket()).await
+    }
+
+    async fn on(bucket: RemoteStorage) -> Self {
+        let (dir, new) = (tempdir().unwrap(), new_timeline());
         let conf = config(dir.path(), &bucket);
         let manager = TenantManager::load_idle(conf).await.unwrap();
         manager.create_tenant(new.tenant_shard_id).await.unwrap();
@@ -74,6 +79,14 @@ impl World {
     async fn flush(&self) {
         self.timeline().flush(&context()).await.unwrap();
         assert!(self.timeline().wait_uploaded(UPLOAD).await);
+    }
+
+    /// Another server on the same bucket, with a disk of its own, which attaches nothing by itself.
+    async fn another_server(&self) -> (TenantManager, Utf8TempDir) {
+        let dir = tempdir().unwrap();
+        let attach_on_start = AttachOnStart::Local;
+        let conf = PageServerConf { attach_on_start, ..config(dir.path(), &self.bucket).clone() };
+        (TenantManager::load_idle(Box::leak(Box::new(conf))).await.unwrap(), dir)
     }
 
     /// Restarts on the same disk, or on an empty one.
@@ -177,12 +190,7 @@ async fn a_store_of_before_is_taken_into_the_bucket() {
 async fn a_tenant_moves_from_server_to_server() {
     let mut world = World::new().await;
     let tenant = world.new.tenant_shard_id;
-    let other_dir = tempdir().unwrap();
-    let other = TenantManager::load_idle(Box::leak(Box::new(PageServerConf {
-        attach_on_start: engine::config::AttachOnStart::Local,
-        ..config(other_dir.path(), &world.bucket).clone()
-    })));
-    let mut other = other.await.unwrap();
+    let (mut other, _other_dir) = world.another_server().await;
     for _ in 0..4 {
         let (timeline, mut model) = (world.timeline(), world.model.clone());
         put(&timeline, &mut model, 10).await;
@@ -204,12 +212,7 @@ async fn a_tenant_moves_from_server_to_server() {
 async fn who_does_not_know_that_the_tenant_is_lost_takes_it_back() {
     let mut world = World::new().await;
     let tenant = world.new.tenant_shard_id;
-    let other_dir = tempdir().unwrap();
-    let other = TenantManager::load_idle(Box::leak(Box::new(PageServerConf {
-        attach_on_start: engine::config::AttachOnStart::Local,
-        ..config(other_dir.path(), &world.bucket).clone()
-    })));
-    let mut other = other.await.unwrap();
+    let (mut other, _other_dir) = world.another_server().await;
     let generation = |manager: &TenantManager| manager.remote_of(tenant).unwrap().generation();
     for _ in 0..3 {
         world.flush().await;
@@ -257,5 +260,26 @@ async fn compaction_reads_from_the_bucket_what_is_damaged_here() {
         check(&timeline, &model, lsn).await;
     }
     drop(timeline);
+    world.manager.shutdown().await;
+}
+
+/// Found by the simulation: nothing was uploaded any more.
+#[tokio::test]
+async fn a_deletion_that_cannot_begin_leaves_the_timeline_as_it_was() {
+    let faults = FaultyStore::new(Arc::new(InMemory::new()));
+    let options = RemoteOptions { retry_deadline: Duration::from_millis(200), ..RemoteOptions::default() };
+    let world = World::on(RemoteStorage::with_options(faults.clone(), "memory:", options)).await;
+    world.flush().await;
+    let (tenant, timeline, mut model) = (world.new.tenant_shard_id, world.timeline(), world.model.clone());
+    faults.set_gone(true);
+    world.manager.delete_timeline(tenant, world.new.timeline_id).await.unwrap_err();
+    faults.set_gone(false);
+    put(&timeline, &mut model, 10).await;
+    world.flush().await;
+    assert_eq!(timeline.remote_consistent_lsn(), Some(timeline.last_record_lsn()));
+    check(&timeline, &model, timeline.last_record_lsn()).await;
+    drop(timeline);
+    world.manager.delete_timeline(tenant, world.new.timeline_id).await.unwrap();
+    assert!(world.manager.get(tenant, world.new.timeline_id).is_err());
     world.manager.shutdown().await;
 }
