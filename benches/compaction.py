@@ -230,20 +230,29 @@ class Long(Bench):
         return Remote(program("pagectl"), followed.timeline)
 
     def settle(self, followed: Followed, watch: Watch) -> tuple[float, float]:
-        """The time until no work is due, and the percentage of one core that the pageserver takes afterwards."""
-        began = time.monotonic()
+        """The time until no work is due, and the percentage of one core that the pageserver takes afterwards. What is
+        due depends on the cutoff: history is removed until that makes nothing due any more."""
+        began, ctl = time.monotonic(), self.ctl(followed)
 
         def is_settled() -> bool:
             reason = followed.timeline.info()["compaction_error"]
             assert reason is None, f"what is due is not done: {reason}"
             return total(self.metrics(followed), "compaction_debt_bytes") == 0
 
+        def jobs() -> int:
+            return sum(counts["jobs"] for counts in followed.timeline.info()["compaction"].values())
+
         wait_until(is_settled, 3600, what="no debt")
-        settled = time.monotonic() - began
         watch.reader.ends.set()
         watch.reader.join()
         watch.reader.take()
         followed.stop_postgres()
+        done = -1
+        while done != jobs():
+            done = jobs()
+            ctl.ok("gc", "--now")
+            wait_until(is_settled, 3600, what="no debt after the removal of history")
+        settled = time.monotonic() - began
         time.sleep(5)
         pid, before = followed.pageserver.process.pid, cpu_seconds(followed.pageserver.process.pid)
         time.sleep(self.args.idle_seconds)
@@ -287,7 +296,7 @@ def parse_args():
     parser.add_argument("--moments", type=int, default=5)
     parser.add_argument("--branches", type=int, default=3)
     parser.add_argument("--sample-seconds", type=float, default=10)
-    parser.add_argument("--idle-seconds", type=float, default=30)
+    parser.add_argument("--idle-seconds", type=float, default=60)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the pageserver")
     return with_place(parser)
 

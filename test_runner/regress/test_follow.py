@@ -9,6 +9,7 @@ from fixtures import lsn as lsns
 from fixtures import workload
 from fixtures.followed import Followed, follow_new
 from fixtures.compare import compare_files
+from fixtures.load import load
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string, new_id
 from fixtures.pagestream import Rel, get_page
 from fixtures.wait import wait_until
@@ -21,14 +22,13 @@ def test_pages_of_a_server_followed_under_load_equal_its_files_at_every_moment(
     pg.bench_init(2)
     workload.tablespace(pg)
     server = make_pageserver("busy", checkpoint_distance=2 * 1024 * 1024).start()
-    bench = pg.start_bench(seconds=6)
-    timeline = server.follow(pg)
-    followed = Followed(pg, server, timeline)
-    info = timeline.info()
-    assert bench.poll() is None, "the follow outlasted the load"
-    first = info["min_readable_lsn"]
-    assert server.follow_status(timeline)["consistent_lsn"] == first
-    bench.wait(60)
+    with load(pg) as bench:
+        timeline = server.follow(pg)
+        followed = Followed(pg, server, timeline)
+        first = timeline.info()["min_readable_lsn"]
+        assert server.follow_status(timeline)["consistent_lsn"] == first
+        time.sleep(3)
+        assert bench.poll() is None, "the load failed"
 
     moments = []
     for number, work in enumerate([workload.ddl, workload.vacuum, workload.truncate]):
@@ -74,24 +74,21 @@ def test_the_server_keeps_the_wal_that_is_not_durable_here_and_no_more(make_post
     followed = follow_new(make_postgres, make_pageserver, "feedback")
     pg, timeline = followed.postgres, followed.timeline
     assert followed.slot()[0] == f"pageserver_{timeline.id}"
-    bench = pg.start_bench(seconds=8)
-    samples = 0
-    while bench.poll() is None:
-        # Read in this order, because the durable position only grows.
-        kept_from = followed.slot()[1]
-        durable = timeline.info()["disk_consistent_lsn"]
-        assert lsns.parse(kept_from) <= lsns.parse(durable), "the server may forget WAL that is durable nowhere else"
-        sent, write, flush, replay = pg.sql(
-            "SELECT sent_lsn, coalesce(write_lsn, '0/0'), coalesce(flush_lsn, '0/0'), coalesce(replay_lsn, '0/0') "
-            "FROM pg_stat_replication WHERE application_name = 'pageserver'"
-        ).split("|")
-        info = timeline.info()
-        assert lsns.parse(flush) <= lsns.parse(info["disk_consistent_lsn"])
-        assert lsns.parse(replay) <= lsns.parse(info["last_record_lsn"])
-        assert lsns.parse(flush) <= lsns.parse(replay) <= lsns.parse(write) <= lsns.parse(sent)
-        samples += 1
-        time.sleep(0.1)
-    assert samples > 20
+    with load(pg):
+        for _ in range(40):
+            # Read in this order, because the durable position only grows.
+            kept_from = followed.slot()[1]
+            durable = timeline.info()["disk_consistent_lsn"]
+            assert lsns.parse(kept_from) <= lsns.parse(durable), "the server may forget WAL that only it has"
+            sent, write, flush, replay = pg.sql(
+                "SELECT sent_lsn, coalesce(write_lsn, '0/0'), coalesce(flush_lsn, '0/0'), coalesce(replay_lsn, '0/0') "
+                "FROM pg_stat_replication WHERE application_name = 'pageserver'"
+            ).split("|")
+            info = timeline.info()
+            assert lsns.parse(flush) <= lsns.parse(info["disk_consistent_lsn"])
+            assert lsns.parse(replay) <= lsns.parse(info["last_record_lsn"])
+            assert lsns.parse(flush) <= lsns.parse(replay) <= lsns.parse(write) <= lsns.parse(sent)
+            time.sleep(0.1)
     followed.catch_up()
     # A checkpoint here makes everything durable, and the server is informed: it need not keep older WAL.
     end = pg.sql("SELECT pg_current_wal_flush_lsn()")

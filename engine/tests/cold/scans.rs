@@ -85,13 +85,14 @@ async fn a_layer_that_is_read_no_further_leaves_room_soon() -> Result<(), Storag
     Ok(())
 }
 
-/// As a compute scans: pieces of 1 MiB, several at once, that overtake each other.
+/// As a compute scans: pieces of 1 MiB, several at once, that overtake each other. Memory suffices for all that waits to
+/// be written: where it does not, blocks are not kept, and the whole fetch brings them again.
 #[tokio::test]
 async fn a_scan_of_a_layer_that_is_fetched_whole_fetches_it_once() -> Result<(), StorageError> {
     let world = World::new().await;
     let made = world.make(0, 8192).await?;
     let layer = world.cold(&made).await;
-    world.limit(|conf| conf.prefetch_whole_after = 50);
+    world.limit(|conf| (conf.block_cache_memory, conf.prefetch_whole_after) = (1 << 30, 50));
     world.bucket.set_latency(Duration::from_millis(60));
     let pieces = (0..8192).step_by(128).map(|first| {
         let (layer, made) = (Arc::clone(&layer), made.clone());

@@ -5,7 +5,7 @@
 //! constant and costs nothing.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether bugs can be planted in this build.
 pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
@@ -89,11 +89,33 @@ bugs! {
     TrimForgetsLsn,
     /// Objects go before the bucket's index part says that they are not needed.
     DeleteBeforeConfirm,
+    /// A layer counts as uploaded although its upload has failed.
+    SwallowUploadError,
+    /// A state counts as safe in the bucket before an index part says so.
+    PromiseUploadTooEarly,
+    /// An index part counts, and objects go, without a look whether another server has taken over.
+    ConfirmWithoutLook,
+    /// The object of a layer goes while it may still be read.
+    DeleteBeforeLastReader,
+    /// Of index parts only those count that a listing names.
+    TrustListing,
+    /// A generation that another server has taken already is taken.
+    TakeTakenGeneration,
+    /// A timeline is deleted without a mark in the bucket.
+    DeleteWithoutMark,
+    /// A lease is promised before it is stored.
+    PromiseUnstoredLease,
+    /// Leases and holds that were stored are forgotten at a start.
+    ForgetStoredHolds,
+    /// Garbage collection takes what a branch needs of its ancestor's ancestor for the ancestor's own.
+    ForgetGrandparent,
+    /// Layers of history go without a look whether the image is still there at which reads end.
+    PublishWithoutRecheck,
 }
 
 impl Bug {
-    fn bit(self) -> u32 {
-        1 << self as u32
+    fn bit(self) -> u64 {
+        1 << self as u64
     }
 
     /// Whether it has happened since it was planted.
@@ -102,8 +124,8 @@ impl Bug {
     }
 }
 
-static PLANTED: AtomicU32 = AtomicU32::new(0);
-static HAPPENED: AtomicU32 = AtomicU32::new(0);
+static PLANTED: AtomicU64 = AtomicU64::new(0);
+static HAPPENED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether `bug` shall happen.
 #[inline(always)]
@@ -129,7 +151,7 @@ mod tests {
 
     #[test]
     fn bugs_happen_only_where_they_are_planted_and_can_be() {
-        let bits: u32 = Bug::ALL.iter().map(|bug| bug.bit()).sum();
+        let bits: u64 = Bug::ALL.iter().map(|bug| bug.bit()).sum();
         assert_eq!(bits.count_ones() as usize, Bug::ALL.len());
         plant(&[Bug::SkipDirSync]);
         assert!(!planted(Bug::SkipFileSync) && !Bug::SkipDirSync.has_happened());

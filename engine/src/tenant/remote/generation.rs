@@ -150,8 +150,8 @@ pub(super) async fn take(
             return Err(StorageError::DamagedChain { tenant_shard_id: tenant, reason });
         }
         match make(storage, tenant, next, &Record::new(false, void_through).of(server)).await? {
-            Creation::New => return Ok((Taken::Mine, next, void_through)),
-            Creation::Existed => newest = next,
+            Creation::Existed if !fault::planted(fault::Bug::TakeTakenGeneration) => newest = next,
+            Creation::New | Creation::Existed => return Ok((Taken::Mine, next, void_through)),
         }
     }
     Err(StorageError::Invalid(format!("tenant {tenant}: others take one generation after the other")))

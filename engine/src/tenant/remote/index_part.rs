@@ -125,7 +125,11 @@ pub(crate) async fn said_of(remote: &TenantRemote, timeline: TimelineId, own: Ow
     }
     let end = remote.generation.saturating_add(u32::from(own == Own::Counts));
     listed.retain(|(generation, _)| *generation < end);
-    let unlisted = unlisted(listed.first().map(|(generation, _)| *generation), remote.void_through, remote.generation);
+    let mut unlisted =
+        unlisted(listed.first().map(|(generation, _)| *generation), remote.void_through, remote.generation);
+    if fault::planted(fault::Bug::TrustListing) {
+        unlisted.start = unlisted.end;
+    }
     let found: Vec<Manifest> = futures_util::stream::iter(unlisted)
         .map(|generation| read(remote, timeline, generation))
         .buffered(PARALLEL)

@@ -408,6 +408,9 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
     if fault::planted(fault::Bug::DeleteBeforeConfirm) {
         published.remove_early(shared, &next).await;
     }
+    if fault::planted(fault::Bug::PromiseUploadTooEarly) {
+        shared.accept(wanted);
+    }
     if published.unconfirmed.as_ref() != Some(&next) {
         let path = remote.index_part_path(shared.timeline, remote.generation);
         let bytes = next.encode()?.into();
@@ -416,7 +419,9 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         published.unconfirmed = Some(next);
     }
     watch.enter(IngestStage::Confirm);
-    remote.check().await?;
+    if !fault::planted(fault::Bug::ConfirmWithoutLook) {
+        remote.check().await?;
+    }
     if let Some(next) = published.unconfirmed.take() {
         published.confirmed(shared, next);
         shared.published.send_modify(|count| *count += 1);
@@ -443,7 +448,10 @@ async fn upload(shared: &Arc<Shared>, wanted: &Wanted) -> Result<(), StorageErro
 async fn upload_layer(shared: Arc<Shared>, layer: Arc<Layer>) -> Result<(), StorageError> {
     shared.remote.check_known()?;
     let path = shared.remote.layer_path(shared.timeline, file_name(&layer));
-    shared.remote.storage.put_file(RequestClass::Upload, &path, layer.path()).await?;
+    let put = shared.remote.storage.put_file(RequestClass::Upload, &path, layer.path()).await;
+    if put.is_ok() || !fault::planted(fault::Bug::SwallowUploadError) {
+        put?;
+    }
     shared.uploaded.lock().insert(file_name(&layer).to_owned());
     shared.note_uploaded(layer.desc().file_size);
     Ok(())

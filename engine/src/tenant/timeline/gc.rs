@@ -194,6 +194,7 @@ fn plan(states: &[Arc<TimelineState>], now: SystemTime, dry_run: bool) -> Vec<Pl
 /// The timeline whose own history `lsn` of `state` is in.
 fn owner_of(state: &TimelineState, lsn: Lsn) -> TimelineId {
     match state.ancestor() {
+        _ if fault::planted(fault::Bug::ForgetGrandparent) => state.timeline_id,
         Some(ancestor) if lsn <= ancestor.lsn => owner_of(&ancestor.state, lsn),
         _ => state.timeline_id,
     }

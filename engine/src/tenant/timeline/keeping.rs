@@ -85,7 +85,7 @@ impl Keeping {
                 _ => keeping.arrived.push((at, *lsn)),
             }
         }
-        for hold in &kept.holds {
+        for hold in kept.holds.iter().filter(|_| !fault::planted(fault::Bug::ForgetStoredHolds)) {
             match hold.until {
                 Some(until) => {
                     let until = time(until);
@@ -119,7 +119,8 @@ impl Keeping {
         if lease.noted < lease.until {
             lease.noted = lease.until + STORED_AHEAD;
         }
-        (lease.until, (lease.stored < lease.until).then_some(lease.noted))
+        let is_promised = lease.stored >= lease.until || fault::planted(fault::Bug::PromiseUnstoredLease);
+        (lease.until, (!is_promised).then_some(lease.noted))
     }
 
     /// A manifest has been written that says that the lease of `lsn` lasts until `noted`.

@@ -39,8 +39,10 @@ impl Published {
     /// next publication.
     pub(super) async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
         self.assert_not_needed(shared);
-        let (later, now): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.garbage).into_iter().partition(|path| shared.graveyard.has(path.file_name()));
+        let is_read = |path: &RemotePath| {
+            shared.graveyard.has(path.file_name()) && !fault::planted(fault::Bug::DeleteBeforeLastReader)
+        };
+        let (later, now): (Vec<_>, Vec<_>) = std::mem::take(&mut self.garbage).into_iter().partition(is_read);
         self.garbage = later;
         if now.is_empty() {
             return Ok(());
