@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 60
 # Of the simulation.
 SEEDS ?= 500
 FIRST_SEED ?= 1
+SIM_PROGRESS ?= target/sim-release.json
 API_EXAMPLES ?= 1000
 # Tests in Python that run at once: they wait more than they work.
 WORKERS ?= 2
@@ -33,7 +34,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden build-aarch64 test-aarch64
-.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-long sim-bugs
+.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
 .PHONY: bench-ingest-more
@@ -103,9 +104,9 @@ kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments u
 sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 100
 	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture
 
-sim-long: SEEDS = 200000
-sim-long:  ## the same for 200,000 seeds, each once; FIRST_SEED goes on where a run was stopped
-	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS)
+sim-release: SEEDS = 200000
+sim-release:  ## 200,000 seeds, each once, and what they reached; goes on where it was stopped (SIM_PROGRESS)
+	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS) --progress $(SIM_PROGRESS)
 
 sim-bugs: SEEDS = 500
 sim-bugs:  ## how many seeds each bug takes that can be planted

@@ -191,11 +191,10 @@ pub fn key_range(start: Key, count: u32) -> Range<Key> {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:02X}{:08X}{:08X}{:08X}{:02X}{:08X}",
-            self.field1, self.field2, self.field3, self.field4, self.field5, self.field6
-        )
+        let mut digits = [0; 2 * KEY_SIZE];
+        hex::encode_to_slice(self.to_bytes(), &mut digits).map_err(|_| fmt::Error)?;
+        digits.make_ascii_uppercase();
+        f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs many plans, each in a process of its own: what a run depends on besides its seed, such as counters of a
 //! process, is then the same each time.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::plan::Plan;
 use crate::run::Outcome;
+use crate::tally::{Tally, millis};
 
 /// What precedes an outcome in a process's output.
 const MARK: &str = "outcome ";
@@ -27,35 +29,43 @@ pub struct Fleet {
 /// What came of many seeds.
 #[derive(Debug, Default)]
 pub struct Sum {
-    /// How many were run.
-    pub seeds: u64,
-    /// How much time went by in them.
-    pub elapsed: Duration,
+    /// What they have done.
+    pub tally: Tally,
     /// The lowest seed that failed, and what came of it.
     pub failure: Option<(u64, String)>,
 }
 
 impl Outcome {
-    /// For another process.
-    pub fn line(&self) -> String {
+    /// For another process, with what was reached in this one.
+    pub fn line(&self, reached: &BTreeSet<String>) -> String {
         let ((hash, lines), millis) = (self.hash, self.elapsed.as_millis());
         let violation = self.violation.as_deref().unwrap_or("").replace('\n', " ");
-        format!("{MARK}{hash} {lines} {millis} {violation}")
+        let reached: Vec<&str> = reached.iter().map(String::as_str).collect();
+        format!("{MARK}{hash} {lines} {millis} {} {violation}", reached.join(","))
     }
 
-    fn parse(output: &str) -> anyhow::Result<Self> {
+    fn parse(output: &str) -> anyhow::Result<(Self, BTreeSet<String>)> {
         let line = output.lines().rev().find_map(|line| line.strip_prefix(MARK)).context("no outcome")?;
-        let mut fields = line.splitn(4, ' ');
+        let mut fields = line.splitn(5, ' ');
         let mut number = || fields.next().context("a field is missing")?.parse::<u64>().context("not a number");
         let (hash, elapsed) = ((number()?, number()?), Duration::from_millis(number()?));
+        let reached = fields.next().context("a field is missing")?.split(',').map(str::to_owned).collect();
         let violation = fields.next().filter(|text| !text.is_empty()).map(str::to_owned);
-        Ok(Self { hash, violation, elapsed })
+        Ok((Self { hash, violation, elapsed }, reached))
     }
 }
 
 impl Fleet {
     /// Runs a plan in a process of its own.
+    ///
+    /// # Errors
+    /// If the process does not say what came of it.
     pub fn run(&self, plan: &Plan) -> anyhow::Result<Outcome> {
+        self.run_and_look(plan).map(|(outcome, _)| outcome)
+    }
+
+    /// As [`Fleet::run`], with what was reached.
+    fn run_and_look(&self, plan: &Plan) -> anyhow::Result<(Outcome, BTreeSet<String>)> {
         let steps: Vec<String> = plan.steps.iter().map(|step| step.number.to_string()).collect();
         let mut command = Command::new(&self.program);
         command.arg(plan.seed.to_string()).arg("--report").arg(format!("--steps={}", steps.join(",")));
@@ -69,17 +79,21 @@ impl Fleet {
     /// Runs seeds from `first` on in `jobs` processes at once, each twice if `twice`, until one fails. `tell` is told
     /// how many have ended.
     pub fn run_all(&self, first: u64, count: u64, jobs: usize, twice: bool, tell: &(dyn Fn(u64) + Sync)) -> Sum {
-        let (next, sum) = (AtomicU64::new(0), Mutex::new(Sum::default()));
+        let tally = Tally { first, ..Tally::default() };
+        let (next, sum) = (AtomicU64::new(0), Mutex::new(Sum { tally, failure: None }));
+        let began = env::clock::now();
         std::thread::scope(|scope| {
             for _ in 0..jobs {
                 scope.spawn(|| {
                     while let Some(seed) = take(&next, first, count, &sum) {
-                        let result = self.judge(&Plan::draw(seed), twice);
+                        let plan = Plan::draw(seed);
+                        let result = self.judge(&plan, twice);
                         let mut sum = sum.lock();
-                        sum.seeds += 1;
-                        tell(sum.seeds);
                         match result {
-                            Ok(elapsed) => sum.elapsed += elapsed,
+                            Ok((outcome, reached)) => {
+                                sum.tally.add(&plan, outcome.elapsed, &reached);
+                                tell(sum.tally.seeds);
+                            }
                             Err(error) if sum.failure.as_ref().is_none_or(|(other, _)| seed < *other) => {
                                 sum.failure = Some((seed, format!("{error:#}")));
                             }
@@ -89,11 +103,13 @@ impl Fleet {
                 });
             }
         });
-        sum.into_inner()
+        let mut sum = sum.into_inner();
+        sum.tally.real_ms = millis(env::clock::now().saturating_duration_since(began));
+        sum
     }
 
-    fn judge(&self, plan: &Plan, twice: bool) -> anyhow::Result<Duration> {
-        let outcome = self.run(plan)?;
+    fn judge(&self, plan: &Plan, twice: bool) -> anyhow::Result<(Outcome, BTreeSet<String>)> {
+        let (outcome, reached) = self.run_and_look(plan)?;
         if let Some(violation) = outcome.violation {
             anyhow::bail!("{violation}");
         }
@@ -101,7 +117,7 @@ impl Fleet {
             let again = self.run(plan)?;
             ensure!(again == outcome, "two runs differ: {outcome:?}, {again:?}");
         }
-        Ok(outcome.elapsed)
+        Ok((outcome, reached))
     }
 }
 
@@ -118,7 +134,9 @@ mod tests {
     fn an_outcome_is_read_as_it_was_written() {
         for violation in [None, Some("it is lost".to_owned())] {
             let outcome = Outcome { hash: (7, 3), violation, elapsed: Duration::from_millis(1500) };
-            assert_eq!(Outcome::parse(&format!("before\n{}\n", outcome.line())).unwrap(), outcome);
+            let reached = BTreeSet::from(["a_total".to_owned(), "b_total{kind=\"sort\"}".to_owned()]);
+            let line = format!("before\n{}\n", outcome.line(&reached));
+            assert_eq!(Outcome::parse(&line).unwrap(), (outcome, reached));
         }
         assert!(Outcome::parse("nothing").is_err());
     }

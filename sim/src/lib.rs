@@ -17,5 +17,6 @@ pub mod run;
 mod server;
 pub mod shrink;
 pub mod story;
+pub mod tally;
 mod weather;
 mod world;

@@ -1,8 +1,8 @@
 //! `sim`: runs seeds of the simulation.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
 use fault::Bug;
@@ -11,6 +11,10 @@ use sim::plan::Plan;
 use sim::run::{prepare, run};
 use sim::shrink::shrink;
 use sim::story::Telling;
+use sim::tally::{Tally, reached};
+
+/// Seeds after each of which progress is noted.
+const BLOCK: u64 = 500;
 
 /// Runs whole servers, their disks and their bucket in virtual time, and checks what they promise.
 #[derive(Debug, Parser)]
@@ -26,6 +30,9 @@ struct Args {
     /// Run each twice: both runs must be the same in all that happens.
     #[arg(long)]
     twice: bool,
+    /// Note in this file what has passed, every 500 seeds; a run of the same seeds goes on from it.
+    #[arg(long)]
+    progress: Option<PathBuf>,
     /// Print the story of the seed.
     #[arg(long)]
     trace: bool,
@@ -86,36 +93,51 @@ fn run_here(args: &Args) -> ExitCode {
     };
     prepare();
     let outcome = run(&plan_of(args), telling);
-    println!("{}", if args.report { outcome.line() } else { format!("{outcome:?}") });
+    let line = if args.report { reached().map(|reached| outcome.line(&reached)) } else { Ok(format!("{outcome:?}")) };
+    match line {
+        Ok(line) => println!("{line}"),
+        Err(error) => eprintln!("what was reached is not known: {error:#}"),
+    }
     if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn run_many(args: &Args, fleet: &Fleet) -> ExitCode {
-    let began = env::clock::now();
-    let tell = |done: u64| {
-        if done.is_multiple_of(1000) {
-            eprintln!("{done} of {} seeds", args.count);
+    match try_many(args, fleet) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
         }
-    };
-    let Sum { seeds, elapsed, failure } = fleet.run_all(args.seed, args.count, args.jobs, args.twice, &tell);
-    let Some((seed, reason)) = failure else {
-        let per_second = seeds as f64 / (env::clock::now() - began).as_secs_f64();
-        let times = if args.twice { "each twice and with the same hash, " } else { "" };
-        println!(
-            "{seeds} seeds, {times}{per_second:.1} a second, {:.1} virtual days: no promise broken",
-            days(elapsed)
-        );
-        return ExitCode::SUCCESS;
-    };
-    println!("seed {seed}: {reason}");
-    if !args.no_shrink {
-        tell_fewest(fleet, &Plan::draw(seed));
     }
-    ExitCode::FAILURE
 }
 
-fn days(time: Duration) -> f64 {
-    time.as_secs_f64() / 86_400.0
+/// Runs seeds in blocks, each of which is noted once all of it has passed. False if one breaks a promise.
+fn try_many(args: &Args, fleet: &Fleet) -> anyhow::Result<bool> {
+    let empty = Tally { first: args.seed, ..Tally::default() };
+    let mut all = args.progress.as_ref().map_or(Ok(empty), |path| Tally::load(path, args.seed))?;
+    while all.seeds < args.count {
+        let (first, count) = (args.seed + all.seeds, BLOCK.min(args.count - all.seeds));
+        let Sum { tally, failure } = fleet.run_all(first, count, args.jobs, args.twice, &|_| {});
+        if let Some((seed, reason)) = failure {
+            println!("seed {seed}: {reason}");
+            if !args.no_shrink {
+                tell_fewest(fleet, &Plan::draw(seed));
+            }
+            return Ok(false);
+        }
+        all.join(tally);
+        if let Some(path) = &args.progress {
+            all.store(path)?;
+        }
+        if args.count > BLOCK {
+            eprintln!("{} of {} seeds", all.seeds, args.count);
+        }
+    }
+    println!("{all}");
+    let twice = if args.twice { ", and each seed was the same twice" } else { "" };
+    println!("no promise was broken{twice}");
+    Ok(true)
 }
 
 /// Looks for the fewest steps that break a promise, and tells their story.

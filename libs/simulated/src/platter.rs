@@ -81,7 +81,8 @@ struct Inode {
     lossy: bool,
 }
 
-type Names = BTreeMap<Utf8PathBuf, Node>;
+/// By path: as text, which is compared many times faster.
+type Names = BTreeMap<String, Node>;
 
 /// See the module's documentation. Clones share the bytes.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +96,7 @@ pub struct Platter {
 impl Platter {
     /// What is at `path`.
     pub fn node(&self, path: &Utf8Path) -> Option<Node> {
-        self.names.get(path).copied()
+        self.names.get(path.as_str()).copied()
     }
 
     /// The contents of a file.
@@ -110,14 +111,14 @@ impl Platter {
 
     /// Names of a directory's entries.
     pub fn list(&self, dir: &Utf8Path) -> Vec<String> {
-        let children = self.names.keys().filter(|path| path.parent() == Some(dir));
-        children.filter_map(|path| path.file_name().map(str::to_owned)).collect()
+        let inside = self.names.range(format!("{dir}/")..).map_while(|(path, _)| below(path, dir));
+        inside.filter(|name| !name.contains('/')).map(str::to_owned).collect()
     }
 
     /// All files.
     pub fn files(&self) -> Vec<Utf8PathBuf> {
         let is_file = |node: &Node| matches!(node, Node::File(_));
-        self.names.iter().filter(|(_, node)| is_file(node)).map(|(path, _)| path.clone()).collect()
+        self.names.iter().filter(|(_, node)| is_file(node)).map(|(path, _)| path.into()).collect()
     }
 
     /// The number of the next file.
@@ -173,7 +174,7 @@ impl Platter {
     }
 
     fn sync_dir(&mut self, dir: &Utf8Path) {
-        let is_inside = |path: &Utf8PathBuf| path.parent() == Some(dir);
+        let is_inside = |path: &Utf8PathBuf| below(path.as_str(), dir).is_some_and(|name| !name.contains('/'));
         let concerned = |change: &NameChange| match change {
             NameChange::Link(path, _) | NameChange::Unlink(path) => is_inside(path),
             NameChange::Rename(from, to, _) => is_inside(from) || is_inside(to),
@@ -256,6 +257,11 @@ impl Inode {
     }
 }
 
+/// The rest of a path below `dir`.
+fn below<'a>(path: &'a str, dir: &Utf8Path) -> Option<&'a str> {
+    path.strip_prefix(dir.as_str())?.strip_prefix('/')
+}
+
 fn apply_change(bytes: &mut Vec<u8>, change: &Change) {
     match change {
         Change::Len(len) => bytes.resize(*len, 0),
@@ -272,14 +278,14 @@ fn apply_change(bytes: &mut Vec<u8>, change: &Change) {
 fn apply_name(names: &mut Names, change: &NameChange) {
     match change {
         NameChange::Link(path, node) => {
-            names.insert(path.clone(), *node);
+            names.insert(path.to_string(), *node);
         }
         NameChange::Rename(from, to, node) => {
-            names.remove(from);
-            names.insert(to.clone(), *node);
+            names.remove(from.as_str());
+            names.insert(to.to_string(), *node);
         }
         NameChange::Unlink(path) => {
-            names.remove(path);
+            names.remove(path.as_str());
         }
     }
 }
@@ -289,7 +295,8 @@ fn reachable(names: Names) -> Names {
     let mut kept = Names::new();
     for (path, node) in names {
         let is_root = kept.is_empty();
-        if is_root || path.parent().is_some_and(|parent| kept.get(parent) == Some(&Node::Dir)) {
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        if is_root || parent.is_some_and(|parent| kept.get(parent) == Some(&Node::Dir)) {
             kept.insert(path, node);
         }
     }

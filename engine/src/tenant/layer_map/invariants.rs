@@ -80,7 +80,7 @@ pub fn not_empty<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) 
 /// No two layers have the same name.
 pub fn unique_names<'a>(mut layers: impl Iterator<Item = &'a PersistentLayerDesc>) -> Result<(), Violation> {
     let mut names = HashSet::new();
-    layers.find(|desc| !names.insert(name_of(desc))).map_or(Ok(()), |desc| Err(Violation::Duplicate(name_of(desc))))
+    layers.find(|desc| !names.insert(desc.layer_name())).map_or(Ok(()), |desc| Err(Violation::Duplicate(name_of(desc))))
 }
 
 /// No two delta layers, and no two image layers, have a key and an LSN in common.

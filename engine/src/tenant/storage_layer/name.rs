@@ -85,7 +85,8 @@ fn parse_file(text: &str) -> Option<LayerFileName> {
         }
     };
     let generation = u32::from_str_radix(generation, 16).ok()?;
-    Some(LayerFileName { name: name.parse().ok()?, generation, file_id })
+    // Compared with the text by whoever asks.
+    Some(LayerFileName { name: parse(name)?, generation, file_id })
 }
 
 impl fmt::Display for LayerName {

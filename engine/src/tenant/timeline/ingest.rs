@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pageserver_api::key::CHECKPOINT_KEY;
+use tokio::sync::MutexGuard;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
@@ -80,25 +81,7 @@ pub(super) async fn put_batch(
         admitted = state.conf.disk_budget.admit(batch.buffer_size() as u64) => admitted?,
         () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
     }
-    let CompactionPolicy { l0_slow, l0_wait, .. } = state.conf.compaction;
-    if l0_slow > 0 {
-        tokio::select! {
-            () = state.compaction.pace(batch.buffer_size() as u64, (l0_slow, l0_wait), || l0_level(state)) => {}
-            () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
-        }
-    }
-    watch.enter(IngestStage::WriterLock);
-    let mut ingest = state.ingest.lock().await;
-    state.check_not_archived()?;
-    let last = state.record_lsn().last;
-    if first <= last {
-        return Err(StorageError::Invalid(format!(
-            "a value at LSN {first} comes after the history up to {last} is final"
-        )));
-    }
-    if roll_reason(state, &mut ingest, batch.buffer_size() as u64).is_some() {
-        flush::roll(state, &mut ingest, &mut watch).await?;
-    }
+    let mut ingest = turn(state, first, batch.buffer_size() as u64, &mut watch).await?;
     let layer = open_layer(state, &ingest, &mut watch, ctx).await?;
     watch.enter(IngestStage::IndexInsert);
     let (max_lsn, values, bytes) = (batch.max_lsn(), batch.metadata().len(), batch.buffer_size() as u64);
@@ -115,6 +98,45 @@ pub(super) async fn put_batch(
     METRICS.wal_ingest_value_bytes.inc_by(bytes);
     state.work.note_taken_in(bytes);
     Ok(())
+}
+
+/// Waits for compaction, as far as that is behind, and for the lock, to take in `bytes` from LSN `first` on. A layer that
+/// is due is frozen. Where that makes as many L0 layers as ingest waits at, it waits once more: the next one that is
+/// open would be another as soon as anybody has it written.
+async fn turn<'a>(
+    state: &'a Arc<TimelineState>,
+    first: Lsn,
+    bytes: u64,
+    watch: &mut Stopwatch<IngestStage>,
+) -> Result<MutexGuard<'a, IngestState>, StorageError> {
+    let CompactionPolicy { l0_slow, l0_wait, .. } = state.conf.compaction;
+    let mut may_wait = l0_slow > 0;
+    loop {
+        if l0_slow > 0 {
+            tokio::select! {
+                () = state.compaction.pace(bytes, (l0_slow, l0_wait), || l0_level(state)) => {}
+                () = state.cancel.cancelled() => return Err(StorageError::Shutdown),
+            }
+        }
+        watch.enter(IngestStage::WriterLock);
+        let mut ingest = state.ingest.lock().await;
+        state.check_not_archived()?;
+        let last = state.record_lsn().last;
+        if first <= last {
+            return Err(StorageError::Invalid(format!(
+                "a value at LSN {first} comes after the history up to {last} is final"
+            )));
+        }
+        if roll_reason(state, &mut ingest, bytes).is_some() {
+            flush::roll(state, &mut ingest, watch).await?;
+        }
+        let begins = state.layers().open.is_none();
+        if !(may_wait && begins && l0_level(state) >= l0_wait as f64) {
+            return Ok(ingest);
+        }
+        may_wait = false;
+        watch.enter(IngestStage::WaitForRoom);
+    }
 }
 
 /// See [`Timeline::tend`](super::Timeline::tend).
