@@ -21,7 +21,8 @@ use virtual_file::{FatalAction, set_fatal_action};
 
 const SEED: u64 = 11;
 
-/// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation find it.
+/// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
+/// (`docs/testing.md` says what they find).
 const ELSEWHERE: [Bug; 12] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
