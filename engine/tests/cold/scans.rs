@@ -85,8 +85,8 @@ async fn a_layer_that_is_read_no_further_leaves_room_soon() -> Result<(), Storag
     Ok(())
 }
 
-/// As a compute scans: pieces of 1 MiB, several at once, that overtake each other. Memory suffices for all that waits to
-/// be written: where it does not, blocks are not kept, and the whole fetch brings them again.
+/// As a compute scans: pieces of 1 MiB, several at once, that overtake each other. Memory suffices for all that waits
+/// to be written: where it does not, blocks are not kept, and the whole fetch brings them again.
 #[tokio::test]
 async fn a_scan_of_a_layer_that_is_fetched_whole_fetches_it_once() -> Result<(), StorageError> {
     let world = World::new().await;

@@ -100,9 +100,9 @@ pub(super) async fn put_batch(
     Ok(())
 }
 
-/// Waits for compaction, as far as that is behind, and for the lock, to take in `bytes` from LSN `first` on. A layer that
-/// is due is frozen. Where that makes as many L0 layers as ingest waits at, it waits once more: the next one that is
-/// open would be another as soon as anybody has it written.
+/// Waits for compaction, as far as that is behind, and for the lock, to take in `bytes` from LSN `first` on. A layer
+/// that is due is frozen. Where that makes as many L0 layers as ingest waits at, it waits once more: the next one that
+/// is open would be another as soon as anybody has it written.
 async fn turn<'a>(
     state: &'a Arc<TimelineState>,
     first: Lsn,
