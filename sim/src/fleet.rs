@@ -76,9 +76,8 @@ impl Fleet {
             .with_context(|| format!("{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// Runs seeds from `first` on in `jobs` processes at once, each twice if `twice`, until one fails. `tell` is told
-    /// how many have ended.
-    pub fn run_all(&self, first: u64, count: u64, jobs: usize, twice: bool, tell: &(dyn Fn(u64) + Sync)) -> Sum {
+    /// Runs seeds from `first` on in `jobs` processes at once, each twice if `twice`, until one fails.
+    pub fn run_all(&self, first: u64, count: u64, jobs: usize, twice: bool) -> Sum {
         let tally = Tally { first, ..Tally::default() };
         let (next, sum) = (AtomicU64::new(0), Mutex::new(Sum { tally, failure: None }));
         let began = env::clock::now();
@@ -90,10 +89,7 @@ impl Fleet {
                         let result = self.judge(&plan, twice);
                         let mut sum = sum.lock();
                         match result {
-                            Ok((outcome, reached)) => {
-                                sum.tally.add(&plan, outcome.elapsed, &reached);
-                                tell(sum.tally.seeds);
-                            }
+                            Ok((outcome, reached)) => sum.tally.add(&plan, outcome.elapsed, &reached),
                             Err(error) if sum.failure.as_ref().is_none_or(|(other, _)| seed < *other) => {
                                 sum.failure = Some((seed, format!("{error:#}")));
                             }

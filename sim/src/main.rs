@@ -118,7 +118,7 @@ fn try_many(args: &Args, fleet: &Fleet) -> anyhow::Result<bool> {
     let mut all = args.progress.as_ref().map_or(Ok(empty), |path| Tally::load(path, args.seed))?;
     while all.seeds < args.count {
         let (first, count) = (args.seed + all.seeds, BLOCK.min(args.count - all.seeds));
-        let Sum { tally, failure } = fleet.run_all(first, count, args.jobs, args.twice, &|_| {});
+        let Sum { tally, failure } = fleet.run_all(first, count, args.jobs, args.twice);
         if let Some((seed, reason)) = failure {
             println!("seed {seed}: {reason}");
             if !args.no_shrink {
@@ -160,7 +160,7 @@ fn find_bugs(args: &Args, fleet: &Fleet) -> ExitCode {
     let mut missed = 0;
     for bug in Bug::ALL {
         let fleet = Fleet { bug: Some(format!("{bug:?}")), ..fleet.clone() };
-        let Sum { failure, .. } = fleet.run_all(args.seed, args.count, args.jobs, false, &|_| {});
+        let Sum { failure, .. } = fleet.run_all(args.seed, args.count, args.jobs, false);
         match failure {
             Some((seed, reason)) => println!("{bug:?}: after {} seeds: {reason}", seed - args.seed + 1),
             None => {

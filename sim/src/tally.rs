@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Act, Plan};
+use crate::plan::Plan;
 
 /// The counters of the servers that have moved in this process, by their names without the common beginning.
 ///
@@ -46,15 +46,13 @@ pub struct Tally {
 impl Tally {
     /// Adds a run.
     pub fn add(&mut self, plan: &Plan, elapsed: Duration, reached: &BTreeSet<String>) {
-        self.seeds += 1;
-        self.virtual_ms += millis(elapsed);
-        let mut times: BTreeMap<Act, u64> = BTreeMap::new();
-        plan.steps.iter().for_each(|step| *times.entry(step.act).or_default() += 1);
-        for (act, times) in times {
-            let (seeds, all) = self.acts.entry(format!("{act:?}")).or_default();
-            (*seeds, *all) = (*seeds + 1, *all + times);
+        let mut one = Self { seeds: 1, virtual_ms: millis(elapsed), ..Self::default() };
+        for step in &plan.steps {
+            let (seeds, times) = one.acts.entry(format!("{:?}", step.act)).or_default();
+            (*seeds, *times) = (1, *times + 1);
         }
-        reached.iter().for_each(|name| *self.reached.entry(name.clone()).or_default() += 1);
+        one.reached = reached.iter().map(|name| (name.clone(), 1)).collect();
+        self.join(one);
     }
 
     /// Adds what other seeds have done, those that follow its own.

@@ -23,7 +23,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn promises_are_kept_and_each_seed_is_the_same_twice() {
     let (first, count) = (number("SIM_FIRST_SEED", 1), number("SIM_SEEDS", 100));
-    let sum = fleet(None).run_all(first, count, 2, true, &|_| {});
+    let sum = fleet(None).run_all(first, count, 2, true);
     if let Some((seed, reason)) = sum.failure {
         let (_, story) = sim(&[&seed.to_string()]);
         panic!("seed {seed}: {reason}\n{story}");
@@ -56,7 +56,7 @@ fn planted_mistakes_are_found() {
         "PromiseUnstoredLease",
         "ForgetStoredHolds",
     ] {
-        let sum = fleet(Some(bug)).run_all(1, 40, 2, false, &|_| {});
+        let sum = fleet(Some(bug)).run_all(1, 40, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
         println!("{bug}: {seed} seeds: {reason}");
     }
