@@ -15,7 +15,7 @@ use sim::detach::{self, crash_while_detaching, detach_and_forget};
 use sim::disk::SimDisk;
 use sim::history::{History, Script, root};
 use sim::refusals::{self, out_of_room};
-use sim::retention::{self, keep_and_remove, limit};
+use sim::retention::{self, keep_and_remove, limit, remove_beside_jobs};
 use sim::samples::Maker;
 use virtual_file::{FatalAction, set_fatal_action};
 
@@ -23,7 +23,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 12] = [
+const ELSEWHERE: [Bug; 11] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -35,19 +35,19 @@ const ELSEWHERE: [Bug; 12] = [
     Bug::PromiseUnstoredLease,
     Bug::ForgetStoredHolds,
     Bug::ForgetGrandparent,
-    Bug::PublishWithoutRecheck,
 ];
 
 /// A test that may catch a bug.
 type Detector = (&'static str, fn() -> anyhow::Result<()>);
 
-const DETECTORS: [Detector; 6] = [
+const DETECTORS: [Detector; 7] = [
     ("model", model),
     ("crash points", crash_points),
     ("corruption", corruption),
     ("refusals", refused),
     ("retention", retention),
     ("detaching", detaching),
+    ("removal beside jobs", beside_jobs),
 ];
 
 fn script(name: &str) -> Script {
@@ -98,6 +98,11 @@ fn retention() -> anyhow::Result<()> {
 fn detaching() -> anyhow::Result<()> {
     detach_and_forget(&root("planted-detach"), SEED, &mut detach::Tally::default())?;
     crash_while_detaching(&root("planted-detach-crash"), SEED, &mut detach::Tally::default())
+}
+
+fn beside_jobs() -> anyhow::Result<()> {
+    let mut tally = retention::Tally::default();
+    (0..4).try_for_each(|more| remove_beside_jobs(&root("planted-beside"), SEED + more, &mut tally))
 }
 
 /// The first test that finds something, and what it found.

@@ -12,6 +12,7 @@ mod crash_points;
 mod detach;
 mod idle_layers;
 mod image_layer;
+mod l0_limit;
 mod refusals;
 mod retention;
 mod shares;

@@ -3,7 +3,7 @@
 //! Set `MORE_SEEDS=20` in the environment to try that many more seeds.
 
 use crate::sim::history::root;
-use crate::sim::retention::{Tally, archive, keep_and_remove, limit, set_clocks};
+use crate::sim::retention::{Tally, archive, keep_and_remove, limit, remove_beside_jobs, set_clocks};
 use anyhow::Context;
 use camino::Utf8PathBuf;
 
@@ -43,4 +43,9 @@ fn of_an_archived_timeline_the_end_stays_and_what_is_kept() -> anyhow::Result<()
 #[test]
 fn a_clock_that_is_set_ends_nothing_early() -> anyhow::Result<()> {
     run("clocks", set_clocks)
+}
+
+#[test]
+fn jobs_and_the_removal_of_history_take_nothing_from_each_other() -> anyhow::Result<()> {
+    run("beside", remove_beside_jobs)
 }

@@ -1,12 +1,13 @@
 //! What must stay readable when history is removed: moments that are held or leased, where branches begin, and
 //! everything from the cutoff on; and that nothing else is read.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use camino::Utf8PathBuf;
-use engine::config::{PageServerConf, RetentionPolicy};
+use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
 use engine::context::RequestContext;
 use engine::tenant::timeline::{Limits, Timeline};
 use utils::id::TimelineId;
@@ -25,6 +26,10 @@ const LEASE: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Steps after the moments that are kept.
 const STEPS: usize = 6;
+/// Steps in which jobs run beside the removal of history.
+const STEPS_BESIDE: usize = 20;
+/// The most that a call of the disk takes then.
+const CALL: Duration = Duration::from_millis(1);
 
 /// Counts of what happened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -154,6 +159,56 @@ pub fn keep_and_remove(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyh
             branch.clone().shutdown().await;
         }
         all.timeline.clone().shutdown().await;
+        Ok(())
+    })
+}
+
+/// Removes history at every moment of jobs that replace and remove layers themselves.
+pub fn remove_beside_jobs(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyhow::Result<()> {
+    let disk = SimDisk::new(root);
+    let _mounted = disk.mount();
+    // With images as often as can be, each of which lets an earlier one go.
+    let common = config(root, 1_000_000);
+    let compaction = CompactionPolicy { image_percent: 5, ..common.compaction.clone() };
+    let conf = Box::leak(Box::new(PageServerConf { compaction, ..common.clone() }));
+    super::block_on_paused(async {
+        let (mut world, moments) = begin(conf, seed).await?;
+        world.timeline.hold("a moment", moments[0]).await?;
+        disk.delay_calls(seed, CALL);
+        let mut effects = 0;
+        for step in 0..STEPS_BESIDE {
+            // Two L0 layers are sorted.
+            world.put().await?;
+            let last = world.put().await?;
+            let (before, after) = (disk.effects(), world.random.below(effects + 1) as usize);
+            let made = Cell::new(None);
+            let jobs = async {
+                let done = world.timeline.compact().await;
+                made.set(Some((disk.effects() - before) as u64));
+                done
+            };
+            let removal = async {
+                while made.get().is_none() && disk.effects() < before + after {
+                    tokio::time::sleep(CALL / 20).await;
+                }
+                Timeline::collect_garbage(&[world.timeline.clone()], false).await
+            };
+            let (done, removed) = tokio::join!(jobs, removal);
+            done?;
+            tally.removed += removed?.iter().map(|report| report.removed_layers as u64).sum::<u64>();
+            effects = effects.max(made.get().unwrap_or_default());
+            for lsn in [moments[0], world.timeline.window().cutoff.max(IMPORT_LSN), last] {
+                ensure!(
+                    world.timeline.check_readable(lsn).is_ok(),
+                    "step {step}: {lsn} is to be kept, and not readable"
+                );
+                let compared = world.compare(&world.timeline, lsn).await;
+                compared.with_context(|| format!("step {step}, removal after {after} effects"))?;
+            }
+        }
+        world.restart().await?;
+        world.check(&[moments[0], world.timeline.last_record_lsn()], tally).await.context("after a restart")?;
+        world.timeline.shutdown().await;
         Ok(())
     })
 }
