@@ -14,6 +14,7 @@ use sim::damage::{self, Content, Subject, flip_bits, histories, misname};
 use sim::detach::{self, crash_while_detaching, detach_and_forget};
 use sim::disk::SimDisk;
 use sim::history::{History, Script, root};
+use sim::l0_limit::freeze_for_wal;
 use sim::refusals::{self, out_of_room};
 use sim::retention::{self, keep_and_remove, limit, remove_beside_jobs};
 use sim::samples::Maker;
@@ -23,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 11] = [
+const ELSEWHERE: [Bug; 10] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -34,13 +35,12 @@ const ELSEWHERE: [Bug; 11] = [
     Bug::DeleteWithoutMark,
     Bug::PromiseUnstoredLease,
     Bug::ForgetStoredHolds,
-    Bug::ForgetGrandparent,
 ];
 
 /// A test that may catch a bug.
 type Detector = (&'static str, fn() -> anyhow::Result<()>);
 
-const DETECTORS: [Detector; 7] = [
+const DETECTORS: [Detector; 8] = [
     ("model", model),
     ("crash points", crash_points),
     ("corruption", corruption),
@@ -48,6 +48,7 @@ const DETECTORS: [Detector; 7] = [
     ("retention", retention),
     ("detaching", detaching),
     ("removal beside jobs", beside_jobs),
+    ("L0 layers", l0_layers),
 ];
 
 fn script(name: &str) -> Script {
@@ -103,6 +104,10 @@ fn detaching() -> anyhow::Result<()> {
 fn beside_jobs() -> anyhow::Result<()> {
     let mut tally = retention::Tally::default();
     (0..4).try_for_each(|more| remove_beside_jobs(&root("planted-beside"), SEED + more, &mut tally))
+}
+
+fn l0_layers() -> anyhow::Result<()> {
+    freeze_for_wal(&root("planted-l0"))
 }
 
 /// The first test that finds something, and what it found.

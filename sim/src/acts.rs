@@ -18,8 +18,23 @@ use crate::story::{tell, violation};
 use crate::weather::break_bucket;
 use crate::world::World;
 
+/// Bytes that a write of a disk has that loses it or takes it elsewhere.
+const BLOCK: usize = 4096;
 /// How long a fault lasts at most.
 const FAULT_SECONDS: u64 = 120;
+/// What a server is killed in the middle of.
+const CALLS: [Act; 10] = [
+    Act::Flush,
+    Act::Evict,
+    Act::Branch,
+    Act::DeleteBranch,
+    Act::DetachBranch,
+    Act::Hold,
+    Act::Release,
+    Act::Lease,
+    Act::Compact,
+    Act::CollectGarbage,
+];
 /// How long an operator waits for the bucket to have what was asked for.
 const UPLOAD: Duration = Duration::from_secs(60);
 
@@ -33,31 +48,57 @@ impl World {
             server.disk.delay_calls(random.next(), Duration::from_micros(self.setting.disk_micros));
         }
         tell!(self.story, "{}: {:?}", step.number, step.act);
-        match step.act {
-            Act::Write => self.write(&mut random),
-            Act::Flush => self.flush(&mut random).await,
-            Act::Read => self.read(&mut random).await,
-            Act::Evict => self.evict(&mut random).await,
-            Act::Branch => self.branch_somewhere(&mut random).await,
-            Act::DeleteBranch => self.delete_some(&mut random).await,
-            Act::DetachBranch => self.detach_some(&mut random).await,
-            Act::Hold => self.hold(&mut random).await,
-            Act::Release => self.release(&mut random).await,
-            Act::Lease => self.lease(&mut random).await,
-            Act::Compact => self.compact().await,
-            Act::CollectGarbage => self.collect_garbage().await,
-            Act::Restart | Act::Kill | Act::Crash | Act::LoseDisk => self.end_some(step.act, &mut random).await,
-            Act::TakeOver => self.take_over(),
-            Act::Pause => self.pause(&mut random),
-            Act::SetClock => self.set_clock(&mut random),
-            Act::BreakBucket | Act::LoseBucket | Act::FillDisk | Act::FailSync => self.fault(step.act, &mut random),
-            Act::Rot => self.rot(&mut random),
-            Act::Limit => self.limit(&mut random).await,
-            Act::Wait => env::clock::sleep(Duration::from_secs(random.below(120))).await,
-        }
+        self.act(step.act, &mut random).await;
         self.settle_in().await;
         self.delete_again().await;
         self.check_generations();
+    }
+
+    async fn act(&mut self, act: Act, random: &mut Random) {
+        match act {
+            Act::Write => self.write(random),
+            Act::Flush => self.flush(random).await,
+            Act::Read => self.read(random).await,
+            Act::Evict => self.evict(random).await,
+            Act::ReadReplaced => self.read_replaced(random).await,
+            Act::Branch => self.branch_somewhere(random).await,
+            Act::DeleteBranch => self.delete_some(random).await,
+            Act::DetachBranch => self.detach_some(random).await,
+            Act::Hold => self.hold(random).await,
+            Act::Release => self.release(random).await,
+            Act::Lease => self.lease(random).await,
+            Act::Compact => self.compact().await,
+            Act::CollectGarbage => self.collect_garbage().await,
+            Act::Restart | Act::Kill | Act::Crash | Act::LoseDisk => self.end_some(act, random).await,
+            Act::KillMeanwhile => self.kill_meanwhile(random).await,
+            Act::TakeOver => self.take_over(),
+            Act::Pause => self.pause(random),
+            Act::SetClock => self.set_clock(random),
+            Act::BreakBucket | Act::LoseBucket | Act::FillDisk | Act::FailSync => self.fault(act, random),
+            Act::Rot => self.rot(random),
+            Act::LagLists => self.lag_lists(random).await,
+            Act::Limit => self.limit(random).await,
+            Act::Wait => env::clock::sleep(Duration::from_secs(random.below(120))).await,
+        }
+    }
+
+    /// A server is killed while it does what an operator asks for.
+    async fn kill_meanwhile(&mut self, random: &mut Random) {
+        let Some(process) = self.owner().process().cloned() else { return };
+        let scale = 1 << (10 + random.below(14));
+        let after = Duration::from_micros(random.below(scale));
+        let act = CALLS[random.below(CALLS.len() as u64) as usize];
+        tell!(self.story, "{} is killed after {after:?} of {act:?}", self.owner().name);
+        // Whoever reads just now may be told anything.
+        self.weather.worsen(after);
+        let victim = process.clone();
+        drop(env::spawn::task("a kill", async move {
+            env::clock::sleep(after).await;
+            victim.kill();
+        }));
+        Box::pin(self.act(act, random)).await;
+        // What took less time is over when the kill comes.
+        process.kill();
     }
 
     fn write(&mut self, random: &mut Random) {
@@ -68,6 +109,10 @@ impl World {
 
     async fn flush(&mut self, random: &mut Random) {
         let (id, _) = self.any(random);
+        self.flush_one(id).await;
+    }
+
+    async fn flush_one(&mut self, id: TimelineId) {
         let Some(timeline) = self.timeline(id) else { return };
         let flushed = self.owner().run("flush", PATIENCE, async move {
             let wanted = timeline.last_record_lsn();
@@ -96,8 +141,37 @@ impl World {
         }
     }
 
+    /// Readers of layers that are not on the disk wait for the bucket while jobs replace these layers.
+    async fn read_replaced(&mut self, random: &mut Random) {
+        let (id, known) = self.any(random);
+        known.origin.write(random);
+        self.flush_one(id).await;
+        self.evict_from(id).await;
+        let (Some(timeline), Some(process)) = (self.timeline(id), self.owner().process().cloned()) else { return };
+        let slow = Duration::from_millis(1 + random.below(2_000));
+        let bucket = self.owner().bucket.clone();
+        bucket.slow_reads(random.next(), slow);
+        for _ in 0..4 {
+            let (subject, begins) = (self.subject(&known, self.owner), slow * random.below(4) as u32);
+            let (timeline, chance) = (timeline.clone(), Random::new(random.next()));
+            let reader = async move {
+                env::clock::sleep(begins).await;
+                subject.read_some(timeline, 2, chance).await;
+            };
+            drop(process.enter(|| env::spawn::task("reader", reader)));
+        }
+        tell!(self.story, "reads of {id} from the bucket take up to {slow:?}");
+        self.compact().await;
+        env::clock::sleep(slow * 4).await;
+        bucket.slow_reads(0, Duration::ZERO);
+    }
+
     async fn evict(&mut self, random: &mut Random) {
         let (id, _) = self.any(random);
+        self.evict_from(id).await;
+    }
+
+    async fn evict_from(&mut self, id: TimelineId) {
         let Some(timeline) = self.timeline(id) else { return };
         let evicted = self.owner().run("eviction", PATIENCE, async move {
             let mut evicted = 0;
@@ -116,7 +190,7 @@ impl World {
     fn some_moment(&self, random: &mut Random) -> Option<(TimelineId, Lsn)> {
         let (id, known) = self.any(random);
         let last = self.timeline(id)?.last_record_lsn();
-        let moments = known.origin.moments(known.origin.begins, last);
+        let moments = known.origin.all_moments(last);
         // Late ones are not gone as often.
         let from_end = random.below(moments.len() as u64).min(random.below(moments.len() as u64)) as usize;
         Some((id, moments[moments.len() - 1 - from_end]))
@@ -258,6 +332,35 @@ impl World {
         self.set_owner(new);
     }
 
+    /// Lists of the bucket tell for a while what was there at its beginning. Often the tenant goes to the other server
+    /// and back within this time, which then has to find what the lists do not tell.
+    async fn lag_lists(&mut self, random: &mut Random) {
+        if self.setting.quiet_after_attach <= Duration::from_secs(FAULT_SECONDS) {
+            return;
+        }
+        let length = Duration::from_secs(1 + random.below(FAULT_SECONDS));
+        tell!(self.story, "lists of the bucket lag by up to {length:?}");
+        self.weather.worsen(length);
+        let buckets = self.servers.each_ref().map(|server| server.bucket.clone());
+        for bucket in &buckets {
+            if let Err(error) = bucket.freeze_lists().await {
+                tell!(self.story, "no list: {error}");
+            }
+        }
+        drop(env::spawn::task("end of the lag", async move {
+            env::clock::sleep(length).await;
+            buckets.iter().for_each(|bucket| bucket.thaw_lists());
+        }));
+        for _ in 0..random.below(3) {
+            self.take_over();
+            self.settle_in().await;
+            let (id, known) = self.any(random);
+            known.origin.write(random);
+            self.flush_one(id).await;
+            env::clock::sleep(Duration::from_millis(random.below(5_000))).await;
+        }
+    }
+
     fn pause(&mut self, random: &mut Random) {
         let number = if random.coin() { self.owner } else { 1 - self.owner };
         let Some(process) = self.servers[number].process().cloned() else { return };
@@ -281,6 +384,7 @@ impl World {
         process.set_clock(ahead, behind);
     }
 
+    /// A layer of which the bucket has a good copy is damaged as disks do it.
     fn rot(&mut self, random: &mut Random) {
         let (id, _) = self.any(random);
         let Some(timeline) = self.timeline(id) else { return };
@@ -289,15 +393,29 @@ impl World {
         if with_copy.is_empty() {
             return;
         }
-        let path = with_copy[random.below(with_copy.len() as u64) as usize].path();
+        let mut some = || with_copy[random.below(with_copy.len() as u64) as usize].path();
+        let (path, other) = (some(), some());
         let disk = &self.owner().disk;
-        if disk.read(path).is_some_and(|bytes| !bytes.is_empty()) {
-            tell!(self.story, "a bit of {} is another", path.file_name().unwrap_or_default());
-            disk.damage(path, |bytes| {
-                let at = random.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << random.below(8);
-            });
+        let (Some(bytes), Some(other)) = (disk.read(path), disk.read(other)) else { return };
+        if bytes.is_empty() || other.is_empty() {
+            return;
         }
+        let mut block = |bytes: &[u8]| {
+            let start = random.below(bytes.len().div_ceil(BLOCK) as u64) as usize * BLOCK;
+            start..bytes.len().min(start + BLOCK)
+        };
+        let (to, from, foreign) = (block(&bytes), block(&bytes), block(&other));
+        let (what, new) = match random.below(4) {
+            0 => ("a bit is another", vec![bytes[to.start] ^ 1 << random.below(8)]),
+            1 => ("a write went to another place", bytes[from].to_vec()),
+            2 => ("a write to another file went here", other[foreign].to_vec()),
+            _ => ("a write was lost", vec![0; to.len()]),
+        };
+        tell!(self.story, "{}, block at {}: {what}", path.file_name().unwrap_or_default(), to.start);
+        disk.damage(path, |bytes| {
+            let len = new.len().min(to.len());
+            bytes[to.start..to.start + len].copy_from_slice(&new[..len]);
+        });
     }
 
     async fn limit(&mut self, random: &mut Random) {

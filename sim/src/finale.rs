@@ -15,6 +15,9 @@ use crate::world::World;
 /// As of how many moments of each timeline everything is read in the end, twice.
 const MOMENTS: usize = 16;
 
+/// Digits of a key, with which names of layers begin.
+const KEY_DIGITS: usize = 36;
+
 impl World {
     /// See the module's documentation.
     pub async fn end(&mut self) {
@@ -49,6 +52,8 @@ impl World {
         self.weather.clear();
         for server in &self.servers {
             server.bucket.clear_plan();
+            server.bucket.thaw_lists();
+            server.bucket.slow_reads(0, Duration::ZERO);
             server.bucket.set_gone(false);
             server.disk.fail(None);
             if let Some(process) = server.process() {
@@ -118,7 +123,9 @@ impl World {
         // Files with fixed names are replaced when they are written next.
         let is_unfinished_layer = |path: &Utf8PathBuf| {
             let name = path.file_name().and_then(|name| name.strip_suffix(TEMP_SUFFIX));
-            name.is_some_and(|name| name.starts_with(|first: char| first.is_ascii_hexdigit()))
+            name.is_some_and(|name| {
+                name.get(..KEY_DIGITS).is_some_and(|key| key.bytes().all(|it| it.is_ascii_hexdigit()))
+            })
         };
         let files = self.owner().disk.platter().files();
         files.into_iter().find(|path| is_unfinished_layer(path) || is_unneeded_layer(path))

@@ -32,6 +32,8 @@ pub struct Origin {
     pub id: TimelineId,
     /// Where its own history begins.
     pub begins: Lsn,
+    /// Moments before, of its ancestors.
+    inherited: Arc<Vec<Lsn>>,
     history: Arc<Mutex<History>>,
     end: watch::Sender<Lsn>,
 }
@@ -45,10 +47,11 @@ struct History {
 }
 
 impl Origin {
-    /// The source of a timeline whose history begins at `begins` with what `model` says.
-    pub fn new(id: TimelineId, begins: Lsn, model: Model) -> Self {
+    /// The source of a timeline whose own history begins at `begins`, after `inherited`, with what `model` says.
+    pub fn new(id: TimelineId, begins: Lsn, model: Model, inherited: Vec<Lsn>) -> Self {
         let history = History { records: Vec::new(), model, acknowledged: Lsn(0), next: begins + 8, last: begins };
-        Self { id, begins, history: Arc::new(Mutex::new(history)), end: watch::Sender::new(begins) }
+        let (history, end) = (Arc::new(Mutex::new(history)), watch::Sender::new(begins));
+        Self { id, begins, inherited: Arc::new(inherited), history, end }
     }
 
     /// Writes some records.
@@ -127,7 +130,13 @@ impl Origin {
         history.records.get(at).map(|record| record.written)
     }
 
-    /// Ends of records from `first` to `last`, the former included.
+    /// Ends of records up to `last`, of its ancestors and its own.
+    pub fn all_moments(&self, last: Lsn) -> Vec<Lsn> {
+        let inherited = self.inherited.iter().copied().filter(|lsn| *lsn <= last);
+        inherited.chain(self.moments(self.begins, last)).collect()
+    }
+
+    /// Ends of its own records from `first` to `last`, the former included.
     pub fn moments(&self, first: Lsn, last: Lsn) -> Vec<Lsn> {
         let history = self.history.lock();
         let own = history.records.iter().map(|record| record.lsn);

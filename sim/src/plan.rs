@@ -28,6 +28,8 @@ acts! {
     Read = 8,
     /// Layers leave the local disk.
     Evict = 2,
+    /// Layers that left the disk are replaced while they are read.
+    ReadReplaced = 1,
     /// A branch is made at some moment.
     Branch = 2,
     /// A branch is deleted.
@@ -48,6 +50,8 @@ acts! {
     Restart = 1,
     /// A server is killed, its machine goes on.
     Kill = 2,
+    /// A server is killed in the middle of what an operator asks for.
+    KillMeanwhile = 2,
     /// A server's machine stops, and what was not synced is lost or torn.
     Crash = 2,
     /// A server's disk is lost.
@@ -66,8 +70,10 @@ acts! {
     FillDisk = 1,
     /// A sync fails, which ends the server.
     FailSync = 1,
-    /// A bit of a layer changes on the disk; the bucket has a good copy.
+    /// A layer on the disk is not what was written; the bucket has a good copy.
     Rot = 1,
+    /// Lists of the bucket lag for a while.
+    LagLists = 1,
     /// Another part of the history is kept from now on.
     Limit = 1,
     /// Time passes.

@@ -84,7 +84,7 @@ impl Subject {
     pub async fn read_some(self, timeline: Timeline, count: u64, mut random: Random) {
         for _ in 0..count {
             let last = timeline.last_record_lsn();
-            let mut moments = self.origin.moments(self.origin.begins, last);
+            let mut moments = self.origin.all_moments(last);
             moments.extend(self.promises.lock().iter().map(|promise| promise.lsn).filter(|lsn| *lsn <= last));
             let lsn = moments[random.below(moments.len() as u64) as usize];
             self.read(&timeline, lsn, false).await;
@@ -147,6 +147,10 @@ impl Subject {
         };
         if self.promises.lock().iter().any(holds) {
             return Some("it is held or leased");
+        }
+        if lsn < self.origin.begins {
+            // How much is kept of what it inherits is up to the ancestor.
+            return None;
         }
         if lsn + self.gc_horizon >= timeline.last_record_lsn() {
             return Some("it is within gc_horizon");

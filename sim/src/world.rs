@@ -126,7 +126,7 @@ impl World {
             anyhow::Ok(timeline.wait_uploaded(PATIENCE).await)
         });
         anyhow::ensure!(made.await.transpose()?.unwrap_or(false), "no timeline was made");
-        let origin = Origin::new(first, IMPORT_LSN, Model::default());
+        let origin = Origin::new(first, IMPORT_LSN, Model::default(), Vec::new());
         world.known.insert(first, Known::new(origin, Kept::InBucket, &setting));
         world.settle_in().await;
         Ok(world)
@@ -325,7 +325,9 @@ impl World {
         let (Some(manager), Some(known)) = (self.owner().manager(), self.known.get(&ancestor)) else { return };
         let mut model = known.origin.model();
         model.truncate(lsn);
-        let origin = Origin::new(id, lsn, model);
+        let mut inherited = known.origin.all_moments(lsn);
+        inherited.retain(|before| *before < lsn);
+        let origin = Origin::new(id, lsn, model, inherited);
         self.known.insert(id, Known::new(origin, Kept::Perhaps, &self.setting));
         let new = NewBranch { timeline_id: id, ancestor_id: ancestor, lsn: Some(lsn) };
         let made = self.owner().run("branch", PATIENCE, async move {

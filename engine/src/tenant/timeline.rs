@@ -240,12 +240,20 @@ impl Timeline {
     }
 
     /// Ends the hold `name`. False if there is none.
+    ///
+    /// # Errors
+    /// Those of storing that: then the hold is still there, and can be released again.
     pub async fn release(&self, name: &str) -> Result<bool, StorageError> {
-        let was_there = self.state.keeping.lock().release(name);
-        if was_there {
-            publish::kept(&self.state).await?;
+        let Some(lsn) = self.state.keeping.lock().release(name) else { return Ok(false) };
+        let stored = publish::kept(&self.state).await;
+        if stored.is_err() {
+            // The manifest may name it or not. Whoever holds another moment by this name meanwhile wins.
+            let mut keeping = self.state.keeping.lock();
+            if self.check_readable(lsn).is_ok() {
+                keeping.hold(name, lsn);
+            }
         }
-        Ok(was_there)
+        stored.map(|()| true)
     }
 
     /// Holds, and leases that have not ended.

@@ -8,6 +8,7 @@ pub mod crash;
 pub mod damage;
 pub mod detach;
 pub mod history;
+pub mod l0_limit;
 pub mod refusals;
 pub mod retention;
 pub mod samples;

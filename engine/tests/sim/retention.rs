@@ -14,7 +14,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-use super::disk::SimDisk;
+use super::disk::{ENOSPC, Failure, SimDisk};
 use super::history::compare;
 use super::random::Random;
 use crate::stack::{IMPORT_LSN, Model, config, context, import, keys, new_timeline, put_record};
@@ -148,6 +148,9 @@ pub fn keep_and_remove(root: &Utf8PathBuf, seed: u64, tally: &mut Tally) -> anyh
         drop(pin);
         world.restart().await?;
         world.check(&moments[..4], tally).await.context("after a restart")?;
+        disk.fail(Some(Failure { of: |_| true, after: 0, times: u64::MAX, errno: ENOSPC }));
+        ensure!(world.timeline.release("a moment").await.is_err(), "that cannot be stored");
+        disk.fail(None);
         ensure!(world.timeline.release("a moment").await?, "the hold is gone");
         world.put().await?;
         tally.removed += world.remove_history().await?;

@@ -111,6 +111,8 @@ bugs! {
     ForgetGrandparent,
     /// Layers of history go without a look whether the image is still there at which reads end.
     PublishWithoutRecheck,
+    /// Ingest opens a layer where there are as many L0 layers as it waits at.
+    RollPastTheLimit,
 }
 
 impl Bug {

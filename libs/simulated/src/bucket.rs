@@ -1,6 +1,6 @@
 //! An object store that fails on demand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,12 +11,13 @@ use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use futures_util::{FutureExt, stream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+    CopyOptions, Error, Extensions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use parking_lot::Mutex;
 
 use crate::bodies;
+use crate::random::Random;
 
 /// A kind of request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +117,11 @@ struct State {
     lists: Mutex<BTreeMap<String, Vec<ObjectMeta>>>,
     /// The last listing of directories of each prefix.
     dirs: Mutex<BTreeMap<String, Vec<Path>>>,
+    /// What all lists tell, whatever there is.
+    lagging: Mutex<Option<Vec<ObjectMeta>>>,
     latency_micros: AtomicU64,
+    /// By which latencies of bodies are drawn, and their maximum in microseconds.
+    slow_reads: Mutex<Option<(Random, u64)>>,
     gone: AtomicBool,
     denied: AtomicBool,
     corrupting: AtomicBool,
@@ -169,6 +174,26 @@ impl FaultyStore {
     /// Adds latency to every call.
     pub fn set_latency(&self, latency: Duration) {
         self.state.latency_micros.store(latency.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Adds up to `most` to every read of contents, drawn from `seed`; zero: nothing.
+    pub fn slow_reads(&self, seed: u64, most: Duration) {
+        *self.state.slow_reads.lock() = (!most.is_zero()).then(|| (Random::new(seed), most.as_micros() as u64));
+    }
+
+    /// All lists tell what there is now, until [`Self::thaw_lists`]: they lag behind.
+    ///
+    /// # Errors
+    /// Those of the store below.
+    pub async fn freeze_lists(&self) -> Result<()> {
+        let found = self.inner.list(None).try_collect().await?;
+        *self.state.lagging.lock() = Some(found);
+        Ok(())
+    }
+
+    /// Lists tell what there is.
+    pub fn thaw_lists(&self) {
+        *self.state.lagging.lock() = None;
     }
 
     /// Makes all connections fail, until switched back.
@@ -250,7 +275,7 @@ impl State {
             *count += 1;
             *count - 1
         };
-        let latency = self.latency_micros.load(Ordering::Relaxed);
+        let latency = self.latency_micros.load(Ordering::Relaxed) + self.latency_of_body(op);
         if latency > 0 {
             env::clock::sleep(Duration::from_micros(latency)).await;
         }
@@ -261,6 +286,19 @@ impl State {
             return Err(Error::PermissionDenied { path: path.to_string(), source: "403 Forbidden".into() });
         }
         Ok((self.verdict(op, number, path).await?, in_flight))
+    }
+
+    fn latency_of_body(&self, op: Op) -> u64 {
+        let mut slow = self.slow_reads.lock();
+        let slow = slow.as_mut().filter(|_| matches!(op, Op::Get | Op::GetRange));
+        slow.map_or(0, |(random, most)| random.below(*most + 1))
+    }
+
+    /// What a lagging list of `prefix` tells, if lists lag.
+    fn lagging(&self, prefix: Option<&Path>) -> Option<Vec<ObjectMeta>> {
+        let lagging = self.lagging.lock();
+        let is_below = |object: &&ObjectMeta| prefix.is_none_or(|prefix| object.location.prefix_matches(prefix));
+        Some(lagging.as_ref()?.iter().filter(is_below).cloned().collect())
     }
 
     async fn verdict(&self, op: Op, number: u64, path: &Path) -> Result<Verdict> {
@@ -295,6 +333,24 @@ fn reply<T>(verdict: &Verdict, done: Result<T>) -> Result<T> {
         Verdict::DoThenFail => done.and(Err(error("connection reset after it was done"))),
         _ => done,
     }
+}
+
+/// Of the objects below `prefix` those directly in it, and the directories of the others.
+fn delimited(prefix: Option<&Path>, objects: Vec<ObjectMeta>) -> ListResult {
+    let root = Path::default();
+    let prefix = prefix.unwrap_or(&root);
+    let mut dirs = BTreeSet::new();
+    let mut here = Vec::new();
+    for object in objects {
+        let parts: Option<Vec<_>> = object.location.prefix_match(prefix).map(Iterator::collect);
+        match parts.as_deref() {
+            Some([dir, _, ..]) => {
+                dirs.insert(prefix.clone().join(dir.as_ref()));
+            }
+            _ => here.push(object),
+        }
+    }
+    ListResult { common_prefixes: dirs.into_iter().collect(), objects: here, extensions: Extensions::default() }
 }
 
 #[async_trait]
@@ -355,7 +411,10 @@ impl ObjectStore for FaultyStore {
         let whole = async move {
             let at = prefix.clone().unwrap_or_default();
             let (verdict, _in_flight) = state.enter(Op::List, &at).await?;
-            let found: Vec<ObjectMeta> = inner.list(prefix.as_ref()).try_collect().await?;
+            let found: Vec<ObjectMeta> = match state.lagging(prefix.as_ref()) {
+                Some(found) => found,
+                None => inner.list(prefix.as_ref()).try_collect().await?,
+            };
             let before = state.lists.lock().insert(at.to_string(), found.clone());
             let told: Vec<Result<ObjectMeta>> = match verdict {
                 Verdict::Fault(Fault::StaleList) => before.unwrap_or_default().into_iter().map(Ok).collect(),
@@ -379,7 +438,11 @@ impl ObjectStore for FaultyStore {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let at = prefix.cloned().unwrap_or_default();
         let (verdict, _in_flight) = self.state.enter(Op::List, &at).await?;
-        let mut found = reply(&verdict, self.inner.list_with_delimiter(prefix).await)?;
+        let listed = match self.state.lagging(prefix) {
+            Some(found) => Ok(delimited(prefix, found)),
+            None => self.inner.list_with_delimiter(prefix).await,
+        };
+        let mut found = reply(&verdict, listed)?;
         let before = self.state.dirs.lock().insert(at.to_string(), found.common_prefixes.clone());
         match verdict {
             Verdict::Fault(Fault::StaleList) => found.common_prefixes = before.unwrap_or_default(),

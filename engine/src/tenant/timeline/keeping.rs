@@ -135,9 +135,9 @@ impl Keeping {
         *self.named.entry(name.to_owned()).or_insert(lsn) == lsn
     }
 
-    /// Removes a named hold. False if there is none.
-    pub(crate) fn release(&mut self, name: &str) -> bool {
-        self.named.remove(name).is_some()
+    /// Removes a named hold. Returns the LSN that it was of.
+    pub(crate) fn release(&mut self, name: &str) -> Option<Lsn> {
+        self.named.remove(name)
     }
 
     /// Named holds, and the leases that have not ended, with their ends as a wall clock that shows `wall` will.
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(keeping.points(now), [hold.clone(), (Lsn(24), Keeper::Read)]);
         let mut again = Keeping::of(&keeping.kept(0), now);
         assert_eq!(again.points(now + HOUR * 10_000), [hold]);
-        assert!(again.release("release 7") && !again.release("release 7"));
+        assert!(again.release("release 7").is_some() && again.release("release 7").is_none());
         assert_eq!(again.kept(0), Kept::default());
     }
 
