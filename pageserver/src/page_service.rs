@@ -71,7 +71,7 @@ impl PageService {
                         tracing::debug!(%peer, "client is gone already: {error}");
                         continue;
                     }
-                    let connection = self.clone().connection(Box::new(stream), peer, cancel.clone());
+                    let connection = self.clone().serve_one(Box::new(stream), peer, cancel.clone());
                     env::spawn::task("page service connection", tasks.track_future(connection));
                 }
                 Err(error) => {
@@ -85,8 +85,8 @@ impl PageService {
         tasks.wait().await;
     }
 
-    /// Serves one client on any stream.
-    async fn connection(self, stream: BoxStream, peer: SocketAddr, cancel: CancellationToken) {
+    /// Serves one client on any stream, until `cancel`.
+    pub async fn serve_one(self, stream: BoxStream, peer: SocketAddr, cancel: CancellationToken) {
         let place = self.shared.places.enter(peer.ip());
         connection::run(&self.shared, stream, &peer.to_string(), &place, &cancel).await;
     }

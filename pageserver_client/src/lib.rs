@@ -24,6 +24,7 @@ use pageserver_api::pagestream::ProtocolVersion;
 use pq_proto::backend::BackendMessage;
 use pq_proto::client::{Client, Config};
 use pq_proto::error::ProtocolError;
+use pq_proto::stream::BoxStream;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
@@ -70,9 +71,20 @@ impl PageServer {
         tenant: TenantId,
         timeline: TimelineId,
     ) -> Result<PageStream, ClientError> {
-        let command = format!("{} {tenant} {timeline}", version.command());
-        let client = self.start_copy(&command, &BackendMessage::CopyBothResponse).await?;
-        Ok(PageStream::new(version, client))
+        let client = self.connect().await?;
+        pages(client, version, tenant, timeline).await
+    }
+
+    /// As [`PageServer::pagestream`], over a stream that leads to the server already.
+    pub async fn pagestream_over(
+        &self,
+        stream: BoxStream,
+        version: ProtocolVersion,
+        tenant: TenantId,
+        timeline: TimelineId,
+    ) -> Result<PageStream, ClientError> {
+        let client = Client::start(stream, &self.config, &[]).await?;
+        pages(client, version, tenant, timeline).await
     }
 
     /// A data directory without relations, as a tar stream.
@@ -137,13 +149,27 @@ impl PageServer {
 
     /// Runs a command that starts a COPY.
     async fn start_copy(&self, command: &str, expected: &BackendMessage) -> Result<Client, ClientError> {
-        let mut client = self.connect().await?;
-        client.send_query(command).await?;
-        match client.receive().await? {
-            started if started == *expected => Ok(client),
-            BackendMessage::ErrorResponse(error) => Err(ClientError::Server(error)),
-            other => Err(unexpected(&other)),
-        }
+        start_copy(self.connect().await?, command, expected).await
+    }
+}
+
+async fn pages(
+    client: Client,
+    version: ProtocolVersion,
+    tenant: TenantId,
+    timeline: TimelineId,
+) -> Result<PageStream, ClientError> {
+    let command = format!("{} {tenant} {timeline}", version.command());
+    let client = start_copy(client, &command, &BackendMessage::CopyBothResponse).await?;
+    Ok(PageStream::new(version, client))
+}
+
+async fn start_copy(mut client: Client, command: &str, expected: &BackendMessage) -> Result<Client, ClientError> {
+    client.send_query(command).await?;
+    match client.receive().await? {
+        started if started == *expected => Ok(client),
+        BackendMessage::ErrorResponse(error) => Err(ClientError::Server(error)),
+        other => Err(unexpected(&other)),
     }
 }
 

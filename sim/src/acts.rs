@@ -11,6 +11,7 @@ use simulated::random::Random;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use crate::network::Link;
 use crate::plan::{Act, Step};
 use crate::reader::{Kept, Promise};
 use crate::server::{PATIENCE, context};
@@ -134,7 +135,15 @@ impl World {
         let server = if random.below(5) == 0 { 1 - self.owner } else { self.owner };
         let Some(timeline) = self.servers[server].timeline(self.tenant, id) else { return };
         let subject = self.subject(&known, server);
-        let (count, random) = (1 + random.below(8), Random::new(random.next()));
+        let over_network = random.below(3) == 0;
+        let link = Link::draw(random);
+        let (count, mut random) = (1 + random.below(8), Random::new(random.next()));
+        if over_network {
+            if let Some(stream) = self.servers[server].connect(link, random.next()) {
+                drop(env::spawn::task("client", subject.ask_some(stream, timeline, count, random)));
+            }
+            return;
+        }
         // It goes on while other things happen.
         if let Some(process) = self.servers[server].process() {
             drop(process.enter(|| env::spawn::task("reader", subject.read_some(timeline, count, random))));

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use engine::tenant::storage_layer::LayerFileName;
+use simulated::bucket::Op;
 use virtual_file::fs::TEMP_SUFFIX;
 
+use crate::network::Link;
 use crate::reader::Kept;
 use crate::server::PATIENCE;
 use crate::story::{tell, violation};
@@ -15,12 +17,15 @@ use crate::world::World;
 /// As of how many moments of each timeline everything is read in the end, twice.
 const MOMENTS: usize = 16;
 
+/// How often the bucket may be asked on a day on which nothing happens.
+const IDLE_CALLS: f64 = 10.0;
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Digits of a key, with which names of layers begin.
 const KEY_DIGITS: usize = 36;
 
 impl World {
     /// See the module's documentation.
-    pub async fn end(&mut self) {
+    pub async fn end(&mut self, idle: Duration) {
         tell!(self.story, "nothing fails any more");
         self.clear_up();
         self.settle_in().await;
@@ -28,6 +33,9 @@ impl World {
         self.become_quiet().await;
         self.read_everything().await;
         self.wait_for_leftovers_to_go().await;
+        if !idle.is_zero() {
+            self.stay_idle(idle).await;
+        }
         if self.story.broken_promise().is_some() {
             return;
         }
@@ -61,6 +69,30 @@ impl World {
                 process.proceed();
             }
         }
+    }
+
+    /// Nobody does anything for `length`, and the servers ask the bucket for next to nothing.
+    async fn stay_idle(&self, length: Duration) {
+        // What is looked at once more after some time, such as the lists of the bucket.
+        env::clock::sleep(PATIENCE).await;
+        let before = self.calls();
+        env::clock::sleep(length).await;
+        let calls: Vec<(Op, u64)> =
+            self.calls().into_iter().zip(before).map(|((op, now), (_, was))| (op, now - was)).collect();
+        let (all, days) = (calls.iter().map(|(_, count)| count).sum::<u64>(), length.as_secs_f64() / DAY.as_secs_f64());
+        tell!(self.story, "nothing happened for {length:?}, and the bucket was asked {all} times: {calls:?}");
+        if all as f64 > IDLE_CALLS * days {
+            violation!(
+                self.story,
+                "nobody did anything for {length:?}, but the bucket was asked {all} times: {calls:?}"
+            );
+        }
+    }
+
+    /// How often the bucket was asked, by both servers.
+    fn calls(&self) -> Vec<(Op, u64)> {
+        let of = |op: Op| self.servers.iter().map(|server| server.bucket.calls(op)).sum();
+        Op::ALL.iter().map(|op| (*op, of(*op))).collect()
     }
 
     /// Waits until everything is in the bucket and nothing is left to be done.
@@ -141,6 +173,10 @@ impl World {
             match read.await {
                 Some(read) => moments += read,
                 None => violation!(self.story, "{id} is not read in time"),
+            }
+            let (Some(timeline), subject) = (self.timeline(id), self.subject(&known, self.owner)) else { continue };
+            if let Some(stream) = self.owner().connect(Link::GOOD, env::random::u64()) {
+                subject.ask_last(stream, &timeline).await;
             }
         }
         tell!(self.story, "read everything as of {moments} moments");

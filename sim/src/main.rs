@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use fault::Bug;
@@ -42,6 +43,9 @@ struct Args {
     /// Of the seed's steps only those with these numbers.
     #[arg(long, value_delimiter = ',')]
     steps: Option<Vec<usize>>,
+    /// Afterwards, so many hours in which nobody does anything: the bucket may be asked ten times a day.
+    #[arg(long, default_value_t = 0)]
+    idle_hours: u64,
     /// Do not look for the fewest steps that break the promise.
     #[arg(long)]
     no_shrink: bool,
@@ -76,13 +80,14 @@ fn main() -> ExitCode {
     let fleet = Fleet { program, bug: args.bug.clone() };
     match () {
         () if args.bugs => find_bugs(&args, &fleet),
-        () if args.report || args.trace || args.calls || args.steps.is_some() => run_here(&args),
+        () if args.report || args.trace || args.calls || args.steps.is_some() || args.idle_hours > 0 => run_here(&args),
         () => run_many(&args, &fleet),
     }
 }
 
 fn plan_of(args: &Args) -> Plan {
-    args.steps.as_ref().map_or_else(|| Plan::draw(args.seed), |steps| Plan::draw(args.seed).only(steps))
+    let plan = args.steps.as_ref().map_or_else(|| Plan::draw(args.seed), |steps| Plan::draw(args.seed).only(steps));
+    Plan { idle: Duration::from_secs(3600 * args.idle_hours), ..plan }
 }
 
 fn run_here(args: &Args) -> ExitCode {

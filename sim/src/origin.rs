@@ -4,13 +4,32 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+use pageserver_api::key::{Key, slru_block_key, slru_dir_key, slru_segment_size_key};
+use pageserver_api::reltag::SlruKind;
+use pageserver_api::value::Value;
 use parking_lot::Mutex;
+use pgdata::directory::{SlruDir, encode, encode_size};
 use simulated::model::{Change, Model, put_record};
 use simulated::random::Random;
 use tokio::sync::watch;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
+
+/// Pages of the commit log, which are all that there is in the model.
+const COMMIT_LOG_PAGES: u32 = 6;
+
+fn commit_log() -> impl Iterator<Item = Key> {
+    (0..COMMIT_LOG_PAGES).map(|page| slru_block_key(SlruKind::Clog, 0, page))
+}
+
+/// The whole commit log as of `lsn`, if there is one yet.
+pub fn segment(model: &Model, lsn: Lsn) -> Option<Vec<u8>> {
+    model.value(&slru_dir_key(SlruKind::Clog), lsn)?;
+    let pages: Option<Vec<Bytes>> = commit_log().map(|key| model.value(&key, lsn)).collect();
+    Some(pages?.concat())
+}
 
 /// A record as a server takes it in.
 #[derive(Clone)]
@@ -46,6 +65,28 @@ struct History {
     last: Lsn,
 }
 
+impl History {
+    /// The first record makes the commit log, with all of its pages.
+    fn found_commit_log(&mut self) {
+        let dir = slru_dir_key(SlruKind::Clog);
+        if self.model.exists(&dir) {
+            return;
+        }
+        let (lsn, prev, mut batch) = (self.next, self.last, SerializedValueBatch::default());
+        let size = slru_segment_size_key(SlruKind::Clog, 0);
+        let pages = commit_log().map(|key| (key, Bytes::from(vec![0; 8192])));
+        let sizes = [(dir, encode(&SlruDir::from([0]))), (size, encode_size(COMMIT_LOG_PAGES))];
+        for (key, value) in sizes.into_iter().chain(pages) {
+            let value = Value::Image(value);
+            batch.put_key(&key, lsn, &value).unwrap_or_else(|error| panic!("{key} at {lsn}: {error}"));
+            self.model.put(key, lsn, value);
+        }
+        self.records.push(Record { lsn, prev, batches: vec![batch], written: env::clock::now() });
+        self.last = lsn;
+        self.next += 8;
+    }
+}
+
 impl Origin {
     /// The source of a timeline whose own history begins at `begins`, after `inherited`, with what `model` says.
     pub fn new(id: TimelineId, begins: Lsn, model: Model, inherited: Vec<Lsn>) -> Self {
@@ -60,6 +101,7 @@ impl Origin {
         let most = 1 << (2 + random.below(6));
         let count = 1 + random.below(most);
         let mut history = self.history.lock();
+        history.found_commit_log();
         for _ in 0..count {
             let changes: Vec<Change> =
                 (0..1 + random.below(3)).map(|_| (random.below(12) as usize, random.next() as u32)).collect();

@@ -123,6 +123,8 @@ pub struct Plan {
     pub setting: Setting,
     /// What happens.
     pub steps: Vec<Step>,
+    /// How long nothing happens afterwards.
+    pub idle: Duration,
 }
 
 impl Plan {
@@ -149,7 +151,7 @@ impl Plan {
             act: pick(&weights, &mut random),
             chance: random.next(),
         };
-        Self { seed, setting, steps: (0..count).map(step).collect() }
+        Self { seed, setting, steps: (0..count).map(step).collect(), idle: Duration::ZERO }
     }
 
     /// The same with only the steps that have these numbers.

@@ -69,7 +69,7 @@ pub struct Subject {
 }
 
 /// How a read was asked for.
-struct Asked {
+pub struct Asked {
     began: Instant,
     /// Why its moment had to be readable all the time, if so.
     promised: Option<&'static str>,
@@ -107,10 +107,10 @@ impl Subject {
 
     /// Reads everything as of `lsn`.
     async fn read(&self, timeline: &Timeline, lsn: Lsn, is_calm: bool) {
-        let (began, owned, promised) = (env::clock::now(), self.is_owners(), self.why_promised(timeline, lsn));
+        let mut asked = self.asked(timeline, lsn, is_calm);
         let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await;
-        let promised = promised.filter(|_| self.why_promised(timeline, lsn).is_some());
-        let asked = Asked { began, promised, of_owner: owned && self.is_owners(), is_calm };
+        asked.promised = asked.promised.filter(|_| self.why_promised(timeline, lsn).is_some());
+        asked.of_owner &= self.is_owners();
         let (id, server) = (timeline.timeline_id(), self.server);
         let judge = |what: &str, error: &StorageError| {
             if let Some(why) = self.why_wrong(error, &asked) {
@@ -133,6 +133,24 @@ impl Subject {
                 Err(error) => judge(&format!(": {key}"), &error),
             }
         }
+    }
+
+    /// What has to be known of a read before it begins.
+    pub fn asked(&self, timeline: &Timeline, lsn: Lsn, is_calm: bool) -> Asked {
+        let promised = self.why_promised(timeline, lsn);
+        Asked { began: env::clock::now(), promised, of_owner: self.is_owners(), is_calm }
+    }
+
+    /// Why a read must not be refused, if so, where only the text of the refusal is known.
+    pub fn why_refused(&self, timeline: &Timeline, lsn: Lsn, text: &str, asked: &Asked) -> Option<&'static str> {
+        if asked.is_calm {
+            return Some("nothing fails any more");
+        }
+        let may_be = text.contains("shutting down") || text.contains("timed out while waiting for WAL");
+        if may_be || !asked.of_owner || !self.is_owners() || self.weather.was_bad_since(asked.began) {
+            return None;
+        }
+        asked.promised.filter(|_| self.why_promised(timeline, lsn).is_some())
     }
 
     fn is_owners(&self) -> bool {

@@ -87,6 +87,6 @@ async fn perform(plan: &Plan, story: &Story) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    world.end().await;
+    world.end(plan.idle).await;
     Ok(())
 }

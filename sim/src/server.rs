@@ -15,16 +15,21 @@ use engine::tenant::timeline::Timeline;
 use env::process::Process;
 use errors::{ErrorKind, StorageError};
 use object_store::ObjectStore;
+use pageserver::auth::Auth;
+use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver_api::shard::TenantShardId;
+use pq_proto::stream::BoxStream;
 use remote_storage::{RemoteOptions, RemoteStorage};
 use simulated::bucket::FaultyStore;
 use simulated::disk::SimDisk;
 use simulated::platter::{Effect, Platter, Survival};
+use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use virtual_file::fs::TEMP_SUFFIX;
 use virtual_file::simulated::Mounted;
 
+use crate::network::Link;
 use crate::origin::{Origin, Record};
 use crate::plan::Setting;
 use crate::story::{Story, tell, violation};
@@ -55,6 +60,9 @@ pub struct Server {
 struct Life {
     process: Process,
     manager: TenantManager,
+    page_service: PageService,
+    /// Ends connections.
+    cancel: CancellationToken,
     /// The sources whose WAL is being fed to timelines of this instance.
     fed: BTreeMap<TimelineId, u64>,
 }
@@ -160,7 +168,9 @@ impl Server {
                 for (_, timeline, reason) in manager.broken() {
                     tell!(self.story, "{}: timeline {timeline} could not be opened: {reason}", self.name);
                 }
-                self.life = Some(Life { process, manager, fed: BTreeMap::new() });
+                let page_service = PageService::new(manager.clone(), Auth::trust(), PageServiceSettings::default());
+                let (fed, cancel) = (BTreeMap::new(), CancellationToken::new());
+                self.life = Some(Life { process, manager, page_service, cancel, fed });
                 return true;
             }
             Ok(Ok(Err(error))) => tell!(self.story, "{} does not start: {error}", self.name),
@@ -189,6 +199,12 @@ impl Server {
             }
         }
         None
+    }
+
+    /// A connection to its page service, if it runs.
+    pub fn connect(&self, link: Link, chance: u64) -> Option<BoxStream> {
+        let Life { process, page_service, cancel, .. } = self.life.as_ref()?;
+        Some(link.connect(process, page_service, cancel, chance))
     }
 
     /// Feeds the WAL of `origin` to the server's timeline of that name, if it has that and nobody does so yet.
@@ -225,6 +241,7 @@ impl Server {
     /// Ends it as an operator does.
     pub async fn shut_down(&mut self) {
         let Some(manager) = self.manager() else { return };
+        self.life.iter().for_each(|life| life.cancel.cancel());
         if self.run("shutdown", PATIENCE, async move { manager.shutdown().await }).await.is_none() {
             if self.is_dying() {
                 return self.kill(Survival::Synced).await;

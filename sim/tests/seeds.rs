@@ -55,10 +55,25 @@ fn planted_mistakes_are_found() {
         "DeleteWithoutMark",
         "PromiseUnstoredLease",
         "ForgetStoredHolds",
+        "TrustListing",
+        "TakeTakenGeneration",
+        "ForgetGrandparent",
+        "DeleteBeforeLastReader",
     ] {
-        let sum = fleet(Some(bug)).run_all(1, 40, 2, false);
+        let sum = fleet(Some(bug)).run_all(1, 100, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
         println!("{bug}: {seed} seeds: {reason}");
+    }
+}
+
+/// Ten requests a day are what an idle tenant may cost, whatever has happened to it before.
+#[test]
+fn an_idle_tenant_hardly_asks_the_bucket() {
+    for seed in ["1", "2"] {
+        let (output, story) = sim(&[seed, "--idle-hours", "24", "--trace"]);
+        let told = story.lines().find(|line| line.contains("nothing happened for 86400s"));
+        assert!(output.status.success(), "{story}");
+        println!("seed {seed}: {}", told.expect("a day on which nothing happened"));
     }
 }
 

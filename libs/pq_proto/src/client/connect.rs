@@ -42,6 +42,11 @@ impl Client {
     pub async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
         connect(config, session).await
     }
+
+    /// As [`Client::connect`], over a stream that leads to the server already.
+    pub async fn start(stream: BoxStream, config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
+        start(stream, config, session).await
+    }
 }
 
 async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Client, ClientError> {
