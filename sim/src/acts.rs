@@ -17,7 +17,7 @@ use crate::reader::{Kept, Promise};
 use crate::server::{PATIENCE, context};
 use crate::story::{tell, violation};
 use crate::weather::break_bucket;
-use crate::world::World;
+use crate::world::{Known, World};
 
 /// Bytes that a write of a disk has that loses it or takes it elsewhere.
 const BLOCK: usize = 4096;
@@ -36,6 +36,8 @@ const CALLS: [Act; 10] = [
     Act::Compact,
     Act::CollectGarbage,
 ];
+/// How long it takes until records are in, and what was written is in the bucket, mostly.
+const IN_BUCKET: Duration = Duration::from_secs(1);
 /// How long an operator waits for the bucket to have what was asked for.
 const UPLOAD: Duration = Duration::from_secs(60);
 
@@ -153,15 +155,15 @@ impl World {
     /// Readers of layers that are not on the disk wait for the bucket while jobs replace these layers.
     async fn read_replaced(&mut self, random: &mut Random) {
         let (id, known) = self.any(random);
-        known.origin.write(random);
-        self.flush_one(id).await;
+        self.write_layer(id, &known, random).await;
+        env::clock::sleep(IN_BUCKET).await;
         self.evict_from(id).await;
         let (Some(timeline), Some(process)) = (self.timeline(id), self.owner().process().cloned()) else { return };
         let slow = Duration::from_millis(1 + random.below(2_000));
         let bucket = self.owner().bucket.clone();
         bucket.slow_reads(random.next(), slow);
-        for _ in 0..4 {
-            let (subject, begins) = (self.subject(&known, self.owner), slow * random.below(4) as u32);
+        for number in 0..8 {
+            let (subject, begins) = (self.subject(&known, self.owner), slow * number);
             let (timeline, chance) = (timeline.clone(), Random::new(random.next()));
             let reader = async move {
                 env::clock::sleep(begins).await;
@@ -170,9 +172,17 @@ impl World {
             drop(process.enter(|| env::spawn::task("reader", reader)));
         }
         tell!(self.story, "reads of {id} from the bucket take up to {slow:?}");
+        // Two L0 layers are sorted.
+        self.write_layer(id, &known, random).await;
         self.compact().await;
-        env::clock::sleep(slow * 4).await;
+        env::clock::sleep(slow * 8).await;
         bucket.slow_reads(0, Duration::ZERO);
+    }
+
+    async fn write_layer(&mut self, id: TimelineId, known: &Known, random: &mut Random) {
+        known.origin.write(random);
+        env::clock::sleep(IN_BUCKET).await;
+        self.flush_one(id).await;
     }
 
     async fn evict(&mut self, random: &mut Random) {

@@ -31,8 +31,8 @@ async fn put(timeline: &Timeline, first: u32, wal: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All but a few values have their layer frozen for the WAL that passed; now and then somebody has the open one written.
-/// A sort writes more files than a flush, and takes longer.
+/// All but a few values have their layer frozen for the WAL that passed; now and then somebody has the open one
+/// written. A sort writes more files than a flush, and takes longer.
 pub fn freeze_for_wal(root: &Utf8PathBuf) -> anyhow::Result<()> {
     let disk = SimDisk::new(root);
     let _mounted = disk.mount();
