@@ -175,13 +175,13 @@ impl Origin {
     /// Ends of records up to `last`, of its ancestors and its own.
     pub fn all_moments(&self, last: Lsn) -> Vec<Lsn> {
         let inherited = self.inherited.iter().copied().filter(|lsn| *lsn <= last);
-        inherited.chain(self.moments(self.begins, last)).collect()
+        inherited.chain(self.moments(last)).collect()
     }
 
-    /// Ends of its own records from `first` to `last`, the former included.
-    pub fn moments(&self, first: Lsn, last: Lsn) -> Vec<Lsn> {
+    /// Where its own history begins, and ends of its own records, up to `last`.
+    pub fn moments(&self, last: Lsn) -> Vec<Lsn> {
         let history = self.history.lock();
         let own = history.records.iter().map(|record| record.lsn);
-        std::iter::once(self.begins).chain(own).filter(|lsn| (first..=last).contains(lsn)).collect()
+        std::iter::once(self.begins).chain(own).filter(|lsn| *lsn <= last).collect()
     }
 }

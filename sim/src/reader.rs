@@ -96,7 +96,7 @@ impl Subject {
     /// fails any more.
     pub async fn read_all(&self, timeline: &Timeline, most: usize) -> u64 {
         let last = timeline.last_record_lsn();
-        let all = self.origin.moments(self.origin.begins, last);
+        let all = self.origin.moments(last);
         let mut moments: BTreeSet<Lsn> = all.iter().rev().step_by(all.len().div_ceil(most)).copied().collect();
         moments.extend(self.promises.lock().iter().map(|promise| promise.lsn).filter(|lsn| *lsn <= last));
         for lsn in &moments {
@@ -107,10 +107,9 @@ impl Subject {
 
     /// Reads everything as of `lsn`.
     async fn read(&self, timeline: &Timeline, lsn: Lsn, is_calm: bool) {
-        let mut asked = self.asked(timeline, lsn, is_calm);
+        let asked = self.asked(timeline, lsn, is_calm);
         let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await;
-        asked.promised = asked.promised.filter(|_| self.why_promised(timeline, lsn).is_some());
-        asked.of_owner &= self.is_owners();
+        let asked = self.still(asked, timeline, lsn);
         let (id, server) = (timeline.timeline_id(), self.server);
         let judge = |what: &str, error: &StorageError| {
             if let Some(why) = self.why_wrong(error, &asked) {
@@ -141,16 +140,19 @@ impl Subject {
         Asked { began: env::clock::now(), promised, of_owner: self.is_owners(), is_calm }
     }
 
+    /// What of it still holds when the read has ended.
+    pub fn still(&self, asked: Asked, timeline: &Timeline, lsn: Lsn) -> Asked {
+        let promised = asked.promised.filter(|_| self.why_promised(timeline, lsn).is_some());
+        Asked { promised, of_owner: asked.of_owner && self.is_owners(), ..asked }
+    }
+
     /// Why a read must not be refused, if so, where only the text of the refusal is known.
-    pub fn why_refused(&self, timeline: &Timeline, lsn: Lsn, text: &str, asked: &Asked) -> Option<&'static str> {
+    pub fn why_refused(&self, text: &str, asked: &Asked) -> Option<&'static str> {
         if asked.is_calm {
             return Some("nothing fails any more");
         }
         let may_be = text.contains("shutting down") || text.contains("timed out while waiting for WAL");
-        if may_be || !asked.of_owner || !self.is_owners() || self.weather.was_bad_since(asked.began) {
-            return None;
-        }
-        asked.promised.filter(|_| self.why_promised(timeline, lsn).is_some())
+        asked.promised.filter(|_| !may_be && asked.of_owner && !self.weather.was_bad_since(asked.began))
     }
 
     fn is_owners(&self) -> bool {

@@ -55,6 +55,7 @@ impl Subject {
         let request = Request { header, query: Query::GetSlruSegment { kind: SlruKind::Clog, segno: 0 } };
         let asked = self.asked(timeline, lsn, is_calm);
         let Ok(Ok(answer)) = env::clock::timeout(PATIENCE, pages.request(&request)).await else { return false };
+        let asked = self.still(asked, timeline, lsn);
         let (id, server) = (timeline.timeline_id(), self.server);
         let expected = self.origin.ask(|model| segment(model, lsn));
         match (answer, expected) {
@@ -67,7 +68,7 @@ impl Subject {
             (Answer::Error(_), None) => {}
             (Answer::Error(text), Some(_)) => {
                 let text = String::from_utf8_lossy(&text).into_owned();
-                if let Some(why) = self.why_refused(timeline, lsn, &text, &asked) {
+                if let Some(why) = self.why_refused(&text, &asked) {
                     violation!(self.story, "{server}: the commit log of {id} at {lsn}: {text}; but {why}");
                 }
             }

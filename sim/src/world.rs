@@ -325,8 +325,7 @@ impl World {
         let (Some(manager), Some(known)) = (self.owner().manager(), self.known.get(&ancestor)) else { return };
         let mut model = known.origin.model();
         model.truncate(lsn);
-        let mut inherited = known.origin.all_moments(lsn);
-        inherited.retain(|before| *before < lsn);
+        let inherited = known.origin.all_moments(lsn - 1);
         let origin = Origin::new(id, lsn, model, inherited);
         self.known.insert(id, Known::new(origin, Kept::Perhaps, &self.setting));
         let new = NewBranch { timeline_id: id, ancestor_id: ancestor, lsn: Some(lsn) };
