@@ -34,7 +34,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden build-aarch64 test-aarch64
-.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs
+.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
 .PHONY: bench-ingest-more
@@ -111,6 +111,10 @@ sim-release:  ## 200,000 seeds, each once, and what they reached; goes on where 
 sim-bugs: SEEDS = 500
 sim-bugs:  ## how many seeds each bug takes that can be planted
 	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS) --bugs
+
+sim-coverage: SEEDS = 10000
+sim-coverage:  ## which branches of the code the simulation reaches; writes docs/sim-coverage.md (nightly toolchain)
+	SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) PYTHON=$(VENV)/bin/python scripts/sim_coverage.sh
 
 fuzz:  ## every fuzz target for FUZZ_SECONDS, which make test runs shortly (nightly toolchain, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh

@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 10] = [
+const ELSEWHERE: [Bug; 12] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -35,6 +35,8 @@ const ELSEWHERE: [Bug; 10] = [
     Bug::DeleteWithoutMark,
     Bug::PromiseUnstoredLease,
     Bug::ForgetStoredHolds,
+    Bug::WaitForEver,
+    Bug::ReportReceivedAsDurable,
 ];
 
 /// A test that may catch a bug.

@@ -60,6 +60,7 @@ impl World {
     async fn act(&mut self, act: Act, random: &mut Random) {
         match act {
             Act::Write => self.write(random),
+            Act::Promote => self.promote(random),
             Act::Flush => self.flush(random).await,
             Act::Read => self.read(random).await,
             Act::Evict => self.evict(random).await,
@@ -108,6 +109,13 @@ impl World {
         let (id, known) = self.any(random);
         let (count, last) = known.origin.write(random);
         tell!(self.story, "{count} records of {id}, up to {last}");
+    }
+
+    fn promote(&mut self, random: &mut Random) {
+        let (id, known) = self.any(random);
+        if let Some(lsn) = known.origin.promote() {
+            tell!(self.story, "whoever writes {id} is on another timeline of Postgres from {lsn} on");
+        }
     }
 
     async fn flush(&mut self, random: &mut Random) {

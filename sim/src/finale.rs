@@ -1,6 +1,7 @@
 //! The end of a run: all faults end, and then within a bounded time everything is served, nothing is owed, and nothing
 //! is lost with the disks.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -28,6 +29,7 @@ impl World {
     pub async fn end(&mut self, idle: Duration) {
         tell!(self.story, "nothing fails any more");
         self.clear_up();
+        self.known.values().for_each(|known| known.origin.commit());
         self.settle_in().await;
         self.delete_again().await;
         self.become_quiet().await;
@@ -58,6 +60,7 @@ impl World {
 
     fn clear_up(&mut self) {
         self.weather.clear();
+        self.is_calm.store(true, Ordering::Relaxed);
         for server in &self.servers {
             server.bucket.clear_plan();
             server.bucket.thaw_lists();

@@ -1,6 +1,7 @@
-//! The network between clients and servers: it is slow, loses connections, and goes silent.
+//! The network between clients, servers and those who write WAL: it is slow, loses connections, and goes silent.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
 use env::process::Process;
@@ -23,20 +24,41 @@ pub struct Link {
     micros: u64,
     /// When it ends, if it does before one of its ends wants that.
     ends: Option<Duration>,
-    /// Nobody is told when it does.
-    silently: bool,
+    /// And how.
+    loss: Loss,
+}
+
+/// How a connection is lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// Both ends are told.
+    Closed,
+    /// Nobody is told.
+    Silent,
+    /// Only what one end says arrives still.
+    OneWay,
 }
 
 impl Link {
     /// As networks are.
     pub fn draw(random: &mut Random) -> Self {
         let micros = [0, 500, 30_000][random.below(3) as usize];
-        let ends = (random.below(3) == 0).then(|| Duration::from_micros(random.below(5_000_000)));
-        Self { micros, ends, silently: random.coin() }
+        // Some while the ends are still introducing themselves.
+        let scale = 1 << (9 + random.below(14));
+        let ends = (random.below(3) == 0).then(|| Duration::from_micros(random.below(scale)));
+        let loss = [Loss::Closed, Loss::Closed, Loss::Silent, Loss::OneWay][random.below(4) as usize];
+        Self { micros, ends, loss }
     }
 
     /// One on which nothing is lost.
-    pub const GOOD: Self = Self { micros: 500, ends: None, silently: false };
+    pub const GOOD: Self = Self { micros: 500, ends: None, loss: Loss::Closed };
+
+    /// The two ends of a connection of this kind, and what carries bytes between them.
+    pub fn lay(self, chance: u64) -> (BoxStream, BoxStream, impl Future<Output = ()> + Send + 'static) {
+        let (near, from) = duplex(WINDOW);
+        let (to, far) = duplex(WINDOW);
+        (Box::new(near), Box::new(far), carry(from, to, self, Random::new(chance)))
+    }
 
     /// A connection of this kind to a process's page service.
     pub fn connect(
@@ -46,13 +68,12 @@ impl Link {
         cancel: &CancellationToken,
         chance: u64,
     ) -> BoxStream {
-        let (near, from) = duplex(WINDOW);
-        let (to, far) = duplex(WINDOW);
+        let (near, far, carry) = self.lay(chance);
         let (peer, service, cancel) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), service.clone(), cancel.clone());
-        let serve = service.serve_one(Box::new(far), peer, cancel);
+        let serve = service.serve_one(far, peer, cancel);
         drop(process.enter(|| env::spawn::task("page service connection", serve)));
-        drop(env::spawn::task("network", carry(from, to, self, Random::new(chance))));
-        Box::new(near)
+        drop(env::spawn::task("network", carry));
+        near
     }
 }
 
@@ -67,13 +88,18 @@ async fn carry(near: DuplexStream, far: DuplexStream, link: Link, mut random: Ra
             None => std::future::pending().await,
         }
     };
+    let mut there = pin!(one_way(&mut from_near, &mut to_far, link, there));
+    let mut back = pin!(one_way(&mut from_far, &mut to_near, link, back));
     tokio::select! {
-        () = one_way(&mut from_near, &mut to_far, link, there) => {}
-        () = one_way(&mut from_far, &mut to_near, link, back) => {}
-        () = lost => if link.silently {
-            // Both ends wait until they have enough.
-            env::clock::sleep(SILENCE).await;
-        },
+        () = &mut there => return,
+        () = &mut back => return,
+        () = lost => {}
+    }
+    match link.loss {
+        Loss::Closed => {}
+        // The ends wait until they have enough.
+        Loss::Silent => env::clock::sleep(SILENCE).await,
+        Loss::OneWay => drop(env::clock::timeout(SILENCE, there).await),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where a timeline's WAL comes from: it remembers every record, what each key is as of each, and how much of it a
-//! server has acknowledged, so that it would be discarded.
+//! server has acknowledged, so that it would be discarded. Some write values, as they come out of a decoder; others are
+//! a model of a Postgres, whose bytes a server receives as it receives those of a real one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +18,8 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
+use crate::postgres::Postgres;
+
 /// Pages of the commit log, which are all that there is in the model.
 const COMMIT_LOG_PAGES: u32 = 6;
 
@@ -25,10 +28,9 @@ fn commit_log() -> impl Iterator<Item = Key> {
 }
 
 /// The whole commit log as of `lsn`, if there is one yet.
-pub fn segment(model: &Model, lsn: Lsn) -> Option<Vec<u8>> {
-    model.value(&slru_dir_key(SlruKind::Clog), lsn)?;
-    let pages: Option<Vec<Bytes>> = commit_log().map(|key| model.value(&key, lsn)).collect();
-    Some(pages?.concat())
+pub fn segment(model: &Model, lsn: Lsn) -> Option<Bytes> {
+    let pages: Vec<Bytes> = commit_log().map_while(|key| model.value(&key, lsn)).collect();
+    (!pages.is_empty()).then(|| Bytes::from(pages.concat()))
 }
 
 /// A record as a server takes it in.
@@ -38,7 +40,8 @@ pub struct Record {
     pub lsn: Lsn,
     /// The end of the one before.
     pub prev: Lsn,
-    /// What it changes, in one part or, where it changes something twice, in several.
+    /// What it changes, in one part or, where it changes something twice, in several. None if a Postgres has written
+    /// it.
     pub batches: Vec<SerializedValueBatch>,
     /// When it was written.
     pub written: Instant,
@@ -60,6 +63,8 @@ pub struct Origin {
 struct History {
     records: Vec<Record>,
     model: Model,
+    /// Writes it, if somebody does who writes bytes.
+    postgres: Option<Postgres>,
     acknowledged: Lsn,
     next: Lsn,
     last: Lsn,
@@ -85,14 +90,58 @@ impl History {
         self.last = lsn;
         self.next += 8;
     }
+
+    /// Writes a record of values.
+    fn write_values(&mut self, random: &mut Random) {
+        let changes: Vec<Change> =
+            (0..1 + random.below(3)).map(|_| (random.below(12) as usize, random.next() as u32)).collect();
+        let (lsn, prev, mut batch) = (self.next, self.last, SerializedValueBatch::default());
+        put_record(&mut self.model, &mut batch, lsn, &changes);
+        let mut batches = vec![batch];
+        if random.below(16) == 0 {
+            // Of two values of a key at one LSN the later one counts.
+            for _ in 0..2 {
+                let mut again = SerializedValueBatch::default();
+                let change = (6 + random.below(6) as usize, random.next() as u32);
+                put_record(&mut self.model, &mut again, lsn, &[change]);
+                batches.push(again);
+            }
+        }
+        self.records.push(Record { lsn, prev, batches, written: env::clock::now() });
+        self.last = lsn;
+        self.next += 8 + random.below(8) * 8;
+    }
+
+    /// Notes a record that a Postgres has written.
+    fn note(&mut self, (_, lsn): (Lsn, Lsn)) {
+        self.records.push(Record { lsn, prev: self.last, batches: Vec::new(), written: env::clock::now() });
+        self.last = lsn;
+    }
 }
 
 impl Origin {
     /// The source of a timeline whose own history begins at `begins`, after `inherited`, with what `model` says.
-    pub fn new(id: TimelineId, begins: Lsn, model: Model, inherited: Vec<Lsn>) -> Self {
-        let history = History { records: Vec::new(), model, acknowledged: Lsn(0), next: begins + 8, last: begins };
+    pub fn new(
+        id: TimelineId,
+        begins: Lsn,
+        model: Model,
+        inherited: Vec<Lsn>,
+        postgres: Option<Postgres>,
+    ) -> Self {
+        let (records, acknowledged, next) = (Vec::new(), Lsn(0), begins + 8);
+        let history = History { records, model, postgres, acknowledged, next, last: begins };
         let (history, end) = (Arc::new(Mutex::new(history)), watch::Sender::new(begins));
         Self { id, begins, inherited: Arc::new(inherited), history, end }
+    }
+
+    /// The source of a branch of this one's timeline at `lsn`.
+    pub fn branch(&self, id: TimelineId, lsn: Lsn) -> Self {
+        let history = self.history.lock();
+        let mut model = history.model.clone();
+        model.truncate(lsn);
+        let postgres = history.postgres.as_ref().map(|postgres| postgres.branch(lsn, &model));
+        drop(history);
+        Self::new(id, lsn, model, self.all_moments(lsn - 1), postgres)
     }
 
     /// Writes some records.
@@ -101,30 +150,46 @@ impl Origin {
         let most = 1 << (2 + random.below(6));
         let count = 1 + random.below(most);
         let mut history = self.history.lock();
-        history.found_commit_log();
+        let history = &mut *history;
+        if history.postgres.is_none() {
+            history.found_commit_log();
+        }
         for _ in 0..count {
-            let changes: Vec<Change> =
-                (0..1 + random.below(3)).map(|_| (random.below(12) as usize, random.next() as u32)).collect();
-            let (lsn, prev, mut batch) = (history.next, history.last, SerializedValueBatch::default());
-            put_record(&mut history.model, &mut batch, lsn, &changes);
-            let mut batches = vec![batch];
-            if random.below(16) == 0 {
-                // Of two values of a key at one LSN the later one counts.
-                for _ in 0..2 {
-                    let mut again = SerializedValueBatch::default();
-                    let change = (6 + random.below(6) as usize, random.next() as u32);
-                    put_record(&mut history.model, &mut again, lsn, &[change]);
-                    batches.push(again);
+            match &mut history.postgres {
+                Some(postgres) => {
+                    let place = postgres.write(random, &mut history.model);
+                    history.note(place);
                 }
+                None => history.write_values(random),
             }
-            history.records.push(Record { lsn, prev, batches, written: env::clock::now() });
-            history.last = lsn;
-            history.next += 8 + random.below(8) * 8;
         }
         let last = history.last;
-        drop(history);
         self.end.send_replace(last);
         (count, last)
+    }
+
+    /// If a Postgres writes it, that is on another timeline of its own from now on.
+    pub fn promote(&self) -> Option<Lsn> {
+        let mut history = self.history.lock();
+        let place = history.postgres.as_mut()?.promote();
+        history.note(place);
+        self.end.send_replace(history.last);
+        Some(history.last)
+    }
+
+    /// The last record is one that somebody waits for: counters alone may stay in memory for hours.
+    pub fn commit(&self) {
+        let mut history = self.history.lock();
+        let history = &mut *history;
+        let Some(postgres) = &mut history.postgres else { return };
+        let place = postgres.commit(&mut history.model);
+        history.note(place);
+        self.end.send_replace(history.last);
+    }
+
+    /// Asks the Postgres that writes it, if one does.
+    pub fn ask_postgres<T>(&self, question: impl FnOnce(&Postgres) -> T) -> Option<T> {
+        self.history.lock().postgres.as_ref().map(question)
     }
 
     /// Up to `most` records after `lsn`.
@@ -153,11 +218,6 @@ impl Origin {
     /// What was promised.
     pub fn acknowledged(&self) -> Lsn {
         self.history.lock().acknowledged
-    }
-
-    /// What was so at every moment.
-    pub fn model(&self) -> Model {
-        self.history.lock().model.clone()
     }
 
     /// Asks the model.

@@ -22,6 +22,8 @@ macro_rules! acts {
 acts! {
     /// Postgres writes some records.
     Write = 12,
+    /// Postgres goes on with another timeline of its own.
+    Promote = 1,
     /// A timeline is written to layers.
     Flush = 4,
     /// Somebody reads, at several moments of a history.
@@ -96,6 +98,8 @@ pub struct Step {
 /// What is the same for a whole run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
+    /// What writes is a Postgres, whose WAL is received over connections. Otherwise values come as from a decoder.
+    pub is_postgres: bool,
     /// Size in bytes at which an in-memory layer is frozen.
     pub checkpoint_distance: u64,
     /// Bytes of history that are always kept.
@@ -166,6 +170,7 @@ impl Setting {
     fn draw(random: &mut Random) -> Self {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         Self {
+            is_postgres: one_of(&[0, 0, 1]) == 1,
             checkpoint_distance: one_of(&[8_000, 30_000, 100_000, 400_000]),
             gc_horizon: one_of(&[64, 500, 5_000]),
             pitr_interval: Duration::from_secs(one_of(&[0, 0, 60, 900])),

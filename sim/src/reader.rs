@@ -1,19 +1,23 @@
 //! Reads a timeline at several moments of its history, and compares all that is found with the model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use engine::tenant::timeline::Timeline;
 use errors::{ErrorKind, StorageError};
-use pageserver_api::key::Key;
-use pageserver_api::keyspace::KeySpace;
+use pageserver_api::key::{Key, rel_block_key};
+use pageserver_api::keyspace::{KeySpace, KeySpaceBuilder};
 use parking_lot::Mutex;
+use pgdata::TimelineStore;
+use pgdata::listing::Listing;
 use simulated::random::Random;
 use utils::lsn::Lsn;
 
 use crate::origin::Origin;
 use crate::plan::Setting;
+use crate::postgres::{DATABASE, TABLESPACE, commit_log, pages, tables};
 use crate::server::context;
 use crate::story::{Story, violation};
 use crate::weather::Weather;
@@ -108,7 +112,10 @@ impl Subject {
     /// Reads everything as of `lsn`.
     async fn read(&self, timeline: &Timeline, lsn: Lsn, is_calm: bool) {
         let asked = self.asked(timeline, lsn, is_calm);
-        let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await;
+        let found = match self.setting.is_postgres {
+            true => self.find_pages(timeline, lsn).await,
+            false => timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await,
+        };
         let asked = self.still(asked, timeline, lsn);
         let (id, server) = (timeline.timeline_id(), self.server);
         let judge = |what: &str, error: &StorageError| {
@@ -120,7 +127,10 @@ impl Subject {
             Ok(found) => found,
             Err(error) => return judge("", &error),
         };
-        let expected = self.origin.ask(|model| model.values(&(Key::MIN..Key::MAX), lsn));
+        let expected = self.origin.ask(|model| match self.setting.is_postgres {
+            true => pages(model, lsn),
+            false => model.values(&(Key::MIN..Key::MAX), lsn),
+        });
         if !found.keys().eq(expected.keys()) {
             let (is, was) = (found.len(), expected.len());
             violation!(self.story, "{server}: {id} at {lsn} has {is} keys, and should have {was}");
@@ -132,6 +142,27 @@ impl Subject {
                 Err(error) => judge(&format!(": {key}"), &error),
             }
         }
+    }
+
+    /// All pages that there are of tables and of the commit log.
+    async fn find_pages(
+        &self,
+        timeline: &Timeline,
+        lsn: Lsn,
+    ) -> Result<BTreeMap<Key, Result<Bytes, StorageError>>, StorageError> {
+        let store = TimelineStore::new(timeline.clone(), context());
+        let found = Listing::new(&store, lsn).relations(TABLESPACE, DATABASE).await?;
+        let expected = self.origin.ask(|model| tables(model, lsn));
+        if found != expected {
+            let (id, server) = (timeline.timeline_id(), self.server);
+            violation!(self.story, "{server}: tables of {id} at {lsn} are {found:?}, and should be {expected:?}");
+        }
+        let mut keys = KeySpaceBuilder::default();
+        for (rel, size) in found {
+            keys.add_range(rel_block_key(rel, 0)..rel_block_key(rel, size));
+        }
+        keys.add_range(commit_log());
+        timeline.get_vectored(&keys.build(), lsn, &context()).await
     }
 
     /// What has to be known of a read before it begins.

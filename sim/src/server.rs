@@ -17,7 +17,10 @@ use errors::{ErrorKind, StorageError};
 use object_store::ObjectStore;
 use pageserver::auth::Auth;
 use pageserver::page_service::{PageService, PageServiceSettings};
+use pageserver::walreceiver::{NewWriter, WalReceivers, Writer};
 use pageserver_api::shard::TenantShardId;
+use pgdata::PostgresKeys;
+use pgdata::size_changes::SizeChanges;
 use pq_proto::stream::BoxStream;
 use remote_storage::{RemoteOptions, RemoteStorage};
 use simulated::bucket::FaultyStore;
@@ -33,6 +36,7 @@ use crate::network::Link;
 use crate::origin::{Origin, Record};
 use crate::plan::Setting;
 use crate::story::{Story, tell, violation};
+use crate::walsender::connstr;
 
 /// Longer than this no step of an operator waits for a server.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -53,6 +57,7 @@ pub struct Server {
     life: Option<Life>,
     conf: &'static PageServerConf,
     root: Utf8PathBuf,
+    is_postgres: bool,
     story: Story,
 }
 
@@ -61,6 +66,7 @@ struct Life {
     process: Process,
     manager: TenantManager,
     page_service: PageService,
+    receivers: WalReceivers,
     /// Ends connections.
     cancel: CancellationToken,
     /// The sources whose WAL is being fed to timelines of this instance.
@@ -106,6 +112,8 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         retention,
         remote_storage: Some(storage),
         attach_on_start: AttachOnStart::Own,
+        live_keys: setting.is_postgres.then_some(&PostgresKeys),
+        observer: setting.is_postgres.then_some(SizeChanges::observer),
         server: ServerIdentity { id: name.to_owned(), ..ServerIdentity::default() },
         ..PageServerConf::dummy_conf(root.clone())
     };
@@ -130,7 +138,8 @@ impl Server {
         let conf = config(&root, name, storage, setting);
         disk.die_of_failed_syncs();
         let mounted = Some(disk.mount());
-        Self { name, bucket: faults, disk, mounted, life: None, conf, root, story: story.clone() }
+        let is_postgres = setting.is_postgres;
+        Self { name, bucket: faults, disk, mounted, life: None, conf, root, is_postgres, story: story.clone() }
     }
 
     /// Whether it runs.
@@ -170,7 +179,13 @@ impl Server {
                 }
                 let page_service = PageService::new(manager.clone(), Auth::trust(), PageServiceSettings::default());
                 let (fed, cancel) = (BTreeMap::new(), CancellationToken::new());
-                self.life = Some(Life { process, manager, page_service, cancel, fed });
+                let receivers = WalReceivers::new(manager.clone());
+                if self.is_postgres {
+                    let receivers = receivers.clone();
+                    let start = async move { receivers.start_all().await };
+                    drop(process.enter(|| env::spawn::task("start of receivers", start)));
+                }
+                self.life = Some(Life { process, manager, page_service, receivers, cancel, fed });
                 return true;
             }
             Ok(Ok(Err(error))) => tell!(self.story, "{} does not start: {error}", self.name),
@@ -215,6 +230,11 @@ impl Server {
             return;
         }
         let (origin, story, name) = (origin.clone(), self.story.clone(), self.name);
+        if self.is_postgres {
+            let follow = follow(life.receivers.clone(), timeline, origin, story);
+            drop(life.process.enter(|| env::spawn::task("registration of a writer", follow)));
+            return;
+        }
         drop(life.process.enter(|| env::spawn::task("WAL receiver", feed(timeline, origin, story, name))));
     }
 
@@ -240,9 +260,14 @@ impl Server {
 
     /// Ends it as an operator does.
     pub async fn shut_down(&mut self) {
-        let Some(manager) = self.manager() else { return };
-        self.life.iter().for_each(|life| life.cancel.cancel());
-        if self.run("shutdown", PATIENCE, async move { manager.shutdown().await }).await.is_none() {
+        let Some(Life { manager, receivers, cancel, .. }) = &self.life else { return };
+        let (manager, receivers) = (manager.clone(), receivers.clone());
+        cancel.cancel();
+        let shutdown = async move {
+            receivers.shutdown().await;
+            manager.shutdown().await;
+        };
+        if self.run("shutdown", PATIENCE, shutdown).await.is_none() {
             if self.is_dying() {
                 return self.kill(Survival::Synced).await;
             }
@@ -302,6 +327,25 @@ impl Server {
         self.disk.die_of_failed_syncs();
         self.mounted = None;
         self.mounted = Some(self.disk.mount());
+    }
+}
+
+/// Registers the Postgres that writes a timeline, from which its WAL is received from then on, however often it has to
+/// be tried.
+async fn follow(receivers: WalReceivers, timeline: Timeline, origin: Origin, story: Story) {
+    let id = timeline.timeline_id();
+    let cancelled = timeline.cancelled();
+    while !cancelled.is_cancelled() && timeline.fenced().is_none() {
+        if receivers.status(timeline.tenant_shard_id(), id).is_some() {
+            return;
+        }
+        let writer = Writer { id: id.to_string(), name: "postgres".to_owned(), start_lsn: origin.begins };
+        let new = NewWriter { writer, connstr: connstr(&origin), slot: "slot".to_owned(), replace: false };
+        match receivers.register_writer(&timeline, new).await {
+            Ok(()) => return tell!(story, "{id} has a writer"),
+            Err(error) => tell!(story, "{id} has no writer: {error}"),
+        }
+        env::clock::sleep(Duration::from_secs(1)).await;
     }
 }
 

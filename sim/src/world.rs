@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
 use camino::Utf8Path;
-use engine::tenant::manager::{ManageError, NewBranch};
+use engine::tenant::manager::{ManageError, NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Origin as Beginning, Timeline};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
 use postgres_formats::version::PgVersion;
+use pq_proto::client::simulated::Listening;
 use simulated::model::{IMPORT_LSN, Model};
 use simulated::platter::Survival;
 use simulated::random::Random;
@@ -21,9 +23,12 @@ use utils::lsn::Lsn;
 
 use crate::origin::Origin;
 use crate::plan::Setting;
+use crate::postgres::{BEGINS, CREATED, Postgres, cluster};
 use crate::reader::{Kept, Promise, Promises, Subject};
 use crate::server::{PATIENCE, Server, context};
 use crate::story::{Story, tell, violation};
+use crate::wal::{SEGMENT, SYSTEM, VERSION};
+use crate::walsender::listen;
 use crate::weather::Weather;
 
 /// A timeline that was made.
@@ -87,6 +92,10 @@ pub struct World {
     pub weather: Weather,
     /// Whether no clock is ever set.
     pub clocks_agree: bool,
+    /// The Postgres of each timeline, if there is one.
+    hosts: BTreeMap<TimelineId, Listening>,
+    /// Nothing goes wrong on the way to them any more.
+    pub is_calm: Arc<AtomicBool>,
 }
 
 impl World {
@@ -109,27 +118,31 @@ impl World {
             deleted: Vec::new(),
             weather: Weather::default(),
             clocks_agree,
+            hosts: BTreeMap::new(),
+            is_calm: Arc::default(),
         };
         for server in &mut world.servers {
             anyhow::ensure!(server.start().await, "{} does not start", server.name);
         }
         let manager = world.owner().manager().context("it has started, and is gone")?;
-        let made = world.owner().run("creation of a tenant", PATIENCE, async move {
-            manager.create_tenant(tenant).await?;
-            let (origin, conf) = (Beginning::of_initdb(PgVersion::V15, 7, IMPORT_LSN), manager.conf());
-            let new =
-                NewTimeline { tenant_shard_id: tenant, timeline_id: first, origin, prev_record_lsn: IMPORT_LSN - 8 };
-            Timeline::prepare(conf, tenant, first).await?;
-            let remote = manager.remote_of(tenant);
-            let timeline = Timeline::create_with(conf, new, Vec::new(), remote, &context()).await?;
-            manager.add(timeline.clone()).await?;
-            anyhow::Ok(timeline.wait_uploaded(PATIENCE).await)
-        });
-        anyhow::ensure!(made.await.transpose()?.unwrap_or(false), "no timeline was made");
-        let origin = Origin::new(first, IMPORT_LSN, Model::default(), Vec::new());
-        world.known.insert(first, Known::new(origin, Kept::InBucket, &setting));
+        let making = make_first(manager, tenant, first, setting.is_postgres);
+        let made = world.owner().run("creation of a tenant", PATIENCE, making).await;
+        anyhow::ensure!(made.transpose()?.unwrap_or(false), "no timeline was made");
+        let (begins, postgres) = match setting.is_postgres {
+            true => (BEGINS, Some(Postgres::new(BEGINS, CREATED))),
+            false => (IMPORT_LSN, None),
+        };
+        let origin = Origin::new(first, begins, Model::default(), Vec::new(), postgres);
+        world.know(origin, Kept::InBucket);
         world.settle_in().await;
         Ok(world)
+    }
+
+    fn know(&mut self, origin: Origin, kept: Kept) {
+        if self.setting.is_postgres {
+            self.hosts.insert(origin.id, listen(&origin, &self.is_calm));
+        }
+        self.known.insert(origin.id, Known::new(origin, kept, &self.setting));
     }
 
     /// The server that is to have the tenant.
@@ -227,7 +240,11 @@ impl World {
         }
         self.check_promises();
         self.note_said();
-        for server in &mut self.servers {
+        for (number, server) in self.servers.iter_mut().enumerate() {
+            // A server that was told once from where to receive WAL knows it.
+            if self.setting.is_postgres && number != self.owner {
+                continue;
+            }
             for known in self.known.values() {
                 server.feed(self.tenant, &known.origin);
             }
@@ -323,11 +340,8 @@ impl World {
     pub async fn branch(&mut self, ancestor: TimelineId, lsn: Lsn) {
         let (tenant, id) = (self.tenant, TimelineId::generate());
         let (Some(manager), Some(known)) = (self.owner().manager(), self.known.get(&ancestor)) else { return };
-        let mut model = known.origin.model();
-        model.truncate(lsn);
-        let inherited = known.origin.all_moments(lsn - 1);
-        let origin = Origin::new(id, lsn, model, inherited);
-        self.known.insert(id, Known::new(origin, Kept::Perhaps, &self.setting));
+        let origin = known.origin.branch(id, lsn);
+        self.know(origin, Kept::Perhaps);
         let new = NewBranch { timeline_id: id, ancestor_id: ancestor, lsn: Some(lsn) };
         let made = self.owner().run("branch", PATIENCE, async move {
             let (branch, _) = manager.branch(tenant, new).await?;
@@ -376,4 +390,30 @@ impl World {
             }
         }
     }
+}
+
+/// Makes a tenant with one timeline. Whether the bucket has it.
+async fn make_first(
+    manager: TenantManager,
+    tenant: TenantShardId,
+    id: TimelineId,
+    is_postgres: bool,
+) -> anyhow::Result<bool> {
+    manager.create_tenant(tenant).await?;
+    let (origin, conf) = match is_postgres {
+        true => (Beginning { wal_segment_size: SEGMENT, ..Beginning::of_initdb(VERSION, SYSTEM, CREATED) }, manager.conf()),
+        false => (Beginning::of_initdb(PgVersion::V15, 7, IMPORT_LSN), manager.conf()),
+    };
+    let prev_record_lsn = origin.import_lsn - 8;
+    let new = NewTimeline { tenant_shard_id: tenant, timeline_id: id, origin, prev_record_lsn };
+    Timeline::prepare(conf, tenant, id).await?;
+    let remote = manager.remote_of(tenant);
+    let timeline = Timeline::create_with(conf, new, Vec::new(), remote, &context()).await?;
+    manager.add(timeline.clone()).await?;
+    if is_postgres {
+        timeline.put_batch(cluster(BEGINS), &context()).await?;
+        timeline.finish_write(BEGINS, CREATED);
+        timeline.flush(&context()).await?;
+    }
+    Ok(timeline.wait_uploaded(PATIENCE).await)
 }

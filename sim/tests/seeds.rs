@@ -59,6 +59,8 @@ fn planted_mistakes_are_found() {
         "TakeTakenGeneration",
         "ForgetGrandparent",
         "DeleteBeforeLastReader",
+        "WaitForEver",
+        "ReportReceivedAsDurable",
     ] {
         let sum = fleet(Some(bug)).run_all(1, 100, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));

@@ -113,6 +113,10 @@ bugs! {
     PublishWithoutRecheck,
     /// Ingest opens a layer where there are as many L0 layers as it waits at.
     RollPastTheLimit,
+    /// Whoever receives WAL waits for a server's answer, however long.
+    WaitForEver,
+    /// What has arrived counts as safe.
+    ReportReceivedAsDurable,
 }
 
 impl Bug {

@@ -4,6 +4,7 @@ mod auth;
 mod connect;
 mod error;
 mod session;
+pub mod simulated;
 mod tls;
 
 pub use error::ClientError;

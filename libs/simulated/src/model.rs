@@ -60,20 +60,29 @@ impl Model {
 
     /// The value of `key` as of `lsn`.
     pub fn value(&self, key: &Key, lsn: Lsn) -> Option<Bytes> {
-        let mut value: Option<Vec<u8>> = None;
-        for (_, version) in self.versions.get(key)?.range(..=lsn) {
+        let mut records: Vec<&WalRecord> = Vec::new();
+        for (_, version) in self.versions.get(key)?.range(..=lsn).rev() {
             match version {
-                Value::Image(image) => value = Some(image.to_vec()),
-                Value::WalRecord(record) => apply(value.as_mut()?, key, record),
+                Value::Image(image) if records.is_empty() => return Some(image.clone()),
+                Value::Image(image) => {
+                    let mut value = image.to_vec();
+                    records.iter().rev().for_each(|record| apply(&mut value, key, record));
+                    return Some(Bytes::from(value));
+                }
+                Value::WalRecord(record) => records.push(record),
             }
         }
-        value.map(Bytes::from)
+        None
+    }
+
+    /// The keys in `range` that ever had a value.
+    pub fn keys(&self, range: &Range<Key>) -> impl Iterator<Item = Key> {
+        self.versions.range(range.clone()).map(|(key, _)| *key)
     }
 
     /// All values of keys in `range` as of `lsn`.
     pub fn values(&self, range: &Range<Key>, lsn: Lsn) -> BTreeMap<Key, Bytes> {
-        let keys = self.versions.range(range.clone()).map(|(key, _)| *key);
-        keys.filter_map(|key| Some((key, self.value(&key, lsn)?))).collect()
+        self.keys(range).filter_map(|key| Some((key, self.value(&key, lsn)?))).collect()
     }
 
     /// The pages that are not in use as of `lsn`.

@@ -131,14 +131,14 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
         };
         match failure.sqlstate() {
             Some(SqlState::OBJECT_IN_USE) if frees < FREES_MAX => {
-                slot::free(&receiver.timeline, &receiver.source).await?;
+                in_time("asking who uses the slot", slot::free(&receiver.timeline, &receiver.source)).await?;
                 frees += 1;
                 env::clock::sleep(FREE_PAUSE * frees).await;
             }
             Some(SqlState::UNDEFINED_OBJECT) if !made => {
                 let mut client = ReplicationClient::connect(&receiver.source.config()?).await?;
-                made = slot::make(&mut client, receiver.source.slot()).await?;
-                client.close().await;
+                made = in_time("making the slot", slot::make(&mut client, receiver.source.slot())).await?;
+                in_time("closing a connection", async { Ok::<_, Failure>(client.close().await) }).await?;
             }
             _ => return Err(failure),
         }
@@ -146,8 +146,38 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
 }
 
 async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut bool) -> Result<PhysicalStream, Failure> {
+    let client = ReplicationClient::connect(&receiver.source.config()?).await?;
+    let stream = in_time("asking the server for its WAL", start(receiver, beginning, client, made)).await?;
+    receiver.status.update(|status| {
+        status.received_lsn = beginning.last_record();
+        status.state = WalReceiverState::CatchingUp;
+    });
+    Ok(stream)
+}
+
+/// A server whose host is gone, or cut off, never says that it will not answer.
+async fn in_time<T, E: Into<Failure>>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    if fault::planted(fault::Bug::WaitForEver) {
+        return work.await.map_err(Into::into);
+    }
+    let done = env::clock::timeout(SILENCE_MAX, work).await;
+    match done {
+        Ok(result) => result.map_err(Into::into),
+        Err(_) => Err(ClientError::Timeout(what).into()),
+    }
+}
+
+/// Starts the stream, once the server has passed all checks and has the slot.
+async fn start(
+    receiver: &Receiver,
+    beginning: &Beginning,
+    mut client: ReplicationClient,
+    made: &mut bool,
+) -> Result<PhysicalStream, Failure> {
     let (source, stored) = (&receiver.source, beginning.last_record());
-    let mut client = ReplicationClient::connect(&source.config()?).await?;
     let timeline = check_server(receiver, beginning, &mut client).await?;
     *made |= slot::make_if_missing(&mut client, source.slot()).await?;
     // A compute creates its own slot once it is ready: this connection was earlier.
@@ -156,11 +186,7 @@ async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut boo
         tracing::warn!("slot {slot} was missing on {host}, made it again; WAL from {stored} on is asked for");
     }
     let stream = client.start_physical(Some(source.slot()), beginning.feed_lsn(), timeline).await?;
-    receiver.status.update(|status| {
-        status.postgres_timeline = Some(timeline);
-        status.received_lsn = stored;
-        status.state = WalReceiverState::CatchingUp;
-    });
+    receiver.status.update(|status| status.postgres_timeline = Some(timeline));
     Ok(stream)
 }
 
@@ -342,7 +368,8 @@ impl Session<'_> {
 
     fn standing(&self, reply_requested: bool) -> StandbyStatus {
         let timeline = &self.receiver.timeline;
-        let (flush, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
+        let (safe, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
+        let flush = if fault::planted(fault::Bug::ReportReceivedAsDurable) { apply } else { safe };
         // The server removes WAL up to the reported flush LSN.
         assert!(flush <= apply, "durable up to {flush}, but the history is final only to {apply}");
         StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
@@ -352,7 +379,7 @@ impl Session<'_> {
     async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
         check_owner(&self.receiver.timeline)?;
         let status = self.standing(reply_requested);
-        self.stream.send_status(status).await?;
+        in_time("telling the server what has arrived", self.stream.send_status(status)).await?;
         self.sent = (env::clock::now(), status);
         Ok(())
     }

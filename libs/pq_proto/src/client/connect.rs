@@ -11,7 +11,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 
 use super::error::ClientError;
 use super::session::{Client, unexpected};
-use super::{auth, tls};
+use super::{auth, simulated, tls};
 use crate::backend::BackendMessage;
 use crate::frontend::{StartupPacket, StartupParameters};
 use crate::sqlstate::SqlState;
@@ -117,9 +117,11 @@ async fn connect_host(config: &Config, address: &Address, session: &[(&str, &str
 }
 
 async fn connect_unix(socket: &str) -> Result<BoxStream, ClientError> {
-    let stream = UnixStream::connect(socket).await;
-    let stream = stream.map_err(|source| ClientError::Connect { host: socket.to_owned(), source })?;
-    Ok(Box::new(stream))
+    let stream = match simulated::connect(socket) {
+        Some(stream) => stream,
+        None => UnixStream::connect(socket).await.map(|stream| Box::new(stream) as BoxStream),
+    };
+    stream.map_err(|source| ClientError::Connect { host: socket.to_owned(), source })
 }
 
 async fn connect_tcp(

@@ -1,0 +1,294 @@
+//! What a Postgres of the simulation says to those who connect to it: it sends its WAL to one receiver at a time, ends
+//! those who are silent, and tells what follows where it has left a timeline (`walsender.c`, `slot.c`).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::BufMut;
+use parking_lot::Mutex;
+use pq_proto::backend::{ErrorFields, put};
+use pq_proto::client::simulated::{Listening, listen as listen_at};
+use pq_proto::frontend::FrontendMessage;
+use pq_proto::server::{Connection, ConnectionError, ServerOptions, ServerWriter, Trust};
+use pq_proto::sqlstate::SqlState;
+use pq_proto::stream::BoxStream;
+use simulated::random::Random;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use utils::lsn::Lsn;
+
+use crate::network::Link;
+use crate::origin::Origin;
+use crate::wal::SYSTEM;
+
+/// Bytes of WAL in a message, at most.
+const PIECE: u64 = 40_000;
+/// After so much silence a receiver is asked for a sign of life, and after twice that its connection is ended
+/// (`wal_sender_timeout`).
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long a farewell takes at most.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The slot, of which there is one.
+#[derive(Default)]
+struct Slot {
+    exists: bool,
+    /// The process that streams from it, and what ends that.
+    active: Option<(u64, CancellationToken)>,
+    last_process: u64,
+}
+
+/// A Postgres that can be reached.
+#[derive(Clone)]
+struct Host {
+    origin: Origin,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// What a receiver has asked for.
+struct Wanted {
+    from: Lsn,
+    timeline: u32,
+}
+
+/// How to reach the origin's Postgres.
+pub fn connstr(origin: &Origin) -> String {
+    format!("host=/simulated/{} user=pageserver", origin.id)
+}
+
+/// Whoever connects to the origin's Postgres reaches it until this is dropped, over links on which things go wrong as
+/// long as it is not calm.
+pub fn listen(origin: &Origin, is_calm: &Arc<AtomicBool>) -> Listening {
+    let host = Host { origin: origin.clone(), slot: Arc::default() };
+    let (sender, mut connections) = mpsc::unbounded_channel::<(BoxStream, Pin<Box<dyn Future<Output = ()> + Send>>)>();
+    let calm = Arc::clone(is_calm);
+    let listening = listen_at(format!("/simulated/{}/.s.PGSQL.5432", origin.id), move || {
+        let mut random = Random::new(env::random::u64());
+        let link = if calm.load(Ordering::Relaxed) { Link::GOOD } else { Link::draw(&mut random) };
+        let (near, far, carry) = link.lay(random.next());
+        // What is spawned here would belong to the process that connects.
+        let sent = sender.send((far, Box::pin(carry)));
+        sent.map_err(|_| std::io::ErrorKind::ConnectionRefused)?;
+        Ok(near)
+    });
+    drop(env::spawn::task("postgres", async move {
+        while let Some((stream, carry)) = connections.recv().await {
+            drop(env::spawn::task("network", carry));
+            drop(env::spawn::task("backend", host.clone().serve(stream)));
+        }
+    }));
+    listening
+}
+
+impl Host {
+    async fn serve(self, stream: BoxStream) {
+        let options = ServerOptions {
+            tls: None,
+            handshake_timeout: SILENCE,
+            idle_timeout: SILENCE,
+            describe: |_| None,
+        };
+        let Ok((mut connection, ())) = Connection::accept(stream, options, &Trust).await else { return };
+        while let Ok(Some(query)) = connection.next_query().await {
+            let text = query.text.as_str();
+            let answered = if text.starts_with("START_REPLICATION") {
+                self.start_replication(&mut connection, text).await
+            } else {
+                self.answer(connection.writer(), text);
+                connection.writer().flush().await.map_err(ConnectionError::from)
+            };
+            if answered.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Answers what needs no more than one row.
+    fn answer(&self, writer: &mut ServerWriter, text: &str) {
+        let (timeline, end) = self.position();
+        let row: Vec<String> = if text == "IDENTIFY_SYSTEM" {
+            vec![SYSTEM.to_string(), timeline.to_string(), end.to_string()]
+        } else if text.starts_with("TIMELINE_HISTORY") {
+            let content = self.origin.ask_postgres(|postgres| postgres.history());
+            vec![format!("{timeline:08X}.history"), content.unwrap_or_default()]
+        } else if text.starts_with("CREATE_REPLICATION_SLOT") {
+            self.slot.lock().exists = true;
+            vec!["slot".to_owned()]
+        } else if text.starts_with("SELECT s.active_pid") {
+            let active = self.slot.lock().active.as_ref().map(|(process, _)| process.to_string());
+            active.map_or(Vec::new(), |process| vec![process, "pageserver".to_owned(), "t".to_owned()])
+        } else {
+            self.end_backend(text);
+            vec!["t".to_owned()]
+        };
+        let buf = writer.buffer();
+        put::row_description(buf, &vec!["column"; row.len()]);
+        if !row.is_empty() {
+            let row: Vec<Option<&[u8]>> = row.iter().map(|text| Some(text.as_bytes())).collect();
+            put::data_row(buf, &row);
+        }
+        put::command_complete(buf, "DONE");
+        put::ready_for_query(buf);
+    }
+
+    /// `SELECT pg_terminate_backend(process)`.
+    fn end_backend(&self, text: &str) {
+        let wanted = text.trim_end_matches(')').rsplit('(').next().and_then(|process| process.parse::<u64>().ok());
+        if let Some((process, stop)) = &self.slot.lock().active
+            && wanted == Some(*process)
+        {
+            stop.cancel();
+        }
+    }
+
+    /// The timeline that it is on, and the end of its WAL.
+    fn position(&self) -> (u32, Lsn) {
+        let position = self.origin.ask_postgres(|postgres| (postgres.log().timeline(), postgres.log().end()));
+        position.unwrap_or((1, Lsn::INVALID))
+    }
+
+    async fn start_replication(&self, connection: &mut Connection, text: &str) -> Result<(), ConnectionError> {
+        let after = |word: &str| text.split_ascii_whitespace().skip_while(move |it| *it != word).nth(1);
+        let from = after("PHYSICAL").and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
+        let timeline = after("TIMELINE").and_then(|timeline| timeline.parse().ok()).unwrap_or_default();
+        let (process, stop) = match self.take_slot() {
+            Ok(taken) => taken,
+            Err(error) => {
+                put::error(connection.writer().buffer(), &error);
+                put::ready_for_query(connection.writer().buffer());
+                return Ok(connection.writer().flush().await?);
+            }
+        };
+        let streamed = tokio::select! {
+            streamed = self.stream(connection, Wanted { from, timeline }) => streamed,
+            () = stop.cancelled() => Err(ConnectionError::Timeout("ended by an operator")),
+        };
+        self.slot.lock().active.take_if(|(active, _)| *active == process);
+        if stop.is_cancelled() {
+            let error = ErrorFields::new(SqlState::ADMIN_SHUTDOWN, "terminating connection");
+            put::error(connection.writer().buffer(), &error);
+            let _ = env::clock::timeout(FAREWELL, connection.writer().flush()).await;
+        }
+        streamed
+    }
+
+    fn take_slot(&self) -> Result<(u64, CancellationToken), ErrorFields> {
+        let mut slot = self.slot.lock();
+        if !slot.exists {
+            return Err(ErrorFields::new(SqlState::UNDEFINED_OBJECT, "replication slot \"slot\" does not exist"));
+        }
+        if let Some((process, _)) = &slot.active {
+            let message = format!("replication slot \"slot\" is active for PID {process}");
+            return Err(ErrorFields::new(SqlState::OBJECT_IN_USE, message));
+        }
+        slot.last_process += 1;
+        let active = (slot.last_process, CancellationToken::new());
+        slot.active = Some(active.clone());
+        Ok(active)
+    }
+
+    /// Sends WAL until the receiver leaves, or the timeline ends.
+    async fn stream(&self, connection: &mut Connection, wanted: Wanted) -> Result<(), ConnectionError> {
+        let (reader, writer) = connection.split();
+        put::copy_both(writer.buffer());
+        writer.flush().await?;
+        let (mut at, mut end) = (wanted.from, self.origin.watch());
+        let (mut heard, mut random) = (env::clock::now(), Random::new(env::random::u64()));
+        loop {
+            end.mark_unchanged();
+            let (to, next) = self.end_of(wanted.timeline);
+            while at < to {
+                at = self.send_piece(writer, at, to, &mut random).await?;
+            }
+            if let Some(next) = next {
+                put::copy_done(writer.buffer());
+                writer.flush().await?;
+                while let Some(raw) = reader.read().await? {
+                    if matches!(FrontendMessage::decode(raw)?, FrontendMessage::CopyDone) {
+                        break;
+                    }
+                }
+                return tell_next(writer, next, to).await;
+            }
+            tokio::select! {
+                message = reader.read() => {
+                    let Some(raw) = message? else { return Err(ConnectionError::Timeout("nobody is there")) };
+                    heard = env::clock::now();
+                    if self.hear(FrontendMessage::decode(raw)?) {
+                        keep_alive(writer, to, false).await?;
+                    }
+                }
+                _ = end.changed() => {}
+                () = env::clock::sleep(SILENCE) => {
+                    if env::clock::now().saturating_duration_since(heard) >= SILENCE * 2 {
+                        return Err(ConnectionError::Timeout("waiting for a sign of life"));
+                    }
+                    keep_alive(writer, to, true).await?;
+                }
+            }
+        }
+    }
+
+    /// The end of a timeline's WAL, and which one follows if it has been left.
+    fn end_of(&self, timeline: u32) -> (Lsn, Option<u32>) {
+        let end = self.origin.ask_postgres(|postgres| match postgres.left(timeline) {
+            Some((lsn, next)) => (lsn, Some(next)),
+            None => (postgres.log().end(), None),
+        });
+        end.unwrap_or((Lsn::INVALID, None))
+    }
+
+    async fn send_piece(
+        &self,
+        writer: &mut ServerWriter,
+        at: Lsn,
+        to: Lsn,
+        random: &mut Random,
+    ) -> Result<Lsn, ConnectionError> {
+        let most = 1 + random.below(PIECE) as usize;
+        let bytes = self.origin.ask_postgres(|postgres| postgres.log().read(at, to, most)).unwrap_or_default();
+        put::copy_data(writer.buffer(), |buf| {
+            buf.put_u8(b'w');
+            buf.put_u64(at.0);
+            buf.put_u64(to.0);
+            buf.put_u64(0);
+            buf.put_slice(&bytes);
+        });
+        writer.flush().await?;
+        Ok(at + bytes.len() as u64)
+    }
+
+    /// Takes what a receiver says. Whether it wants an answer.
+    fn hear(&self, message: FrontendMessage) -> bool {
+        let FrontendMessage::CopyData(bytes) = message else { return false };
+        let number = |at: usize| bytes.get(at..at + 8).and_then(|it| it.try_into().ok()).map_or(0, u64::from_be_bytes);
+        if bytes.first() != Some(&b'r') {
+            return false;
+        }
+        self.origin.acknowledge(Lsn(number(9)));
+        bytes.get(33) == Some(&1)
+    }
+}
+
+async fn keep_alive(writer: &mut ServerWriter, end: Lsn, reply: bool) -> Result<(), ConnectionError> {
+    put::copy_data(writer.buffer(), |buf| {
+        buf.put_u8(b'k');
+        buf.put_u64(end.0);
+        buf.put_u64(0);
+        buf.put_u8(reply.into());
+    });
+    Ok(writer.flush().await?)
+}
+
+/// The end of a timeline: which one follows, from where on.
+async fn tell_next(writer: &mut ServerWriter, next: u32, from: Lsn) -> Result<(), ConnectionError> {
+    let buf = writer.buffer();
+    put::row_description(buf, &["next_tli", "next_tli_startpos"]);
+    put::data_row(buf, &[Some(next.to_string().as_bytes()), Some(from.to_string().as_bytes())]);
+    put::command_complete(buf, "START_STREAMING");
+    put::command_complete(buf, "START_REPLICATION");
+    put::ready_for_query(buf);
+    Ok(writer.flush().await?)
+}
