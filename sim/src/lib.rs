@@ -6,19 +6,25 @@
 #![deny(unsafe_code)]
 
 mod acts;
+mod checks;
 #[allow(unsafe_code, reason = "it takes the place of a function of C")]
 mod entropy;
+mod faults;
 mod finale;
 pub mod fleet;
+mod leftovers;
+mod neighbours;
 mod network;
 mod origin;
 pub mod plan;
 mod reader;
 pub mod run;
 mod server;
+mod settle;
 pub mod shrink;
 pub mod story;
 pub mod tally;
+mod tenant;
 mod weather;
 mod wire;
 mod world;
