@@ -1,13 +1,10 @@
 //! The end of a run: all faults end, and then within a bounded time everything is served, nothing is owed, and nothing
-//! is lost with the disks.
+//! is lost with the disks. A day later nothing is left in the bucket that nobody needs.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
-use engine::tenant::storage_layer::LayerFileName;
 use simulated::bucket::Op;
-use virtual_file::fs::TEMP_SUFFIX;
 
 use crate::network::Link;
 use crate::reader::Kept;
@@ -18,11 +15,9 @@ use crate::world::World;
 /// As of how many moments of each timeline everything is read in the end, twice.
 const MOMENTS: usize = 16;
 
-/// How often the bucket may be asked on a day on which nothing happens.
+/// How often the bucket may be asked for each tenant on a day on which nothing happens.
 const IDLE_CALLS: f64 = 10.0;
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Digits of a key, with which names of layers begin.
-const KEY_DIGITS: usize = 36;
 
 impl World {
     /// See the module's documentation.
@@ -41,10 +36,12 @@ impl World {
         if self.story.broken_promise().is_some() {
             return;
         }
-        for server in &mut self.servers {
-            server.lose_disk().await;
+        for number in 0..self.servers.len() {
+            self.servers[number].lose_disk().await;
+            self.forget_disk(number);
         }
-        self.forget_disk();
+        // Marks of deletion, and what nothing names, are old enough to go then.
+        env::clock::sleep(DAY + PATIENCE).await;
         self.settle_in().await;
         for (id, known) in &self.known {
             let last = self.timeline(*id).map(|timeline| timeline.disk_consistent_lsn());
@@ -53,6 +50,8 @@ impl World {
             }
         }
         self.read_everything().await;
+        self.become_quiet().await;
+        self.check_bucket().await;
         for server in &mut self.servers {
             server.shut_down().await;
         }
@@ -84,7 +83,7 @@ impl World {
             self.calls().into_iter().zip(before).map(|((op, now), (_, was))| (op, now - was)).collect();
         let (all, days) = (calls.iter().map(|(_, count)| count).sum::<u64>(), length.as_secs_f64() / DAY.as_secs_f64());
         tell!(self.story, "nothing happened for {length:?}, and the bucket was asked {all} times: {calls:?}");
-        if all as f64 > IDLE_CALLS * days {
+        if all as f64 > IDLE_CALLS * days * self.tenants.len() as f64 {
             violation!(
                 self.story,
                 "nobody did anything for {length:?}, but the bucket was asked {all} times: {calls:?}"
@@ -135,50 +134,19 @@ impl World {
         None
     }
 
-    /// Once all jobs have ended, the owner's disk has nothing that nobody needs.
-    async fn wait_for_leftovers_to_go(&mut self) {
-        let began = env::clock::now();
-        while let Some(left) = self.leftover() {
-            if env::clock::now().saturating_duration_since(began) > PATIENCE {
-                violation!(self.story, "nothing needs {left}, which is on the disk of {}", self.owner().name);
-                return;
-            }
-            env::clock::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    /// A file on the owner's disk that nothing needs.
-    fn leftover(&self) -> Option<Utf8PathBuf> {
-        let timelines = self.known.keys().filter_map(|id| self.timeline(*id));
-        let layers: Vec<_> = timelines.flat_map(|timeline| timeline.layer_files()).collect();
-        let is_unneeded_layer = |path: &Utf8PathBuf| {
-            let is_layer = path.file_name().is_some_and(|name| name.parse::<LayerFileName>().is_ok());
-            is_layer && layers.iter().all(|layer| layer.path() != path)
-        };
-        // Files with fixed names are replaced when they are written next.
-        let is_unfinished_layer = |path: &Utf8PathBuf| {
-            let name = path.file_name().and_then(|name| name.strip_suffix(TEMP_SUFFIX));
-            name.is_some_and(|name| {
-                name.get(..KEY_DIGITS).is_some_and(|key| key.bytes().all(|it| it.is_ascii_hexdigit()))
-            })
-        };
-        let files = self.owner().disk.platter().files();
-        files.into_iter().find(|path| is_unfinished_layer(path) || is_unneeded_layer(path))
-    }
-
     async fn read_everything(&mut self) {
         let mut moments = 0;
         for (id, known) in self.known.clone() {
             let Some(timeline) = self.timeline(id) else { continue };
-            let subject = self.subject(&known, self.owner);
-            let read =
-                self.owner().run("last reads", PATIENCE, async move { subject.read_all(&timeline, MOMENTS).await });
+            let (owner, number) = (self.owner_of(known.tenant), self.tenants[known.tenant].owner);
+            let subject = self.subject(&known, number);
+            let read = owner.run("last reads", PATIENCE, async move { subject.read_all(&timeline, MOMENTS).await });
             match read.await {
                 Some(read) => moments += read,
                 None => violation!(self.story, "{id} is not read in time"),
             }
-            let (Some(timeline), subject) = (self.timeline(id), self.subject(&known, self.owner)) else { continue };
-            if let Some(stream) = self.owner().connect(Link::GOOD, env::random::u64()) {
+            let (Some(timeline), subject) = (self.timeline(id), self.subject(&known, number)) else { continue };
+            if let Some(stream) = owner.connect(Link::GOOD, env::random::u64()) {
                 subject.ask_last(stream, &timeline).await;
             }
         }

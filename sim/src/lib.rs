@@ -6,11 +6,15 @@
 #![deny(unsafe_code)]
 
 mod acts;
+mod checks;
 #[allow(unsafe_code, reason = "it takes the place of a function of C")]
 mod entropy;
+mod faults;
 mod finale;
 pub mod fleet;
 mod heap;
+mod leftovers;
+mod neighbours;
 mod network;
 mod origin;
 pub mod plan;
@@ -18,9 +22,11 @@ mod postgres;
 mod reader;
 pub mod run;
 mod server;
+mod settle;
 pub mod shrink;
 pub mod story;
 pub mod tally;
+mod tenant;
 mod wal;
 mod walsender;
 mod weather;

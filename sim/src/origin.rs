@@ -121,13 +121,7 @@ impl History {
 
 impl Origin {
     /// The source of a timeline whose own history begins at `begins`, after `inherited`, with what `model` says.
-    pub fn new(
-        id: TimelineId,
-        begins: Lsn,
-        model: Model,
-        inherited: Vec<Lsn>,
-        postgres: Option<Postgres>,
-    ) -> Self {
+    pub fn new(id: TimelineId, begins: Lsn, model: Model, inherited: Vec<Lsn>, postgres: Option<Postgres>) -> Self {
         let (records, acknowledged, next) = (Vec::new(), Lsn(0), begins + 8);
         let history = History { records, model, postgres, acknowledged, next, last: begins };
         let (history, end) = (Arc::new(Mutex::new(history)), watch::Sender::new(begins));

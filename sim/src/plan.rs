@@ -58,7 +58,7 @@ acts! {
     Crash = 2,
     /// A server's disk is lost.
     LoseDisk = 1,
-    /// The other server takes the tenant over; the former owner does not know yet.
+    /// The other server takes a tenant over; the former owner does not know yet.
     TakeOver = 1,
     /// A server does nothing for a while.
     Pause = 1,
@@ -100,6 +100,8 @@ pub struct Step {
 pub struct Setting {
     /// What writes is a Postgres, whose WAL is received over connections. Otherwise values come as from a decoder.
     pub is_postgres: bool,
+    /// Number of tenants.
+    pub tenants: usize,
     /// Size in bytes at which an in-memory layer is frozen.
     pub checkpoint_distance: u64,
     /// Bytes of history that are always kept.
@@ -116,6 +118,38 @@ pub struct Setting {
     pub disk_micros: u64,
     /// How long a call of the bucket takes, in microseconds.
     pub bucket_micros: u64,
+    /// What a server may take.
+    pub memory: Memory,
+}
+
+/// Limits of a server's memory, each of them tight or roomy.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Bytes for blocks from the bucket.
+    pub blocks: u64,
+    /// Pages of 8 KiB for what layers' indexes and reads need.
+    pub pages: usize,
+    /// Bytes of an in-memory layer that stay in memory although the disk has them.
+    pub kept: u64,
+    /// In-memory layers that are written out at once.
+    pub flushes: usize,
+    /// Bytes for what a job of compaction reads.
+    pub job: u64,
+}
+
+impl Memory {
+    /// From a seed of its own, so that no plan changes with it.
+    fn draw(seed: u64) -> Self {
+        let mut random = Random::new(!seed);
+        let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+        Self {
+            blocks: one_of(&[96 << 10, 1 << 20, 16 << 20]),
+            pages: one_of(&[2, 16, 1024]) as usize,
+            kept: one_of(&[0, 4096, 16 << 20]),
+            flushes: one_of(&[1, 2, 8]) as usize,
+            job: one_of(&[30_000, 60_000, 1_000_000]),
+        }
+    }
 }
 
 /// A run.
@@ -135,7 +169,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let setting = Setting::draw(&mut random);
+        let setting = Setting::draw(Memory::draw(seed), &mut random);
         let mut weights: Vec<(Act, u64)> = Vec::new();
         for (act, most) in Act::ALL {
             // A third of all kinds are not there: what is rare beside everything else is then frequent.
@@ -167,10 +201,13 @@ impl Plan {
 }
 
 impl Setting {
-    fn draw(random: &mut Random) -> Self {
+    fn draw(memory: Memory, random: &mut Random) -> Self {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         Self {
             is_postgres: one_of(&[0, 0, 1]) == 1,
+            memory,
+            // What takes many steps of one tenant is then found all the same.
+            tenants: one_of(&[1, 1, 2, 3]) as usize,
             checkpoint_distance: one_of(&[8_000, 30_000, 100_000, 400_000]),
             gc_horizon: one_of(&[64, 500, 5_000]),
             pitr_interval: Duration::from_secs(one_of(&[0, 0, 60, 900])),

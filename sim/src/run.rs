@@ -13,7 +13,7 @@ use crate::plan::{Act, Plan};
 use crate::story::{Story, Telling};
 use crate::world::World;
 
-/// When every run begins: 2020. Objects of the bucket have real times, and so are never old in it.
+/// When every run begins: 2020.
 const EPOCH: Duration = Duration::from_secs(1_577_836_800);
 
 /// What came of a run.

@@ -9,12 +9,12 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use engine::config::{AttachOnStart, CompactionPolicy, PageServerConf, RetentionPolicy, ServerIdentity};
 use engine::context::{DownloadBehavior, RequestContext};
+use engine::resources::Resources;
 use engine::task_mgr::TaskKind;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use env::process::Process;
 use errors::{ErrorKind, StorageError};
-use object_store::ObjectStore;
 use pageserver::auth::Auth;
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::walreceiver::{NewWriter, WalReceivers, Writer};
@@ -23,6 +23,7 @@ use pgdata::PostgresKeys;
 use pgdata::size_changes::SizeChanges;
 use pq_proto::stream::BoxStream;
 use remote_storage::{RemoteOptions, RemoteStorage};
+use simulated::aged::AgedStore;
 use simulated::bucket::FaultyStore;
 use simulated::disk::SimDisk;
 use simulated::platter::{Effect, Platter, Survival};
@@ -58,6 +59,8 @@ pub struct Server {
     conf: &'static PageServerConf,
     root: Utf8PathBuf,
     is_postgres: bool,
+    /// How often it was started.
+    starts: u64,
     story: Story,
 }
 
@@ -69,6 +72,8 @@ struct Life {
     receivers: WalReceivers,
     /// Ends connections.
     cancel: CancellationToken,
+    /// The number of this life.
+    number: u64,
     /// The sources whose WAL is being fed to timelines of this instance.
     fed: BTreeMap<TimelineId, u64>,
 }
@@ -88,7 +93,7 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         thin_after: Duration::from_secs(60),
         records: 3,
         job_bytes: 200_000,
-        memory: 60_000,
+        memory: setting.memory.job,
         l0_slow: setting.l0_slow,
         l0_wait: if setting.l0_slow > 0 { setting.l0_slow * 3 } else { 0 },
         ..CompactionPolicy::ON
@@ -104,10 +109,12 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         checkpoint_distance: setting.checkpoint_distance,
         checkpoint_timeout: Duration::from_secs(60),
         rebuild_bytes: 100,
-        page_cache_size: 16,
-        block_cache_memory: 1 << 20,
+        page_cache_size: setting.memory.pages,
+        block_cache_memory: setting.memory.blocks,
+        open_ahead_max: setting.memory.blocks / 24,
+        ephemeral_keep_bytes: setting.memory.kept,
         block_cache_disk: 1 << 20,
-        l0_flush_max_concurrency: NonZeroUsize::MIN.saturating_add(1),
+        l0_flush_max_concurrency: NonZeroUsize::MIN.saturating_add(setting.memory.flushes - 1),
         compaction,
         retention,
         remote_storage: Some(storage),
@@ -125,11 +132,11 @@ impl Server {
     pub fn new(
         name: &'static str,
         root: Utf8PathBuf,
-        bucket: &Arc<dyn ObjectStore>,
+        bucket: &Arc<AgedStore>,
         setting: &Setting,
         story: &Story,
     ) -> Self {
-        let faults = FaultyStore::new(Arc::clone(bucket));
+        let faults = FaultyStore::new(Arc::clone(bucket) as _);
         let calls = story.clone();
         faults.observe(Box::new(move |op, path| calls.call(format_args!("  {name}: {op:?} {path}"))));
         faults.set_latency(Duration::from_micros(setting.bucket_micros));
@@ -139,7 +146,18 @@ impl Server {
         disk.die_of_failed_syncs();
         let mounted = Some(disk.mount());
         let is_postgres = setting.is_postgres;
-        Self { name, bucket: faults, disk, mounted, life: None, conf, root, is_postgres, story: story.clone() }
+        Self {
+            name,
+            bucket: faults,
+            disk,
+            mounted,
+            life: None,
+            conf,
+            root,
+            is_postgres,
+            starts: 0,
+            story: story.clone(),
+        }
     }
 
     /// Whether it runs.
@@ -162,6 +180,16 @@ impl Server {
         Some(&self.life.as_ref()?.process)
     }
 
+    /// Which of its lives it is, if it runs.
+    pub fn life(&self) -> Option<u64> {
+        Some(self.life.as_ref()?.number)
+    }
+
+    /// Where its disk has files of a tenant.
+    pub fn dir_of(&self, tenant: TenantShardId) -> Utf8PathBuf {
+        self.conf.tenant_path(&tenant)
+    }
+
     /// One of its timelines.
     pub fn timeline(&self, tenant: TenantShardId, id: TimelineId) -> Option<Timeline> {
         self.life.as_ref()?.manager.get(tenant, id).ok()
@@ -169,7 +197,9 @@ impl Server {
 
     /// Starts it with what is on its disk. False if it gives up.
     pub async fn start(&mut self) -> bool {
-        let (process, conf) = (Process::new(), self.conf);
+        // Caches go with the process, as all that it has in memory.
+        let fresh = PageServerConf { resources: Resources::default(), ..self.conf.clone() };
+        let (process, conf): (_, &'static PageServerConf) = (Process::new(), Box::leak(Box::new(fresh)));
         let load = env::clock::timeout(PATIENCE, TenantManager::load(conf));
         match process.enter(|| env::spawn::task("start of a server", load)).await {
             Ok(Ok(Ok(manager))) => {
@@ -185,7 +215,9 @@ impl Server {
                     let start = async move { receivers.start_all().await };
                     drop(process.enter(|| env::spawn::task("start of receivers", start)));
                 }
-                self.life = Some(Life { process, manager, page_service, receivers, cancel, fed });
+                self.starts += 1;
+                let number = self.starts;
+                self.life = Some(Life { process, manager, page_service, receivers, cancel, number, fed });
                 return true;
             }
             Ok(Ok(Err(error))) => tell!(self.story, "{} does not start: {error}", self.name),

@@ -191,8 +191,11 @@ impl Log {
 
     fn page_header(&mut self, info: u16, remaining_len: u32) {
         let is_first = self.at().is_multiple_of(SEGMENT.into());
-        let long =
-            is_first.then_some(LongHeader { system_identifier: SYSTEM, segment_size: SEGMENT, page_size: BLCKSZ as u32 });
+        let long = is_first.then_some(LongHeader {
+            system_identifier: SYSTEM,
+            segment_size: SEGMENT,
+            page_size: BLCKSZ as u32,
+        });
         let (timeline, address) = (self.timeline, Lsn(self.at()));
         let header = WalPageHeader { magic: VERSION.wal_magic(), info, timeline, address, remaining_len, long };
         self.bytes.extend(header.encode());

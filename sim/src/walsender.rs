@@ -84,12 +84,8 @@ pub fn listen(origin: &Origin, is_calm: &Arc<AtomicBool>) -> Listening {
 
 impl Host {
     async fn serve(self, stream: BoxStream) {
-        let options = ServerOptions {
-            tls: None,
-            handshake_timeout: SILENCE,
-            idle_timeout: SILENCE,
-            describe: |_| None,
-        };
+        let options =
+            ServerOptions { tls: None, handshake_timeout: SILENCE, idle_timeout: SILENCE, describe: |_| None };
         let Ok((mut connection, ())) = Connection::accept(stream, options, &Trust).await else { return };
         while let Ok(Some(query)) = connection.next_query().await {
             let text = query.text.as_str();

@@ -1,4 +1,4 @@
-//! Two servers, one bucket, one tenant with its branches, and those who use and operate them.
+//! Two servers, one bucket, tenants with their branches, and those who use and operate them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,24 +9,22 @@ use anyhow::Context;
 use camino::Utf8Path;
 use engine::tenant::manager::{ManageError, NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Origin as Beginning, Timeline};
-use object_store::ObjectStore;
-use object_store::memory::InMemory;
 use pageserver_api::shard::TenantShardId;
-use parking_lot::Mutex;
 use postgres_formats::version::PgVersion;
 use pq_proto::client::simulated::Listening;
+use simulated::aged::AgedStore;
 use simulated::model::{IMPORT_LSN, Model};
-use simulated::platter::Survival;
 use simulated::random::Random;
-use utils::id::{TenantId, TimelineId};
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use crate::origin::Origin;
 use crate::plan::Setting;
 use crate::postgres::{BEGINS, CREATED, Postgres, cluster};
-use crate::reader::{Kept, Promise, Promises, Subject};
+use crate::reader::{Kept, Promises, Subject};
 use crate::server::{PATIENCE, Server, context};
-use crate::story::{Story, tell, violation};
+use crate::story::{Story, tell};
+use crate::tenant::Tenant;
 use crate::wal::{SEGMENT, SYSTEM, VERSION};
 use crate::walsender::listen;
 use crate::weather::Weather;
@@ -34,6 +32,8 @@ use crate::weather::Weather;
 /// A timeline that was made.
 #[derive(Clone)]
 pub struct Known {
+    /// The number of its tenant.
+    pub tenant: usize,
     /// Where its WAL comes from.
     pub origin: Origin,
     /// Where it is written down that it exists.
@@ -45,24 +45,32 @@ pub struct Known {
     /// Its deletion has failed, and will be tried again: until then nothing of it is uploaded.
     is_doomed: bool,
     /// What each server has said of it that must still be so after a restart.
-    said: [Said; 2],
+    pub said: [Said; 2],
 }
 
 /// What a server says of a timeline, which never becomes less on the same disk.
 #[derive(Clone, Copy, Default)]
-struct Said {
+pub struct Said {
     /// So far it is on the disk.
-    durable: Lsn,
+    pub durable: Lsn,
     /// Below this nobody can read it. What was only said, and not written down, may come back with a restart.
-    cutoff: Lsn,
-    /// The open timeline that said so.
-    instance: u64,
+    pub cutoff: Lsn,
+    /// The server's life, and the open timeline, that said so.
+    pub instance: Option<(u64, u64)>,
 }
 
 impl Known {
-    fn new(origin: Origin, kept: Kept, setting: &Setting) -> Self {
+    fn new(tenant: usize, origin: Origin, kept: Kept, setting: &Setting) -> Self {
         let (promises, said) = Default::default();
-        Self { origin, kept, promises, gc_horizon: setting.gc_horizon, is_doomed: false, said }
+        Self { tenant, origin, kept, promises, gc_horizon: setting.gc_horizon, is_doomed: false, said }
+    }
+
+    /// What only its owner's disk had may be lost.
+    fn forget_disk(&mut self) {
+        self.kept = if self.kept == Kept::OnDisk { Kept::Perhaps } else { self.kept };
+        for promise in self.promises.lock().iter_mut().filter(|promise| promise.kept == Kept::OnDisk) {
+            promise.kept = Kept::Perhaps;
+        }
     }
 }
 
@@ -74,20 +82,16 @@ pub struct World {
     pub story: Story,
     /// The servers.
     pub servers: [Server; 2],
-    /// The one that is to have the tenant.
-    pub owner: usize,
-    /// Whether an operator has yet to tell it so.
-    is_to_attach: bool,
-    /// Its name, for readers.
-    pub owner_name: Arc<Mutex<&'static str>>,
-    /// The tenant.
-    pub tenant: TenantShardId,
-    /// The first timeline.
-    pub root: TimelineId,
+    /// The tenants.
+    pub tenants: Vec<Tenant>,
+    /// What both servers have views of.
+    pub bucket: Arc<AgedStore>,
     /// All timelines that are there, or may be.
     pub known: BTreeMap<TimelineId, Known>,
     /// Those that were deleted.
     pub deleted: Vec<TimelineId>,
+    /// The tenant in which each timeline was made, also those that are not there any more.
+    pub homes: BTreeMap<TimelineId, usize>,
     /// What fails.
     pub weather: Weather,
     /// Whether no clock is ever set.
@@ -99,23 +103,20 @@ pub struct World {
 }
 
 impl World {
-    /// Two servers, the first with a tenant with one timeline, whose creation is in the bucket.
+    /// Two servers that take turns at having a tenant with one timeline, whose creation is in the bucket.
     pub async fn begin(setting: Setting, story: &Story, root: &Utf8Path, clocks_agree: bool) -> anyhow::Result<Self> {
-        let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let bucket = Arc::new(AgedStore::default());
         let servers = ["first", "second"].map(|name| Server::new(name, root.join(name), &bucket, &setting, story));
-        let tenant = TenantShardId::unsharded(TenantId::generate());
-        let first = TimelineId::generate();
+        let tenant = |number: usize| Tenant::new(number % servers.len(), servers[number % servers.len()].name);
         let mut world = Self {
             setting,
             story: story.clone(),
-            owner_name: Arc::new(Mutex::new(servers[0].name)),
+            tenants: (0..setting.tenants).map(tenant).collect(),
             servers,
-            owner: 0,
-            is_to_attach: false,
-            tenant,
-            root: first,
+            bucket,
             known: BTreeMap::new(),
             deleted: Vec::new(),
+            homes: BTreeMap::new(),
             weather: Weather::default(),
             clocks_agree,
             hosts: BTreeMap::new(),
@@ -124,42 +125,64 @@ impl World {
         for server in &mut world.servers {
             anyhow::ensure!(server.start().await, "{} does not start", server.name);
         }
-        let manager = world.owner().manager().context("it has started, and is gone")?;
-        let making = make_first(manager, tenant, first, setting.is_postgres);
-        let made = world.owner().run("creation of a tenant", PATIENCE, making).await;
-        anyhow::ensure!(made.transpose()?.unwrap_or(false), "no timeline was made");
-        let (begins, postgres) = match setting.is_postgres {
-            true => (BEGINS, Some(Postgres::new(BEGINS, CREATED))),
-            false => (IMPORT_LSN, None),
-        };
-        let origin = Origin::new(first, begins, Model::default(), Vec::new(), postgres);
-        world.know(origin, Kept::InBucket);
+        for tenant in 0..setting.tenants {
+            world.make(tenant).await?;
+        }
         world.settle_in().await;
         Ok(world)
     }
 
-    fn know(&mut self, origin: Origin, kept: Kept) {
+    /// Makes a tenant and its first timeline.
+    async fn make(&mut self, number: usize) -> anyhow::Result<()> {
+        let Tenant { id: tenant, root, .. } = self.tenants[number];
+        let manager = self.owner_of(number).manager().context("it has started, and is gone")?;
+        let making = make_first(manager, tenant, root, self.setting.is_postgres);
+        let made = self.owner_of(number).run("creation of a tenant", PATIENCE, making).await;
+        anyhow::ensure!(made.transpose()?.unwrap_or(false), "no timeline was made");
+        let (begins, postgres) = match self.setting.is_postgres {
+            true => (BEGINS, Some(Postgres::new(BEGINS, CREATED))),
+            false => (IMPORT_LSN, None),
+        };
+        let origin = Origin::new(root, begins, Model::default(), Vec::new(), postgres);
+        self.add(Known::new(number, origin, Kept::InBucket, &self.setting));
+        Ok(())
+    }
+
+    fn add(&mut self, known: Known) {
+        let id = known.origin.id;
         if self.setting.is_postgres {
-            self.hosts.insert(origin.id, listen(&origin, &self.is_calm));
+            self.hosts.insert(id, listen(&known.origin, &self.is_calm));
         }
-        self.known.insert(origin.id, Known::new(origin, kept, &self.setting));
+        self.homes.insert(id, known.tenant);
+        self.known.insert(id, known);
     }
 
-    /// The server that is to have the tenant.
-    pub fn owner(&self) -> &Server {
-        &self.servers[self.owner]
+    /// The server that is to have a tenant.
+    pub fn owner_of(&self, tenant: usize) -> &Server {
+        &self.servers[self.tenants[tenant].owner]
     }
 
-    /// The owner's timeline `id`.
+    /// The server that is to have a timeline.
+    pub fn server_of(&self, id: TimelineId) -> &Server {
+        self.owner_of(self.homes[&id])
+    }
+
+    /// A timeline as its tenant's owner has it.
     pub fn timeline(&self, id: TimelineId) -> Option<Timeline> {
-        self.owner().timeline(self.tenant, id)
+        self.server_of(id).timeline(self.tenants[self.homes[&id]].id, id)
     }
 
-    /// One of the timelines that nobody wants to be deleted.
-    pub fn any(&self, random: &mut Random) -> (TimelineId, Known) {
-        let all: Vec<_> = self.known.iter().filter(|(_, known)| !known.is_doomed).collect();
+    /// One of a tenant's timelines that nobody wants to be deleted.
+    pub fn any(&self, tenant: usize, random: &mut Random) -> (TimelineId, Known) {
+        let is_one = |known: &Known| known.tenant == tenant && !known.is_doomed;
+        let all: Vec<_> = self.known.iter().filter(|(_, known)| is_one(known)).collect();
         let (id, known) = all[random.below(all.len() as u64) as usize];
         (*id, known.clone())
+    }
+
+    /// How many timelines a tenant has, or may have.
+    pub fn count(&self, tenant: usize) -> usize {
+        self.known.values().filter(|known| known.tenant == tenant).count()
     }
 
     /// What a reader of a timeline of the server with this number has to know.
@@ -172,178 +195,42 @@ impl World {
             weather: self.weather.clone(),
             story: self.story.clone(),
             server: self.servers[server].name,
-            owner: Arc::clone(&self.owner_name),
+            owner: Arc::clone(&self.tenants[known.tenant].owner_name),
             clocks_agree: self.clocks_agree,
         }
     }
 
     /// From now on this server is to have the tenant. What only the former owner's disk has may be lost.
-    pub fn set_owner(&mut self, owner: usize) {
-        self.owner = owner;
-        self.is_to_attach = true;
-        // Of two disks and the bucket the newest counts, which may be older than what one of them had.
-        self.forget_said(0);
-        self.forget_said(1);
-        *self.owner_name.lock() = self.servers[owner].name;
-        self.forget_disk();
-    }
-
-    /// Nothing that this server has said has to be so any more.
-    pub fn forget_said(&mut self, server: usize) {
-        self.known.values_mut().for_each(|known| known.said[server] = Said::default());
-    }
-
-    /// Notes what the owner says, which must not become less.
-    pub fn note_said(&mut self) {
-        let (owner, tenant) = (self.owner, self.tenant);
-        let Some(manager) = self.servers[owner].manager() else { return };
-        for (id, known) in &mut self.known {
-            let Ok(timeline) = manager.get(tenant, *id) else { continue };
-            let (durable, cutoff) = (timeline.disk_consistent_lsn(), timeline.window().cutoff);
-            let now = Said { durable, cutoff, instance: timeline.instance() };
-            let before = known.said[owner];
-            if now.durable < before.durable {
-                violation!(self.story, "{id} was on the disk up to {}, and is to {}", before.durable, now.durable);
-            }
-            if now.cutoff < before.cutoff && now.instance == before.instance {
-                violation!(self.story, "the cutoff of {id} was {}, and is {}", before.cutoff, now.cutoff);
-            }
-            known.said[owner] = now;
+    pub fn set_owner(&mut self, tenant: usize, owner: usize) {
+        let it = &mut self.tenants[tenant];
+        (it.owner, it.is_to_attach) = (owner, true);
+        *it.owner_name.lock() = self.servers[owner].name;
+        for known in self.known.values_mut().filter(|known| known.tenant == tenant) {
+            // Of two disks and the bucket the newest counts, which may be older than what one of them had.
+            known.said = Default::default();
+            known.forget_disk();
         }
     }
 
-    /// What only the owner's disk had may be lost.
-    pub fn forget_disk(&mut self) {
+    /// This server has lost its disk: nothing that it has said has to be so any more.
+    pub fn forget_disk(&mut self, server: usize) {
         for known in self.known.values_mut() {
-            known.kept = if known.kept == Kept::OnDisk { Kept::Perhaps } else { known.kept };
-            for promise in known.promises.lock().iter_mut().filter(|promise| promise.kept == Kept::OnDisk) {
-                promise.kept = Kept::Perhaps;
+            known.said[server] = Said::default();
+            if self.tenants[known.tenant].owner == server {
+                known.forget_disk();
             }
         }
-    }
-
-    /// Waits until the owner has the tenant with all its timelines, however often it has to try, and checks that
-    /// nothing is missing that was promised.
-    pub async fn settle_in(&mut self) {
-        let began = env::clock::now();
-        loop {
-            let missing = match self.try_settle_in().await {
-                Ok(()) => break,
-                Err(missing) => missing,
-            };
-            let since = self.weather.ends().map_or(began, |end| end.max(began));
-            if env::clock::now().saturating_duration_since(since) > PATIENCE {
-                violation!(self.story, "{} does not have everything: {missing}", self.owner().name);
-                return;
-            }
-            env::clock::sleep(Duration::from_secs(5)).await;
-        }
-        self.check_promises();
-        self.note_said();
-        for (number, server) in self.servers.iter_mut().enumerate() {
-            // A server that was told once from where to receive WAL knows it.
-            if self.setting.is_postgres && number != self.owner {
-                continue;
-            }
-            for known in self.known.values() {
-                server.feed(self.tenant, &known.origin);
-            }
-        }
-    }
-
-    async fn try_settle_in(&mut self) -> Result<(), String> {
-        let (tenant, owner) = (self.tenant, self.owner);
-        for server in self.servers.iter_mut().filter(|server| server.is_dying()) {
-            server.kill(Survival::Torn(env::random::u64())).await;
-        }
-        if !self.servers[owner].is_alive() && !self.servers[owner].start().await {
-            return Err("it does not start".to_owned());
-        }
-        let manager = self.servers[owner].manager().ok_or("it has ended")?;
-        let wanted: Vec<TimelineId> =
-            self.known.iter().filter(|(_, known)| known.kept != Kept::Perhaps).map(|(id, _)| *id).collect();
-        // One that was fenced, or was told to take the tenant back, does not know by itself that it is to have it.
-        let is_lost = manager.remote_of(tenant).is_none_or(|remote| remote.fenced().is_some());
-        if is_lost || std::mem::take(&mut self.is_to_attach) {
-            let (manager, attach) = (manager.clone(), "attachment of a tenant");
-            let attached =
-                self.servers[owner].run(attach, PATIENCE, async move { manager.attach_tenant(tenant).await });
-            match attached.await {
-                Some(Ok(())) => tell!(self.story, "{} has attached the tenant", self.owner().name),
-                other => {
-                    self.is_to_attach = true;
-                    return Err(format!("not attached: {other:?}"));
-                }
-            }
-        }
-        let there = |id: &TimelineId| manager.get(tenant, *id).is_ok();
-        if manager.broken().is_empty() && wanted.iter().all(there) {
-            return Ok(());
-        }
-        let again = manager.clone();
-        let looked = self.servers[owner].run("another look", PATIENCE, async move {
-            let reopened = again.reopen(tenant).await?;
-            Ok::<_, ManageError>(reopened + again.look_again(tenant).await?)
-        });
-        let looked = looked.await;
-        if manager.broken().is_empty() && wanted.iter().all(there) {
-            return Ok(());
-        }
-        let missing: Vec<String> = wanted.iter().filter(|id| !there(id)).map(ToString::to_string).collect();
-        Err(format!("{missing:?}; could not be opened: {:?}; last look: {looked:?}", manager.broken()))
-    }
-
-    /// What was promised is there; what may have been lost, and was, is forgotten.
-    fn check_promises(&mut self) {
-        let Some(manager) = self.owner().manager() else { return };
-        let lost: Vec<TimelineId> = self
-            .known
-            .iter()
-            .filter(|(id, known)| known.kept == Kept::Perhaps && manager.get(self.tenant, **id).is_err())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in lost {
-            tell!(self.story, "timeline {id}, which nobody was promised, is not there");
-            self.known.remove(&id);
-        }
-        for id in self.deleted.iter().filter(|id| manager.get(self.tenant, **id).is_ok()) {
-            violation!(self.story, "timeline {id} was deleted, and is there again");
-        }
-        for (id, known) in &self.known {
-            let Ok(timeline) = manager.get(self.tenant, *id) else { continue };
-            let (last, promised) = (timeline.last_record_lsn(), known.origin.acknowledged());
-            if last < promised {
-                violation!(self.story, "timeline {id} ends at {last}, but everything to {promised} was acknowledged");
-            }
-            self.check_holds(&timeline, &known.promises);
-        }
-    }
-
-    fn check_holds(&self, timeline: &Timeline, promises: &Promises) {
-        let id = timeline.timeline_id();
-        let holds = timeline.holds();
-        let is_there = |promise: &Promise| holds.iter().any(|hold| hold.lsn == promise.lsn);
-        let now = env::clock::now();
-        promises.lock().retain(|promise| {
-            let has_ended = promise.until.is_some_and(|until| until <= now);
-            if is_there(promise) || has_ended && promise.name.is_none() {
-                return !has_ended;
-            }
-            if promise.kept != Kept::Perhaps {
-                violation!(self.story, "timeline {id} has lost a hold or lease: {promise:?}");
-            }
-            false
-        });
     }
 
     /// Makes a branch of `ancestor` at `lsn`.
     pub async fn branch(&mut self, ancestor: TimelineId, lsn: Lsn) {
-        let (tenant, id) = (self.tenant, TimelineId::generate());
-        let (Some(manager), Some(known)) = (self.owner().manager(), self.known.get(&ancestor)) else { return };
+        let (id, Some(known)) = (TimelineId::generate(), self.known.get(&ancestor)) else { return };
+        let (number, Some(manager)) = (known.tenant, self.owner_of(known.tenant).manager()) else { return };
+        let tenant = self.tenants[number].id;
         let origin = known.origin.branch(id, lsn);
-        self.know(origin, Kept::Perhaps);
+        self.add(Known::new(number, origin, Kept::Perhaps, &self.setting));
         let new = NewBranch { timeline_id: id, ancestor_id: ancestor, lsn: Some(lsn) };
-        let made = self.owner().run("branch", PATIENCE, async move {
+        let made = self.owner_of(number).run("branch", PATIENCE, async move {
             let (branch, _) = manager.branch(tenant, new).await?;
             Ok::<_, ManageError>(branch.wait_uploaded(Duration::from_secs(60)).await)
         });
@@ -373,8 +260,9 @@ impl World {
 
     /// Deletes a timeline.
     pub async fn delete(&mut self, id: TimelineId) {
-        let (tenant, Some(manager)) = (self.tenant, self.owner().manager()) else { return };
-        let deleting = self.owner().run("deletion", PATIENCE, async move { manager.delete_timeline(tenant, id).await });
+        let (owner, tenant) = (self.server_of(id), self.tenants[self.homes[&id]].id);
+        let Some(manager) = owner.manager() else { return };
+        let deleting = owner.run("deletion", PATIENCE, async move { manager.delete_timeline(tenant, id).await });
         match deleting.await {
             Some(Ok(())) => {
                 tell!(self.story, "timeline {id} is deleted");
@@ -400,9 +288,10 @@ async fn make_first(
     is_postgres: bool,
 ) -> anyhow::Result<bool> {
     manager.create_tenant(tenant).await?;
-    let (origin, conf) = match is_postgres {
-        true => (Beginning { wal_segment_size: SEGMENT, ..Beginning::of_initdb(VERSION, SYSTEM, CREATED) }, manager.conf()),
-        false => (Beginning::of_initdb(PgVersion::V15, 7, IMPORT_LSN), manager.conf()),
+    let conf = manager.conf();
+    let origin = match is_postgres {
+        true => Beginning { wal_segment_size: SEGMENT, ..Beginning::of_initdb(VERSION, SYSTEM, CREATED) },
+        false => Beginning::of_initdb(PgVersion::V15, 7, IMPORT_LSN),
     };
     let prev_record_lsn = origin.import_lsn - 8;
     let new = NewTimeline { tenant_shard_id: tenant, timeline_id: id, origin, prev_record_lsn };

@@ -2,6 +2,7 @@
 //! bucket that fails, chance from a seed, and a model of the history that a timeline must hold.
 #![forbid(unsafe_code)]
 
+pub mod aged;
 mod bodies;
 pub mod bucket;
 pub mod disk;
