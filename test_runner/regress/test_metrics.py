@@ -1,9 +1,6 @@
 """The text of /metrics: in the requested format, valid, and with names that Prometheus' own tools accept."""
 
-import os
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -12,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from fixtures.followed import follow_new, rel_of
 from fixtures.metric_names import complaints
 from fixtures.pagestream import get_page
+from fixtures.promtool import promtool
 
 # The Accept header that Prometheus sends when it scrapes.
 PROMETHEUS = (
@@ -72,13 +70,6 @@ def test_names_are_such_as_prometheus_demands(followed):
     assert not wrong, "\n".join(wrong)
 
 
-def promtool() -> str | None:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = Path(os.environ.get("PROMTOOL_DIR") or cache / "pageserver-promtool") / "promtool"
-    return shutil.which("promtool") or (str(kept) if kept.exists() else None)
-
-
-@pytest.mark.skipif(promtool() is None, reason="no promtool: scripts/promtool.sh gets it")
 def test_promtool_has_nothing_to_say(followed):
     command = [promtool(), "check", "metrics"]
     checked = subprocess.run(command, input=scrape(followed)[1], text=True, capture_output=True)
