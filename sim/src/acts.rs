@@ -190,9 +190,9 @@ impl World {
         let (id, known) = self.any(tenant, random);
         let last = self.timeline(id)?.last_record_lsn();
         let mut moments = known.origin.all_moments(last);
-        // Some are what it inherits, which an ancestor has to keep for it.
+        // Half are what it inherits, which an ancestor has to keep for it.
         let inherited = moments.partition_point(|lsn| *lsn < known.origin.begins);
-        if inherited > 0 && random.below(4) == 0 {
+        if inherited > 0 && random.coin() {
             moments.truncate(inherited);
         }
         // Late ones are not gone as often.
@@ -293,7 +293,8 @@ impl World {
         tell!(self.story, "jobs that sorted, merged and made images: {done:?}");
     }
 
-    async fn collect_garbage(&mut self, tenant: usize) {
+    /// What nothing keeps of a tenant's history goes.
+    pub async fn collect_garbage(&mut self, tenant: usize) {
         let (owner, tenant) = (self.owner_of(tenant), self.tenants[tenant].id);
         let Some(manager) = owner.manager() else { return };
         let done = owner.run("garbage collection", PATIENCE, async move {

@@ -49,8 +49,14 @@ impl World {
                 violation!(self.story, "{id} was in the bucket to {}, and now ends at {last:?}", known.origin.last());
             }
         }
-        self.read_everything().await;
         self.become_quiet().await;
+        // All is old, and goes but for what is kept on purpose.
+        env::clock::sleep(self.setting.quiet_after_attach).await;
+        for tenant in 0..self.tenants.len() {
+            self.collect_garbage(tenant).await;
+        }
+        self.become_quiet().await;
+        self.read_everything().await;
         self.check_bucket().await;
         for server in &mut self.servers {
             server.shut_down().await;

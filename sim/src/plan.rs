@@ -33,7 +33,7 @@ acts! {
     /// Layers that left the disk are replaced while they are read.
     ReadReplaced = 1,
     /// A branch is made at some moment.
-    Branch = 2,
+    Branch = 3,
     /// A branch is deleted.
     DeleteBranch = 1,
     /// A branch becomes a timeline of its own.
@@ -47,7 +47,7 @@ acts! {
     /// Compaction does what is due.
     Compact = 3,
     /// History that nothing keeps goes.
-    CollectGarbage = 3,
+    CollectGarbage = 4,
     /// A server ends as it should, and starts again.
     Restart = 1,
     /// A server is killed, its machine goes on.
