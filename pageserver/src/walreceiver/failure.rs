@@ -1,5 +1,7 @@
 //! Why a session ended, and what to do about it.
 
+use std::time::Duration;
+
 use pq_proto::client::ClientError;
 use pq_proto::sqlstate::SqlState;
 use wal_decoder::stream::WalError;
@@ -7,6 +9,24 @@ use wal_decoder::stream::WalError;
 use errors::{ErrorKind, StorageError};
 use pgdata::ingest::IngestError;
 use pgdata::ingest::pipeline::IntakeError;
+
+/// A server that says nothing for this long is considered dead.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// What a server is asked for, unless it says nothing for too long: one whose host is gone, or cut off, never says that
+/// it will not answer.
+pub(super) async fn in_time<T, E: Into<Failure>>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    if fault::planted(fault::Bug::WaitForEver) {
+        return work.await.map_err(Into::into);
+    }
+    match env::clock::timeout(SILENCE_MAX, work).await {
+        Ok(done) => done.map_err(Into::into),
+        Err(_) => Err(ClientError::Timeout(what).into()),
+    }
+}
 
 /// How to proceed after a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::lsn::Lsn;
 
-use super::failure::Failure;
+use super::failure::{Failure, SILENCE_MAX, in_time};
 use super::history::History;
 use super::intake::Beginning;
 use super::slot;
@@ -35,8 +35,6 @@ const APPLY_PERIOD: Duration = Duration::from_millis(5);
 const SILENCE_ASK: Duration = Duration::from_secs(30);
 /// How long to wait for an unwanted slot to become idle, so that it can be dropped.
 const DROP_SLOT_MAX: Duration = Duration::from_secs(20);
-/// ... and after this long it is considered dead.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A server that asks again this soon after an answer is shutting down: it waits for `flush` to reach the end of its
 /// WAL.
 const ASKED_AGAIN: Duration = Duration::from_millis(300);
@@ -131,14 +129,14 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
         };
         match failure.sqlstate() {
             Some(SqlState::OBJECT_IN_USE) if frees < FREES_MAX => {
-                in_time("asking who uses the slot", slot::free(&receiver.timeline, &receiver.source)).await?;
+                slot::free(&receiver.timeline, &receiver.source).await?;
                 frees += 1;
                 env::clock::sleep(FREE_PAUSE * frees).await;
             }
             Some(SqlState::UNDEFINED_OBJECT) if !made => {
                 let mut client = ReplicationClient::connect(&receiver.source.config()?).await?;
                 made = in_time("making the slot", slot::make(&mut client, receiver.source.slot())).await?;
-                in_time("closing a connection", async { Ok::<_, Failure>(client.close().await) }).await?;
+                client.close().await;
             }
             _ => return Err(failure),
         }
@@ -153,21 +151,6 @@ async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut boo
         status.state = WalReceiverState::CatchingUp;
     });
     Ok(stream)
-}
-
-/// A server whose host is gone, or cut off, never says that it will not answer.
-async fn in_time<T, E: Into<Failure>>(
-    what: &'static str,
-    work: impl Future<Output = Result<T, E>>,
-) -> Result<T, Failure> {
-    if fault::planted(fault::Bug::WaitForEver) {
-        return work.await.map_err(Into::into);
-    }
-    let done = env::clock::timeout(SILENCE_MAX, work).await;
-    match done {
-        Ok(result) => result.map_err(Into::into),
-        Err(_) => Err(ClientError::Timeout(what).into()),
-    }
 }
 
 /// Starts the stream, once the server has passed all checks and has the slot.

@@ -10,7 +10,7 @@ use pq_proto::client::{Client, ClientError};
 use pq_proto::replication::ReplicationClient;
 use pq_proto::sqlstate::SqlState;
 
-use super::failure::Failure;
+use super::failure::{Failure, in_time};
 use super::source::WalSource;
 use engine::tenant::timeline::Timeline;
 use errors::{ErrorKind, StorageError};
@@ -58,7 +58,8 @@ pub(super) async fn free(timeline: &Timeline, source: &WalSource) -> Result<(), 
     let mut client = connect(source).await.map_err(|error| {
         taken(format!("by whom cannot be asked ({error}). {}", advice("the active_pid of pg_replication_slots")))
     })?;
-    let Some(holder) = holder(&mut client, source.slot()).await? else { return Ok(()) };
+    let asked = in_time("asking who uses the slot", holder(&mut client, source.slot())).await?;
+    let Some(holder) = asked else { return Ok(()) };
     let Holder { pid, name, is_same_user } = &holder;
     let what = format!("by process {pid} ({})", name.as_deref().unwrap_or("of another user"));
     if *name != own_name(source)? || !is_same_user {
@@ -67,7 +68,8 @@ pub(super) async fn free(timeline: &Timeline, source: &WalSource) -> Result<(), 
     if let Err(reason) = may_take(timeline).await? {
         return Err(taken(format!("{what}. {reason}. {}", advice(pid))));
     }
-    let ended = client.simple_query(&format!("SELECT pg_terminate_backend({pid})")).await;
+    let end = format!("SELECT pg_terminate_backend({pid})");
+    let ended = in_time("ending who uses the slot", client.simple_query(&end)).await;
     client.close().await;
     ended.map_err(|error| taken(format!("{what}, and this server may not end that: {error}. {}", advice(pid))))?;
     tracing::info!(
