@@ -43,7 +43,7 @@ struct Args {
     /// Of the seed's steps only those with these numbers.
     #[arg(long, value_delimiter = ',')]
     steps: Option<Vec<usize>>,
-    /// Afterwards, so many hours in which nobody does anything: the bucket may be asked ten times a day for each tenant.
+    /// Afterwards, so many hours in which nobody does anything: ten requests a day are allowed for each tenant.
     #[arg(long, default_value_t = 0)]
     idle_hours: u64,
     /// Do not look for the fewest steps that break the promise.

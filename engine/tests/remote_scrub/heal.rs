@@ -11,7 +11,7 @@ use metrics::METRICS;
 use pageserver_api::key::Key;
 
 use crate::stack::{self, IMPORT_LSN};
-use crate::world::{World, looking};
+use crate::world::{World, looking, repairing};
 
 const FAULTS: u64 = 200;
 const READERS: u64 = 4;
@@ -129,6 +129,29 @@ async fn a_damaged_object_is_named_and_never_served() {
     }
     println!("{refused} reads of damaged objects refused, 0 served");
     assert!(refused > 0);
+    world.compare(&timeline, world.last).await;
+}
+
+#[tokio::test]
+async fn what_was_replaced_is_no_orphan_while_it_is_read() {
+    let world = World::new().await;
+    let timeline = world.open_to_compact().await;
+    // As a read holds them that began before.
+    let held = timeline.layer_files();
+    timeline.compact().await.expect("compacted");
+    let replaced = timeline.graveyard().len();
+    assert!(replaced > 0, "nothing was sorted");
+    world.publish().await;
+    let report = world.scrub_holding(repairing(), Some(1), vec![timeline.clone()]).await.expect("scrubbed");
+    assert_eq!(report.count(Kind::Orphan), 0, "{report:?}");
+    for layer in &held {
+        world.get(&world.object(layer.path().file_name().expect("a name"))).await;
+    }
+    drop(held);
+    timeline.compact().await.expect("swept");
+    assert!(timeline.graveyard().is_empty());
+    let report = world.scrub_holding(repairing(), Some(1), vec![timeline.clone()]).await.expect("scrubbed");
+    assert_eq!(report.count(Kind::Orphan), replaced, "nobody reads them, and nothing here removes them: {report:?}");
     world.compare(&timeline, world.last).await;
 }
 

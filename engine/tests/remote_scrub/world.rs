@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use camino::Utf8PathBuf;
 use camino_tempfile::Utf8TempDir;
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf};
 use engine::tenant::scrub::{self, Options, Progress, Report, Subject};
 use engine::tenant::storage_layer::RemoteObject;
 use engine::tenant::timeline::{Manifest, Timeline};
@@ -107,7 +107,8 @@ impl World {
         world
     }
 
-    async fn publish(&self) {
+    /// What the disk has is in the bucket.
+    pub async fn publish(&self) {
         let manifest = self.manifest().await;
         let manifest = Manifest { generation: 1, in_bucket: true, ..manifest };
         manifest.store(&self.dir()).await.expect("stored");
@@ -214,7 +215,17 @@ impl World {
 
     /// Opens the timeline as a server that has uploaded everything: every layer may be read from the bucket.
     pub async fn open(&self) -> Timeline {
-        let timeline = Timeline::open(self.alone, self.tenant, self.timeline, &stack::context()).await.expect("opened");
+        self.open_with(self.alone).await
+    }
+
+    /// The same, with layers that are sorted as soon as there are two.
+    pub async fn open_to_compact(&self) -> Timeline {
+        let compaction = CompactionPolicy { l0_layers: 2, ..CompactionPolicy::ON };
+        self.open_with(Box::leak(Box::new(PageServerConf { compaction, ..self.alone.clone() }))).await
+    }
+
+    async fn open_with(&self, conf: &'static PageServerConf) -> Timeline {
+        let timeline = Timeline::open(conf, self.tenant, self.timeline, &stack::context()).await.expect("opened");
         for layer in timeline.layer_files() {
             let path = self.object(layer.path().file_name().expect("a name"));
             layer.set_remote(RemoteObject { storage: self.storage.clone(), path });

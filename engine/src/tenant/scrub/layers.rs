@@ -76,7 +76,7 @@ pub(super) async fn scrub_timeline(
     let mut checked: Vec<Checked> = stream::iter(checks).buffer_unordered(PARALLEL).collect().await;
     checked.sort_by(|one, other| one.part.name.cmp(&other.part.name));
     let index = objects.index.as_ref().map(|(generation, _)| *generation);
-    let mut timeline = OneTimeline { bucket, timeline, tenant: subject.tenant, index, options, report };
+    let mut timeline = OneTimeline { bucket, timeline, open, tenant: subject.tenant, index, options, report };
     for checked in checked {
         timeline.judge(checked).await?;
     }
@@ -200,6 +200,7 @@ fn judged(result: Result<(), StorageError>) -> Copy {
 struct OneTimeline<'a> {
     bucket: Option<&'a Bucket>,
     timeline: TimelineId,
+    open: Option<&'a Timeline>,
     tenant: TenantShardId,
     /// Generation of the current index part.
     index: Option<u32>,
@@ -290,9 +291,10 @@ impl OneTimeline<'_> {
         if orphans.is_empty() {
             return Ok(());
         }
-        // Layers named since the scrub began are not orphans.
+        // Layers named since the scrub began are not orphans, nor are those that were replaced and are still read.
         let Some(named) = self.named_now().await? else { return Ok(()) };
-        orphans.retain(|(name, _)| !named.contains(name));
+        let is_read = |name: &str| self.open.is_some_and(|open| open.graveyard().has(name));
+        orphans.retain(|(name, _)| !named.contains(name) && !is_read(name));
         let paths: Vec<RemotePath> =
             orphans.iter().map(|(name, _)| RemotePath::layer(&self.tenant, &self.timeline, name)).collect();
         if self.options.delete_orphans {
