@@ -14,7 +14,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Crates whose functions that are never reached are listed.
 LISTED = ("engine", "pageserver/src/walreceiver")
 # Crates of the table.
-CRATES = ("engine", "remote_storage", "virtual_file", "libs/layer_format", "pgdata", "wal_decoder", "redo", "pageserver")
+CRATES = ("engine", "remote_storage", "virtual_file", "libs/layer_format", "pgdata", "wal_decoder", "redo",
+          "pageserver")
 # The name of a function within what the compiler calls it (version 0 of mangled names), with its modules.
 PIECE = re.compile(r"(\d+)_?([A-Za-z_])")
 

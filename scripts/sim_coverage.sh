@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which branches of the engine's code the simulation reaches: SEEDS worlds (10,000), from FIRST_SEED on, each once. Needs
-# a nightly toolchain, as fuzzing does; builds everything once more, with counters. Writes docs/sim-coverage.md.
+# Which branches of the engine's code the simulation reaches: SEEDS worlds (10,000), from FIRST_SEED on, each once.
+# Needs a nightly toolchain, as fuzzing does; builds everything once more, with counters. Writes docs/sim-coverage.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=${SEEDS:-10000} first=${FIRST_SEED:-1} python=${PYTHON:-python3}

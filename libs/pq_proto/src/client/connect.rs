@@ -11,7 +11,8 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 
 use super::error::ClientError;
 use super::session::{Client, unexpected};
-use super::{auth, simulated, tls};
+use super::simulated::connect as connect_simulated;
+use super::{auth, tls};
 use crate::backend::BackendMessage;
 use crate::frontend::{StartupPacket, StartupParameters};
 use crate::sqlstate::SqlState;
@@ -117,7 +118,7 @@ async fn connect_host(config: &Config, address: &Address, session: &[(&str, &str
 }
 
 async fn connect_unix(socket: &str) -> Result<BoxStream, ClientError> {
-    let stream = match simulated::connect(socket) {
+    let stream = match connect_simulated(socket) {
         Some(stream) => stream,
         None => UnixStream::connect(socket).await.map(|stream| Box::new(stream) as BoxStream),
     };
