@@ -62,10 +62,11 @@ def thresholds(path: Path) -> tuple[dict, dict, list[Suite]]:
 
 
 def _items(results, at: str):
-    """All that `at` leads to: names separated by dots, `*` for every item of a list."""
+    """All that `at` leads to: names separated by dots, `*` for every item of a list, a number for one of them."""
     found = [results]
     for step in at.split("."):
-        found = [inner for one in found for inner in (one if step == "*" else [one[step]])]
+        name = int(step) if step.isdigit() else step
+        found = [inner for one in found for inner in (one if step == "*" else [one[name]])]
     return found
 
 
