@@ -189,8 +189,12 @@ impl Postgres {
     /// Writes a record of whatever kind.
     pub fn write(&mut self, random: &mut Random, model: &mut Model) -> Place {
         let place = self.write_some(random, model);
-        self.starts.insert(place.1, place.0);
-        place
+        self.note(place)
+    }
+
+    fn note(&mut self, (start, end): Place) -> Place {
+        self.starts.insert(end, start);
+        (start, end)
     }
 
     /// Ends a transaction: somebody waits until that is safe.
@@ -199,8 +203,7 @@ impl Postgres {
             Some(_) => self.end_transaction(COMMITTED, model),
             None => self.begin_commit_log(model),
         };
-        self.starts.insert(place.1, place.0);
-        place
+        self.note(place)
     }
 
     fn write_some(&mut self, random: &mut Random, model: &mut Model) -> Place {
@@ -230,8 +233,7 @@ impl Postgres {
         self.log.set_timeline(old + 1);
         let main = [&[0; 8][..], &words(&[old + 1, old])].concat();
         let place = self.log.append(&Content::new(RmgrId::XLOG, op::END_OF_RECOVERY, main));
-        self.starts.insert(place.1, place.0);
-        place
+        self.note(place)
     }
 
     /// It crashes in the middle of a record that others may have got the beginning of, and says so when it is back.

@@ -45,6 +45,8 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 const LAST_REQUESTS: Duration = Duration::from_secs(100);
 /// Number of times that the scheduler goes around until all tasks of a killed process are gone.
 const LAST_ROUNDS: usize = 10_000;
+/// The simulation's own task, which stands for a receiver where values come as from a decoder.
+const FEED: &str = "source of values";
 
 /// A server, whether it runs or not.
 pub struct Server {
@@ -267,7 +269,7 @@ impl Server {
             drop(life.process.enter(|| env::spawn::task("registration of a writer", follow)));
             return;
         }
-        drop(life.process.enter(|| env::spawn::task("WAL receiver", feed(timeline, origin, story, name))));
+        drop(life.process.enter(|| env::spawn::task(FEED, feed(timeline, origin, story, name))));
     }
 
     /// Kills it. `survival` says what its disk has afterwards.
@@ -308,7 +310,7 @@ impl Server {
         let Some(Life { process, .. }) = self.life.take() else { return };
         // Those who were told to end do so, and those who ask the bucket once more give up.
         env::clock::sleep(LAST_REQUESTS).await;
-        let left: Vec<&str> = process.tasks().into_iter().filter(|name| *name != "WAL receiver").collect();
+        let left: Vec<&str> = process.tasks().into_iter().filter(|name| *name != FEED).collect();
         if !left.is_empty() {
             violation!(self.story, "{} has shut down, but has tasks: {left:?}", self.name);
         }
