@@ -26,6 +26,7 @@ use std::time::Duration;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
 use pq_proto::sqlstate::SqlState;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
@@ -50,6 +51,9 @@ const WRONG_PERIOD: Duration = Duration::from_secs(60);
 const OWNER_LOOK: Duration = Duration::from_secs(2);
 /// Why a server that only reads the bucket receives nothing.
 const LEFT_ALONE: &str = "this server only reads the bucket (remote_storage_scratch), and follows nobody by itself";
+/// How long after its beginning a connection, and an attempt to make one, is believed to be to a server that lives.
+const FRESH: Duration = Duration::from_secs(60);
+const FRESH_ATTEMPT: Duration = Duration::from_secs(5);
 /// Interval of the check that every timeline with a source is followed.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
@@ -164,13 +168,34 @@ impl WalReceivers {
             return;
         }
         let cancel = timeline.cancelled();
-        let receiver = Arc::new(Receiver { status: StatusCell::new(&source), timeline, source, cancel });
+        let (status, begun, hurry) = (StatusCell::new(&source), Mutex::new(None), Notify::new());
+        let receiver = Arc::new(Receiver { status, timeline, source, begun, hurry, cancel });
         let panicked = Arc::clone(&receiver);
         let task = env::spawn::watched("WAL receiver", run(Arc::clone(&receiver)), move |reason| {
             panicked.timeline.note_panic(reason.clone());
             panicked.status.failed(WalReceiverState::Failed, reason);
         });
         self.inner.running.lock().insert(id, Running { receiver, task });
+    }
+
+    /// Leaves alone a receiver that follows `source` already, if what it does may be believed to succeed; one that waits
+    /// to try again tries at once. Returns whether there is such a receiver. An older connection may be to a server
+    /// that is gone, and only nobody has noticed.
+    fn keep(&self, timeline: &Timeline, source: &WalSource) -> bool {
+        let running = self.inner.running.lock();
+        let known = running.get(&(timeline.tenant_shard_id(), timeline.timeline_id()));
+        let kept = known.filter(|Running { receiver, task }| {
+            let is_same = receiver.timeline.instance() == timeline.instance() && receiver.source == *source;
+            let is_following = receiver.status.read(&receiver.timeline).is_following();
+            let limit = if is_following { FRESH } else { FRESH_ATTEMPT };
+            let now = env::clock::now();
+            let is_fresh = receiver.begun.lock().is_none_or(|begun| now.saturating_duration_since(begun) < limit);
+            is_same && is_fresh && !task.is_finished()
+        });
+        if let Some(Running { receiver, .. }) = kept {
+            receiver.hurry.notify_one();
+        }
+        kept.is_some()
     }
 
     /// Status of a timeline's receiver; `None` if the timeline should have none.
@@ -221,7 +246,9 @@ async fn run(receiver: Arc<Receiver>) {
     loop {
         let before = receiver.timeline.last_record_lsn();
         METRICS.walreceiver_started_connections.inc();
+        *receiver.begun.lock() = Some(env::clock::now());
         let ended = session::run(&receiver).await;
+        *receiver.begun.lock() = None;
         if receiver.timeline.last_record_lsn() > before {
             backoff.reset();
             last_error.clear();
@@ -235,6 +262,7 @@ async fn run(receiver: Arc<Receiver>) {
         let Some(delay) = after(&receiver, ended, &mut backoff, &mut last_error) else { return };
         tokio::select! {
             () = env::clock::sleep(delay) => {}
+            () = receiver.hurry.notified() => {}
             () = receiver.cancel.cancelled() => break,
         }
     }

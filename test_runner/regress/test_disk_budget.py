@@ -130,11 +130,19 @@ def layers_of(store):
 
 def settle(timeline, store):
     """Compaction has ended, and the objects of the layers that it has replaced are gone."""
-    def is_settled():
+    def unsettled():
         info = timeline.info()
-        return info["condition"]["state"] != "running" and len(layers_of(store)) == info["layer_count"]
+        layers = timeline.server.http.get(f"{timeline.path}/layer")["historic_layers"]
+        named, objects = ({name.rpartition("/")[2] for name in names}
+                          for names in [(layer["layer_file_name"] for layer in layers), layers_of(store)])
+        if info["condition"]["state"] == "running" or objects != named:
+            return {"condition": info["condition"], "only in the bucket": objects - named, "not there": named - objects}
+        return None
 
-    wait_until(is_settled, 120, every=0.5, what="just the layers that are named in the bucket")
+    try:
+        wait_until(lambda: unsettled() is None, 120, every=0.5, what="just the layers that are named in the bucket")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {unsettled()}") from error
 
 
 def scrub(pagectl_binary, workdir, store):

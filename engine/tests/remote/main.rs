@@ -7,4 +7,5 @@ mod stack;
 mod detach;
 mod fencing;
 mod late_writes;
+mod leftovers;
 mod restart;

@@ -18,7 +18,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
-const UPLOAD: Duration = Duration::from_secs(20);
+pub const UPLOAD: Duration = Duration::from_secs(20);
 
 fn bucket() -> RemoteStorage {
     RemoteStorage::with_store(Arc::new(InMemory::new()), "memory:")
@@ -33,7 +33,7 @@ fn config(workdir: &Utf8Path, bucket: &RemoteStorage) -> &'static PageServerConf
     Box::leak(Box::new(conf))
 }
 
-async fn put(timeline: &Timeline, model: &mut Model, records: u32) {
+pub async fn put(timeline: &Timeline, model: &mut Model, records: u32) {
     for record in 0..records {
         let (mut batch, lsn) = (SerializedValueBatch::default(), timeline.last_record_lsn() + 8);
         put_record(model, &mut batch, lsn, &[(record as usize * 5, record * 31 + lsn.0 as u32)]);
@@ -42,19 +42,19 @@ async fn put(timeline: &Timeline, model: &mut Model, records: u32) {
     }
 }
 
-async fn check(timeline: &Timeline, model: &Model, lsn: Lsn) {
+pub async fn check(timeline: &Timeline, model: &Model, lsn: Lsn) {
     let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await.unwrap();
     let found: Vec<_> = found.into_iter().map(|(key, value)| (key, value.unwrap())).collect();
     let expected: Vec<_> = model.values(&(Key::MIN..Key::MAX), lsn).into_iter().collect();
     assert!(found == expected, "{} keys found, {} expected", found.len(), expected.len());
 }
 
-struct World {
-    dir: Utf8TempDir,
+pub struct World {
+    pub dir: Utf8TempDir,
     bucket: RemoteStorage,
-    manager: TenantManager,
-    new: NewTimeline,
-    model: Model,
+    pub manager: TenantManager,
+    pub new: NewTimeline,
+    pub model: Model,
 }
 
 impl World {
@@ -62,7 +62,7 @@ impl World {
         Self::on(bucket()).await
     }
 
-    async fn on(bucket: RemoteStorage) -> Self {
+    pub async fn on(bucket: RemoteStorage) -> Self {
         let (dir, new) = (tempdir().unwrap(), new_timeline());
         let conf = config(dir.path(), &bucket);
         let manager = TenantManager::load_idle(conf).await.unwrap();
@@ -72,13 +72,19 @@ impl World {
         Self { dir, bucket, manager, new, model }
     }
 
-    fn timeline(&self) -> Timeline {
+    pub fn timeline(&self) -> Timeline {
         self.manager.get(self.new.tenant_shard_id, self.new.timeline_id).unwrap()
     }
 
-    async fn flush(&self) {
+    pub async fn flush(&self) {
         self.timeline().flush(&context()).await.unwrap();
         assert!(self.timeline().wait_uploaded(UPLOAD).await);
+    }
+
+    /// Its settings, with this policy.
+    pub fn config_with(&self, compaction: CompactionPolicy) -> &'static PageServerConf {
+        let conf = PageServerConf { compaction, ..config(self.dir.path(), &self.bucket).clone() };
+        Box::leak(Box::new(conf))
     }
 
     /// Another server on the same bucket, with a disk of its own, which attaches nothing by itself.
@@ -90,7 +96,7 @@ impl World {
     }
 
     /// Restarts on the same disk, or on an empty one.
-    async fn restart(&mut self, empty: bool) {
+    pub async fn restart(&mut self, empty: bool) {
         self.manager.shutdown().await;
         if empty {
             self.dir = tempdir().unwrap();
@@ -244,8 +250,7 @@ async fn compaction_reads_from_the_bucket_what_is_damaged_here() {
     drop(timeline);
     world.manager.shutdown().await;
     let compaction = CompactionPolicy { l0_layers: 2, ..CompactionPolicy::ON };
-    let conf = PageServerConf { compaction, ..config(world.dir.path(), &world.bucket).clone() };
-    world.manager = TenantManager::load_idle(Box::leak(Box::new(conf))).await.unwrap();
+    world.manager = TenantManager::load_idle(world.config_with(compaction)).await.unwrap();
     let timeline = world.timeline();
     assert_eq!(timeline.info().l0_layers, 4);
     let damaged: Vec<_> = timeline.layer_files().into_iter().filter(|layer| layer.desc().is_delta).take(2).collect();

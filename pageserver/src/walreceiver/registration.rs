@@ -10,7 +10,8 @@ use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
 
 impl WalReceivers {
-    /// Registers a compute and follows it. Registering the same compute again only updates how to reach it.
+    /// Registers a compute and follows it. Registering the same compute again only updates how to reach it; if that is
+    /// unchanged, a new connection stays, and a receiver that waits to try again tries at once.
     ///
     /// # Errors
     /// [`ManageError::Conflict`] if the timeline has another writer or follows a server;
@@ -30,6 +31,9 @@ impl WalReceivers {
         let known = before.as_ref().and_then(|before| before.writer.as_ref());
         if let Some(same) = known.filter(|known| known.id == new.writer.id) {
             source.writer = Some(Writer { start_lsn: same.start_lsn, ..new.writer });
+            if before.as_ref() == Some(&source) && self.keep(timeline, &source) {
+                return Ok(());
+            }
         } else {
             check_free(id.1, before.as_ref(), new.replace)?;
             // Everything sent so far is ingested, so that the timeline's end is known.

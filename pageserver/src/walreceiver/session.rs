@@ -4,10 +4,11 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use pq_proto::client::ClientError;
 use pq_proto::replication::{PhysicalEvent, PhysicalStream, ReplicationClient, StandbyStatus};
 use pq_proto::sqlstate::SqlState;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::lsn::Lsn;
@@ -56,6 +57,10 @@ pub(super) struct Receiver {
     pub(super) timeline: Timeline,
     pub(super) source: WalSource,
     pub(super) status: StatusCell,
+    /// When the attempt that is going on began; `None` in the pause before the next one.
+    pub(super) begun: Mutex<Option<Instant>>,
+    /// Ends the pause before the next attempt.
+    pub(super) hurry: Notify,
     pub(super) cancel: CancellationToken,
 }
 

@@ -7,11 +7,11 @@
 
 mod garbage;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ use utils::lsn::Lsn;
 use super::{IndexPart, LayerList, TenantRemote, plan};
 use crate::tenant::layer_map::{Graveyard, Layer};
 use crate::tenant::timeline::manifest::{Kept, Manifest};
-use errors::{ErrorKind, StorageError};
+use errors::{ErrorKind, RemoteFailure, StorageError};
 use metrics::{self, IngestStage, METRICS, StorageOperation};
 use remote_storage::{RemotePath, RequestClass};
 
@@ -86,9 +86,13 @@ struct Shared {
     accepted: watch::Sender<u64>,
     /// The LSN that every later owner will see.
     consistent: watch::Sender<Option<Lsn>>,
-    in_bucket: AtomicBool,
+    in_bucket: watch::Sender<bool>,
+    /// Whether the bucket has the ancestor.
+    after: Option<watch::Receiver<bool>>,
     status: Mutex<UploadStatus>,
     uploaded: Mutex<HashSet<String>>,
+    /// Layers whose upload was begun, then, and is not known to have succeeded.
+    attempts: Mutex<BTreeMap<String, Instant>>,
     /// Layers that were replaced: their objects stay as long as they may be read.
     graveyard: Arc<Graveyard>,
     /// The write of an index part or origin is in flight.
@@ -115,6 +119,8 @@ struct Published {
     unconfirmed: Option<Manifest>,
     /// Objects that nobody needs.
     garbage: Vec<RemotePath>,
+    /// Some could not be removed, or not be looked for.
+    is_left: bool,
     /// The bucket has the timeline's origin.
     has_origin: bool,
     /// The list of layers that this process has written last, and what it says is kept, but for arrival times.
@@ -128,16 +134,18 @@ struct Published {
 }
 
 impl Uploader {
-    /// Starts the task, given the timeline's index part in the bucket.
+    /// Starts the task, given the timeline's index part in the bucket. It writes none before `after`, which says
+    /// whether the bucket has the ancestor.
     pub(crate) fn start(
         remote: Arc<TenantRemote>,
         timeline: TimelineId,
         found: Option<IndexPart>,
+        after: Option<watch::Receiver<bool>>,
         graveyard: Arc<Graveyard>,
     ) -> Self {
         let mut published = Published::default();
         let mut uploaded = HashSet::new();
-        let in_bucket = AtomicBool::new(found.is_some());
+        let in_bucket = watch::Sender::new(found.is_some());
         if let Some(IndexPart { manifest, older, spare, .. }) = found {
             uploaded = plan::names(&manifest).collect();
             // An index part of our own generation was rewritten by a scrub.
@@ -159,8 +167,10 @@ impl Uploader {
             // these.
             consistent: watch::Sender::new(None),
             in_bucket,
+            after,
             status: Mutex::default(),
             uploaded: Mutex::new(uploaded),
+            attempts: Mutex::default(),
             graveyard,
             is_replacing: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
@@ -270,7 +280,12 @@ impl Uploader {
 
     /// Whether the bucket has an index part of the timeline.
     pub(crate) fn in_bucket(&self) -> bool {
-        self.shared.in_bucket.load(Ordering::Acquire)
+        *self.shared.in_bucket.borrow()
+    }
+
+    /// Watches [`Uploader::in_bucket`].
+    pub(crate) fn watch_in_bucket(&self) -> watch::Receiver<bool> {
+        self.shared.in_bucket.subscribe()
     }
 
     /// Whether the bucket has the whole layer.
@@ -322,6 +337,10 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
     loop {
         let next = tokio::select! {
             next = next(&mut wanted) => next,
+            () = until(published.due(&shared)) => {
+                wanted.mark_changed();
+                continue;
+            }
             () = shared.cancel.cancelled() => return,
         };
         let mut publication = pin!(publish(&shared, &mut published, &next));
@@ -361,6 +380,14 @@ async fn run(shared: Arc<Shared>, mut published: Published) {
     }
 }
 
+/// Sleeps until then.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => env::clock::sleep(then.saturating_duration_since(env::clock::now())).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits for a state that has not been seen yet.
 async fn next(wanted: &mut watch::Receiver<Option<Arc<Wanted>>>) -> Arc<Wanted> {
     loop {
@@ -395,6 +422,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         shared.accepted.send_replace(wanted.number);
         published.write_spare(shared).await?;
         published.note_detached(shared);
+        published.find_garbage(shared).await;
         if published.has_garbage(shared) {
             remote.check().await?;
             published.collect_garbage(shared).await?;
@@ -402,6 +430,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
         return Ok(());
     }
     upload(shared, wanted).await?;
+    shared.until_ancestor(manifest).await?;
     watch.enter(IngestStage::IndexPart);
     let next = Manifest { generation: remote.generation, in_bucket: true, ..manifest.clone() };
     plan::check(&next, published.manifest.as_ref(), &shared.uploaded.lock(), remote.generation)
@@ -431,7 +460,7 @@ async fn publish(shared: &Arc<Shared>, published: &mut Published, wanted: &Wante
     watch.enter(IngestStage::Tidy);
     published.write_spare(shared).await?;
     published.note_detached(shared);
-    published.find_orphans(shared).await;
+    published.find_garbage(shared).await;
     published.collect_garbage(shared).await
 }
 
@@ -449,10 +478,12 @@ async fn upload(shared: &Arc<Shared>, wanted: &Wanted) -> Result<(), StorageErro
 async fn upload_layer(shared: Arc<Shared>, layer: Arc<Layer>) -> Result<(), StorageError> {
     shared.remote.check_known()?;
     let path = shared.remote.layer_path(shared.timeline, file_name(&layer));
+    shared.attempts.lock().insert(file_name(&layer).to_owned(), env::clock::now());
     let put = shared.remote.storage.put_file(RequestClass::Upload, &path, layer.path()).await;
     if put.is_ok() || !fault::planted(fault::Bug::SwallowUploadError) {
         put?;
     }
+    shared.attempts.lock().remove(file_name(&layer));
     shared.uploaded.lock().insert(file_name(&layer).to_owned());
     shared.note_uploaded(layer.desc().file_size);
     Ok(())
@@ -523,6 +554,20 @@ impl Published {
 }
 
 impl Shared {
+    /// Waits until the bucket has the ancestor of the timeline, if it needs one.
+    async fn until_ancestor(&self, manifest: &Manifest) -> Result<(), StorageError> {
+        let Some(mut after) = self.after.clone().filter(|_| !manifest.detached) else { return Ok(()) };
+        match env::clock::timeout(PAUSE_MAX, after.wait_for(|there| *there)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(StorageError::Remote {
+                operation: "put",
+                object: self.remote.index_part_path(self.timeline, self.remote.generation).to_string(),
+                reason: "its ancestor is not in the bucket yet".to_owned(),
+                failure: RemoteFailure::Unavailable,
+            }),
+        }
+    }
+
     /// Writes an object; a stopping task waits for this write instead of abandoning it.
     async fn replace(&self, path: &RemotePath, bytes: bytes::Bytes) -> Result<(), StorageError> {
         self.is_replacing.store(true, Ordering::Release);
@@ -543,7 +588,7 @@ impl Shared {
         for layer in &wanted.layers {
             layer.set_remote(self.remote.layer_object(self.timeline, file_name(layer)));
         }
-        self.in_bucket.store(true, Ordering::Release);
+        self.in_bucket.send_replace(true);
         self.consistent.send_if_modified(|known| {
             let lsn = Some(wanted.manifest.disk_consistent_lsn);
             let more = lsn > *known;

@@ -311,7 +311,9 @@ pub(super) fn assemble(
 ) -> Timeline {
     let Manifest { tenant_shard_id, timeline_id, origin, generation, in_bucket, .. } = manifest;
     let graveyard = Arc::new(Graveyard::new(&conf.disk_budget));
-    let start_uploader = |(remote, found)| Uploader::start(remote, timeline_id, found, Arc::clone(&graveyard));
+    // Without its ancestor a branch in the bucket could not be opened.
+    let after = ancestor.as_ref().and_then(|of| of.state.uploader.as_ref()).map(Uploader::watch_in_bucket);
+    let start_uploader = |(remote, found)| Uploader::start(remote, timeline_id, found, after, Arc::clone(&graveyard));
     let uploader = remote.map(start_uploader);
     let disk_consistent = RecordLsn { last: manifest.disk_consistent_lsn, prev: manifest.prev_record_lsn };
     let start = Start {

@@ -21,23 +21,34 @@ pub(super) fn remote_consistent(state: &TimelineState) -> Option<Lsn> {
     }
 }
 
-/// Waits until everything that is durable here now is in the bucket. True if it is.
+/// Waits until everything that is durable here now is in the bucket, the history that it inherits included. True if it
+/// is.
 pub(super) async fn wait_uploaded(state: &TimelineState, timeout: Duration) -> bool {
-    let Some(uploader) = &state.uploader else { return true };
-    let target = state.disk_consistent().last;
-    let (mut consistent, mut fenced) = (uploader.watch_consistent(), uploader.remote().watch_fenced());
     let uploaded = async {
-        tokio::select! {
-            biased;
-            reached = async {
-                uploader.all_accepted().await;
-                consistent.wait_for(|lsn| *lsn >= Some(target)).await.is_ok()
-            } => reached,
-            _ = fenced.wait_for(Option::is_some) => false,
-            () = uploader.stopped() => false,
+        let mut all = is_uploaded(state, state.disk_consistent().last).await;
+        let mut ancestor = state.ancestor();
+        while let Some(of) = ancestor.filter(|_| all) {
+            all = is_uploaded(&of.state, of.lsn.min(of.state.disk_consistent().last)).await;
+            ancestor = of.state.ancestor();
         }
+        all
     };
     env::clock::timeout(timeout, uploaded).await.unwrap_or(false)
+}
+
+/// Waits until what is durable here of one timeline's own history up to `lsn` is in the bucket. True if it is.
+async fn is_uploaded(state: &TimelineState, lsn: Lsn) -> bool {
+    let Some(uploader) = &state.uploader else { return true };
+    let (mut consistent, mut fenced) = (uploader.watch_consistent(), uploader.remote().watch_fenced());
+    tokio::select! {
+        biased;
+        reached = async {
+            uploader.all_accepted().await;
+            consistent.wait_for(|known| *known >= Some(lsn)).await.is_ok()
+        } => reached,
+        _ = fenced.wait_for(Option::is_some) => false,
+        () = uploader.stopped() => false,
+    }
 }
 
 /// Writes the deletion mark, in place of anything that the uploader would write.

@@ -1,7 +1,9 @@
-//! Removal of objects that nobody needs: those that the last index part no longer names, and those that earlier owners
-//! left behind, such as the outputs of a job that a crash ended.
+//! Removal of objects that nobody needs: those that the last index part no longer names, those of uploads that failed and
+//! may have had an effect all the same, and those that earlier owners left behind, such as the outputs of a job that a
+//! crash ended.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use super::{Published, Shared};
 use crate::tenant::remote::{LayerList, plan};
@@ -9,6 +11,9 @@ use crate::tenant::storage_layer::LayerFileName;
 use crate::tenant::timeline::manifest::Manifest;
 use errors::StorageError;
 use remote_storage::{RemotePath, RequestClass};
+
+/// When a removal that failed is tried again, and after which time an upload that failed has no effect any more.
+const LATE: Duration = Duration::from_secs(30);
 
 impl Published {
     /// Asserts that the objects about to be removed are neither the current index part nor named by it.
@@ -35,8 +40,8 @@ impl Published {
         let _ = shared.remote.storage.delete(&paths).await;
     }
 
-    /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried after the
-    /// next publication.
+    /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried: see
+    /// [`Published::due`].
     pub(super) async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
         self.assert_not_needed(shared);
         let is_read = |path: &RemotePath| {
@@ -50,8 +55,28 @@ impl Published {
         if let Err(error) = shared.remote.storage.delete(&now).await {
             tracing::info!(timeline = %shared.timeline, "not removed, will be tried again: {error}");
             self.garbage.extend(now);
+            self.is_left = true;
         }
         Ok(())
+    }
+
+    /// When to look again at what could not be removed, though nothing is submitted.
+    pub(super) fn due(&self, shared: &Shared) -> Option<Instant> {
+        let now = env::clock::now();
+        let given_up = shared.given_up(|begun| Some(begun + LATE)).into_iter().map(|(_, at)| at.max(now));
+        given_up.chain(self.is_left.then_some(now + LATE)).min()
+    }
+
+    /// Adds the objects of uploads that failed, of layers that were replaced since. Such an upload may have succeeded:
+    /// only its answer was lost, or came too late.
+    fn find_given_up(&mut self, shared: &Shared) {
+        let now = env::clock::now();
+        let late = shared.given_up(|begun| (begun + LATE <= now).then_some(now));
+        let mut attempts = shared.attempts.lock();
+        for (name, _) in late {
+            attempts.remove(&name);
+            self.garbage.push(shared.remote.layer_path(shared.timeline, &name));
+        }
     }
 
     /// Whether there are objects that could be removed now.
@@ -59,9 +84,16 @@ impl Published {
         self.garbage.iter().any(|path| !shared.graveyard.has(path.file_name()))
     }
 
+    /// Looks for objects that nobody needs, beyond those that a publication leaves.
+    pub(super) async fn find_garbage(&mut self, shared: &Shared) {
+        self.is_left = false;
+        self.find_given_up(shared);
+        self.find_orphans(shared).await;
+    }
+
     /// Once, after the first index part of our own: adds the layers of earlier generations that it does not name. Every
     /// later owner begins with this index part or one of ours that follows it, so nobody will ever name them.
-    pub(super) async fn find_orphans(&mut self, shared: &Shared) {
+    async fn find_orphans(&mut self, shared: &Shared) {
         let remote = &shared.remote;
         let own = self.manifest.as_ref().filter(|manifest| manifest.generation == remote.generation);
         let Some(own) = own.filter(|_| !self.has_looked) else { return };
@@ -70,6 +102,7 @@ impl Published {
             Ok(listed) => listed,
             Err(error) => {
                 tracing::info!(timeline = %shared.timeline, "not looked for objects left behind: {error}");
+                self.is_left = true;
                 return;
             }
         };
@@ -87,5 +120,19 @@ impl Published {
         self.garbage.extend(orphans);
         self.garbage.sort();
         self.garbage.dedup();
+    }
+}
+
+impl Shared {
+    /// The attempts to upload layers that no state needs any more, of which `chosen` says something.
+    fn given_up(&self, chosen: impl Fn(Instant) -> Option<Instant>) -> Vec<(String, Instant)> {
+        let attempts = self.attempts.lock();
+        if attempts.is_empty() {
+            return Vec::new();
+        }
+        let wanted = self.wanted.borrow();
+        let wanted = wanted.as_ref().map(|wanted| plan::layer_names(&wanted.manifest)).unwrap_or_default();
+        let given_up = attempts.iter().filter(|(name, _)| !wanted.contains(name.as_str()));
+        given_up.filter_map(|(name, begun)| Some((name.clone(), chosen(*begun)?))).collect()
     }
 }
