@@ -171,6 +171,21 @@ def test_a_compute_whose_wal_does_not_arrive_is_in_trouble(computes):
     compute.stop()
 
 
+def test_a_compute_that_registers_again_keeps_its_connection(computes):
+    """Its start registers it before Postgres runs, and once more when it does: that must not cut off who came first."""
+    compute = computes.start("twice", "--branch", "twice")
+    timeline, slots = compute.timeline, "SELECT slot_name FROM pg_replication_slots"
+    body = {**timeline.info()["walreceiver"]["writer"], "slot": compute.sql(slots)}
+    body["connstr"] = computes.about("twice")["connstr"]
+    senders = lambda: compute.sql("SELECT string_agg(pid::text, ' ') FROM pg_stat_replication")
+    before = senders()
+    timeline.server.http.put(f"{timeline.path}/writer", body)
+    assert senders() == before and computes.about("twice")["trouble"] is None
+    timeline.server.http.put(f"{timeline.path}/writer", {**body, "connstr": f"{body['connstr']} connect_timeout=9"})
+    wait_until(lambda: senders() not in ("", before), 20, what="a connection to the new address")
+    compute.stop()
+
+
 def test_a_start_that_fails_leaves_nothing_and_says_why(followed, computes):
     lsn = followed.catch_up()
     again = ["start", "fails", "--branch", "fails", "--at", lsn]
