@@ -59,6 +59,11 @@ impl RequestContext {
         self.task_kind
     }
 
+    /// Whether somebody wants the pages, who may want them again; not so of reads that look at everything.
+    pub(crate) fn shows_interest(&self) -> bool {
+        !matches!(self.task_kind, TaskKind::GarbageCollector | TaskKind::Scrub)
+    }
+
     /// What to do about layers that are not resident.
     pub fn download_behavior(&self) -> DownloadBehavior {
         self.download_behavior

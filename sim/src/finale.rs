@@ -7,6 +7,7 @@ use std::time::Duration;
 use simulated::bucket::Op;
 
 use crate::network::Link;
+use crate::plan::Setting;
 use crate::reader::Kept;
 use crate::server::PATIENCE;
 use crate::story::{tell, violation};
@@ -58,9 +59,8 @@ impl World {
         self.become_quiet().await;
         self.read_everything().await;
         self.check_bucket().await;
-        for server in &mut self.servers {
-            server.shut_down().await;
-        }
+        let [one, other] = &mut self.servers;
+        tokio::join!(one.shut_down(), other.shut_down());
     }
 
     fn clear_up(&mut self) {
@@ -81,8 +81,9 @@ impl World {
 
     /// Nobody does anything for `length`, and the servers ask the bucket for next to nothing.
     async fn stay_idle(&self, length: Duration) {
-        // What is looked at once more after some time, such as the lists of the bucket.
-        env::clock::sleep(PATIENCE).await;
+        // What is looked at once more after some time, such as the lists of the bucket; and history that goes by age.
+        let Setting { pitr_interval, gc_period, quiet_after_attach, .. } = self.setting;
+        env::clock::sleep(PATIENCE + pitr_interval + gc_period * 2 + quiet_after_attach).await;
         let before = self.calls();
         env::clock::sleep(length).await;
         let calls: Vec<(Op, u64)> =

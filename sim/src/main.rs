@@ -35,16 +35,16 @@ struct Args {
     #[arg(long)]
     progress: Option<PathBuf>,
     /// Print the story of the seed.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "count")]
     trace: bool,
     /// Print all calls of disks and bucket, too.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "count")]
     calls: bool,
     /// Of the seed's steps only those with these numbers.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', conflicts_with = "count")]
     steps: Option<Vec<usize>>,
     /// Afterwards, so many hours in which nobody does anything: ten requests a day are allowed for each tenant.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, conflicts_with = "count")]
     idle_hours: u64,
     /// Do not look for the fewest steps that break the promise.
     #[arg(long)]

@@ -212,7 +212,7 @@ impl Setting {
             gc_horizon: one_of(&[64, 500, 5_000]),
             pitr_interval: Duration::from_secs(one_of(&[0, 0, 60, 900])),
             gc_period: Duration::from_secs(one_of(&[0, 20, 120])),
-            quiet_after_attach: Duration::from_secs(one_of(&[0, 900])),
+            quiet_after_attach: Duration::from_secs(one_of(&[0, 300])),
             l0_slow: one_of(&[0, 3]) as usize,
             disk_micros: one_of(&[0, 2_000, 20_000]),
             bucket_micros: one_of(&[0, 4_000, 40_000]),

@@ -26,11 +26,11 @@ use metrics::METRICS;
 use virtual_file::fs::{self, DiskSpace};
 
 /// How often the disk is measured when room is short: reads fill the cache between measurements.
-const TICK: Duration = Duration::from_millis(100);
-/// Ticks between measurements when there is room,
-const TICKS: u32 = 10;
-/// and when nothing seems to have changed.
-const IDLE_TICKS: u32 = 600;
+const SHORT_PERIOD: Duration = Duration::from_millis(100);
+/// How often when there is room.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How often there is a round though nothing seems to have changed.
+const IDLE_PERIOD: Duration = Duration::from_secs(60);
 /// Minimum pause between two rounds: if the last one freed something, and if it did not.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 /// The keeper rests as long as it worked, because there may be many layers; but no longer than this, because somebody
@@ -45,17 +45,13 @@ pub(crate) async fn keep(
 ) {
     // Blocks cached by reads take room at once, not only from the next measurement on.
     conf.resources.blocks.set_budget(conf.disk_budget.clone());
-    let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: 0 };
-    let mut ticks = env::clock::interval(TICK);
+    let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: Duration::ZERO };
     loop {
         let pressed = tokio::select! {
-            _ = ticks.tick() => false,
+            () = keeper.wait() => false,
             () = conf.disk_budget.pressed() => true,
             () = cancel.cancelled() => return,
         };
-        if !pressed && !keeper.is_due() {
-            continue;
-        }
         let started = env::clock::now();
         let space = keeper.space().await;
         if !pressed && keeper.is_idle(space) {
@@ -77,8 +73,8 @@ struct Keeper {
     seen: Option<(i64, Option<u64>)>,
     /// Layers may have to be evicted soon.
     short: bool,
-    /// Ticks since the last round.
-    waited: u32,
+    /// Time since the last round.
+    waited: Duration,
 }
 
 impl Keeper {
@@ -90,16 +86,20 @@ impl Keeper {
         fs::disk_space(&self.conf.workdir).await.ok().flatten()
     }
 
-    /// Whether a measurement is due.
-    fn is_due(&mut self) -> bool {
-        self.waited += 1;
-        self.short || self.waited.is_multiple_of(TICKS)
+    /// Waits until a measurement is due: the first is at once.
+    async fn wait(&mut self) {
+        if self.seen.is_none() {
+            return;
+        }
+        let period = if self.short { SHORT_PERIOD } else { PERIOD };
+        env::clock::sleep(period).await;
+        self.waited += period;
     }
 
     /// Whether there is room and nothing has been written or freed since the last round.
     fn is_idle(&self, space: Option<DiskSpace>) -> bool {
         let now = (self.budget().room(), space.map(|space| space.free));
-        self.level == Level::Open && self.seen == Some(now) && self.waited < IDLE_TICKS
+        self.level == Level::Open && self.seen == Some(now) && self.waited < IDLE_PERIOD
     }
 
     /// Measures, evicts, and publishes the remaining room. Returns the bytes freed.
@@ -120,7 +120,7 @@ impl Keeper {
             self.roll(timelines);
         }
         self.short = measured.room < 2 * measured.evict_below;
-        self.waited = 0;
+        self.waited = Duration::ZERO;
         self.budget().set(measured.clone(), begun);
         self.seen = Some((self.budget().room(), space.map(|space| space.free)));
         self.log(&measured);

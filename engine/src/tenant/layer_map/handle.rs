@@ -251,7 +251,9 @@ impl Layer {
         state: &mut ReconstructState,
         ctx: &RequestContext,
     ) -> Result<(), StorageError> {
-        self.touch();
+        if ctx.shows_interest() {
+            self.touch();
+        }
         let lsns = self.clamp(&lsns);
         for _ in 0..HEALS_MAX {
             let (reader, error) = match self.reader_timed(&mut state.costs, ctx).await {

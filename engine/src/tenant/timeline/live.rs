@@ -50,11 +50,11 @@ pub(super) async fn at(
 }
 
 /// Finds out which keys are in use at `lsns`, which are about to be all that is kept below some LSN, and which of the
-/// newest images have become a waste of space. Reads nothing if nothing has changed since the timeline was opened.
+/// newest images have become a waste of space. Reads nothing that was read before and has not changed since.
 pub(super) async fn learn(state: &TimelineState, lsns: BTreeSet<Lsn>) -> Result<(), StorageError> {
     let (edition, cutoff) = (state.edition(), state.retention.read().cutoff);
-    let is_news = edition != state.live.lock().edition || lsns.last().is_some_and(|last| *last > cutoff);
-    if state.conf.live_keys.is_none() || !is_news {
+    let is_changed = edition != state.live.lock().edition;
+    if state.conf.live_keys.is_none() || !(is_changed || lsns.last().is_some_and(|last| *last > cutoff)) {
         return Ok(());
     }
     let _guard = state.enter()?;
@@ -68,6 +68,9 @@ pub(super) async fn learn(state: &TimelineState, lsns: BTreeSet<Lsn>) -> Result<
         if let Some(live) = at(state, lsn, &ctx).await? {
             state.live.lock().at.insert(lsn, Arc::new(live));
         }
+    }
+    if !is_changed {
+        return Ok(());
     }
     // Of branches no images are made.
     if let Some(sorted) = state.sorted_lsn().filter(|_| state.ancestor().is_none())
