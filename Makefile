@@ -11,6 +11,7 @@ FUZZ_SECONDS ?= 60
 SEEDS ?= 500
 FIRST_SEED ?= 1
 SIM_PROGRESS ?= target/sim-release.json
+SIMULATED = $(CARGO) run --locked --workspace --profile simulated --quiet --bin sim --
 API_EXAMPLES ?= 1000
 # Tests in Python that run at once: they wait more than they work.
 WORKERS ?= 2
@@ -106,11 +107,11 @@ sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice;
 
 sim-release: SEEDS = 200000
 sim-release:  ## 200,000 seeds, each once, and what they reached; goes on where it was stopped (SIM_PROGRESS)
-	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS) --progress $(SIM_PROGRESS)
+	$(SIMULATED) $(FIRST_SEED) --count $(SEEDS) --progress $(SIM_PROGRESS)
 
 sim-bugs: SEEDS = 500
 sim-bugs:  ## how many seeds each bug takes that can be planted
-	$(CARGO) run --locked --profile tested --quiet -p sim -- $(FIRST_SEED) --count $(SEEDS) --bugs
+	$(SIMULATED) $(FIRST_SEED) --count $(SEEDS) --bugs
 
 sim-coverage: SEEDS = 10000
 sim-coverage:  ## which branches of the code the simulation reaches; writes docs/sim-coverage.md (nightly toolchain)

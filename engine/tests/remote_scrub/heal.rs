@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::tenant::scrub::{Kind, Options};
 use engine::tenant::timeline::Timeline;
@@ -153,6 +153,34 @@ async fn what_was_replaced_is_no_orphan_while_it_is_read() {
     let report = world.scrub_holding(repairing(), Some(1), vec![timeline.clone()]).await.expect("scrubbed");
     assert_eq!(report.count(Kind::Orphan), replaced, "nobody reads them, and nothing here removes them: {report:?}");
     world.compare(&timeline, world.last).await;
+}
+
+/// Found by the simulation: a file that a job had removed after it was looked for was said to be missing.
+#[tokio::test]
+async fn what_is_replaced_during_a_scrub_is_not_missing() {
+    const LATENCY: Duration = Duration::from_millis(40);
+    let mut ended_later = 0;
+    for half in 8..20 {
+        let world = World::new().await;
+        let timeline = world.open_to_compact().await;
+        let before = timeline.layer_files().len();
+        world.slow_down(LATENCY);
+        let scrub = world.scrub_holding(looking(), Some(1), vec![timeline.clone()]);
+        let compact = async {
+            tokio::time::sleep(LATENCY / 2 * half).await;
+            timeline.compact().await.expect("compacted");
+            timeline.tend().await.expect("swept");
+            Instant::now()
+        };
+        let scrub = async { (scrub.await, Instant::now()) };
+        let ((report, scrubbed), compacted) = tokio::join!(scrub, compact);
+        assert_ne!(timeline.layer_files().len(), before, "nothing was replaced");
+        let report = report.expect("scrubbed");
+        assert_eq!((report.count(Kind::Missing), &report.lost), (0, &Vec::new()), "after {half} halves: {report:?}");
+        ended_later += usize::from(scrubbed > compacted);
+        timeline.shutdown().await;
+    }
+    assert!(ended_later >= 3, "only {ended_later} scrubs took longer than the replacement");
 }
 
 static LINES: AtomicU64 = AtomicU64::new(0);

@@ -171,6 +171,11 @@ impl World {
         std::fs::write(&path, bytes).expect("written");
     }
 
+    /// Each request takes so long from now on.
+    pub fn slow_down(&self, latency: Duration) {
+        self.store.faults.set_latency(latency);
+    }
+
     pub async fn scrub(&self, options: Options) -> Report {
         self.scrub_holding(options, None, Vec::new()).await.expect("scrubbed")
     }

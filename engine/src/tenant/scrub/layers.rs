@@ -210,7 +210,10 @@ struct OneTimeline<'a> {
 
 impl OneTimeline<'_> {
     async fn judge(&mut self, checked: Checked) -> Result<(), StorageError> {
-        let Checked { part, local, mut remote } = checked;
+        let Checked { part, mut local, mut remote } = checked;
+        if matches!(local, Copy::Bad(Kind::Missing, _)) && self.has_let_go(&part.name) {
+            local = Copy::None;
+        }
         if matches!(remote, Copy::Bad(..)) && !self.names(&part.name).await? {
             // Its owner has removed it in the meantime.
             remote = Copy::None;
@@ -232,6 +235,12 @@ impl OneTimeline<'_> {
             self.add(Place::Bucket, *kind, name, reason, part.layer.desc().file_size, fixed);
         }
         Ok(())
+    }
+
+    /// Whether the timeline is open, and a job has replaced the layer, or its file was evicted, since it was looked for.
+    fn has_let_go(&self, name: &str) -> bool {
+        let is_here = |layer: &Arc<Layer>| layer.is_local() && name_of(layer) == name;
+        self.open.is_some_and(|open| !open.layer_files().iter().any(is_here))
     }
 
     fn add(&mut self, place: Place, kind: Kind, name: String, reason: &str, bytes: u64, fixed: bool) {
