@@ -1,10 +1,11 @@
 //! Command-line arguments and their dispatch to subcommands.
 
 use camino::Utf8PathBuf;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use utils::lsn::Lsn;
 
 use crate::args::{Common, PageArgs, ShowArgs};
+use crate::completion::{self, ManArgs};
 use crate::remote::{self, RemoteCommand, ServerArgs};
 use crate::scrub::ScrubArgs;
 use crate::store::Store;
@@ -38,6 +39,16 @@ enum Command {
     Tune(TuneArgs),
     /// Replay WAL written with wal_consistency_checking=all and compare each page with the image in its record.
     VerifyRedo(VerifyRedoArgs),
+    /// See whether this machine has what a pageserver and its computes need: kernel, limits, clock, FUSE, Postgres,
+    /// disk, bucket, server and whom it follows. Says what to do where it has not; fails if something cannot work.
+    Doctor,
+    /// Print completions for a shell: for bash, `source <(pagectl completion bash)`.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages, one for each command.
+    Man(ManArgs),
 }
 
 /// Commands that work on a directory.
@@ -122,6 +133,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Remote(command) => remote::run(&common, &server, command),
         Command::Tune(args) => crate::tune::run(&common, &args),
         Command::VerifyRedo(args) => crate::verify_redo::run(common.json, args),
+        Command::Doctor => crate::doctor::run(&common, &server),
+        Command::Completion { shell } => {
+            completion::completion(Cli::command(), shell);
+            Ok(())
+        }
+        Command::Man(args) => completion::man(Cli::command(), &args, common.json),
     }
 }
 

@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod checkup;
 mod cli;
+mod completion;
 mod digest;
+mod doctor;
 mod getpage;
 mod import;
 mod import_tars;

@@ -14,6 +14,7 @@ mod limits;
 mod lsn;
 mod moment;
 mod progress;
+pub(crate) mod reach;
 mod scrub;
 mod tenant;
 mod timeline;

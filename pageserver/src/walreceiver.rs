@@ -178,9 +178,9 @@ impl WalReceivers {
         self.inner.running.lock().insert(id, Running { receiver, task });
     }
 
-    /// Leaves alone a receiver that follows `source` already, if what it does may be believed to succeed; one that waits
-    /// to try again tries at once. Returns whether there is such a receiver. An older connection may be to a server
-    /// that is gone, and only nobody has noticed.
+    /// Leaves alone a receiver that follows `source` already, if what it does may be believed to succeed; one that
+    /// waits to try again tries at once. Returns whether there is such a receiver. An older connection may be to a
+    /// server that is gone, and only nobody has noticed.
     fn keep(&self, timeline: &Timeline, source: &WalSource) -> bool {
         let running = self.inner.running.lock();
         let known = running.get(&(timeline.tenant_shard_id(), timeline.timeline_id()));

@@ -45,7 +45,8 @@ pub(crate) async fn keep(
 ) {
     // Blocks cached by reads take room at once, not only from the next measurement on.
     conf.resources.blocks.set_budget(conf.disk_budget.clone());
-    let mut keeper = Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: Duration::ZERO };
+    let mut keeper =
+        Keeper { conf, rolling: None, level: Level::Open, seen: None, short: true, waited: Duration::ZERO };
     loop {
         let pressed = tokio::select! {
             () = keeper.wait() => false,

@@ -40,7 +40,8 @@ async fn layers(truth: &InMemory, timeline: &Timeline) -> (Vec<String>, Vec<Stri
     let mut stored: Vec<String> = objects.filter_map(|path| path.filename().map(str::to_owned)).collect();
     let files = timeline.layer_files();
     let mut named: Vec<String> = files.iter().filter_map(|layer| layer.path().file_name().map(str::to_owned)).collect();
-    (stored.sort(), named.sort());
+    stored.sort();
+    named.sort();
     (stored, named)
 }
 

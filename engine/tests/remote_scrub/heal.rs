@@ -76,9 +76,9 @@ async fn two_hundred_faults_under_four_readers() {
                 continue;
             }
         }
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while METRICS.layers_healed.get() == before {
-            assert!(std::time::Instant::now() < deadline, "fault {fault} was not noticed: {path}");
+            assert!(Instant::now() < deadline, "fault {fault} was not noticed: {path}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }

@@ -237,7 +237,7 @@ impl OneTimeline<'_> {
         Ok(())
     }
 
-    /// Whether the timeline is open, and a job has replaced the layer, or its file was evicted, since it was looked for.
+    /// Whether the timeline is open, and a job has replaced the layer or its file was evicted meanwhile.
     fn has_let_go(&self, name: &str) -> bool {
         let is_here = |layer: &Arc<Layer>| layer.is_local() && name_of(layer) == name;
         self.open.is_some_and(|open| !open.layer_files().iter().any(is_here))

@@ -1,6 +1,6 @@
-//! Removal of objects that nobody needs: those that the last index part no longer names, those of uploads that failed and
-//! may have had an effect all the same, and those that earlier owners left behind, such as the outputs of a job that a
-//! crash ended.
+//! Removal of objects that nobody needs: those that the last index part no longer names, those of uploads that failed
+//! and may have had an effect all the same, and those that earlier owners left behind, such as the outputs of a job
+//! that a crash ended.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
