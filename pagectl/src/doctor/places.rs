@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver::settings::{FILE_NAME, Overrides, Settings};
-use remote_storage::{RemotePath, RemoteStorage, RequestClass, StoreSettings};
+use remote_storage::{RemotePath, RemoteStorage, RemoteUrl, RequestClass, StoreSettings};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -85,6 +85,13 @@ fn space(dir: &Utf8Path) -> Finding {
 
 async fn bucket(store: &StoreSettings) -> Finding {
     const CHECK: &str = "bucket";
+    // To open it would make it.
+    if let RemoteUrl::Directory(dir) = &store.url
+        && !dir.is_dir()
+    {
+        let advice = "if it is on another file system, mount that first: a pageserver makes it where it is not";
+        return Finding::warning(CHECK, format!("{}: the directory is not there", store.name), advice);
+    }
     let opened = match RemoteStorage::open(store).await {
         Ok(Some(opened)) => opened,
         Ok(None) => {
