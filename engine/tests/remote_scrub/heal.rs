@@ -158,7 +158,7 @@ async fn what_was_replaced_is_no_orphan_while_it_is_read() {
 /// Found by the simulation: a file that a job had removed after it was looked for was said to be missing.
 #[tokio::test]
 async fn what_is_replaced_during_a_scrub_is_not_missing() {
-    const LATENCY: Duration = Duration::from_millis(40);
+    const LATENCY: Duration = Duration::from_millis(60);
     let mut ended_later = 0;
     for half in 8..20 {
         let world = World::new().await;
