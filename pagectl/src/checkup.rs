@@ -1,7 +1,5 @@
 //! What `pagectl doctor` finds, and how it is told.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -59,11 +57,6 @@ pub(crate) fn told(findings: &[Finding]) -> String {
         format!("{word}  {:width$}  {}{advice}", finding.check, finding.found)
     };
     findings.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// A duration in milliseconds.
-pub(crate) fn millis(duration: Duration) -> String {
-    format!("{} ms", duration.as_millis())
 }
 
 #[cfg(test)]

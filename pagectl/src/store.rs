@@ -83,7 +83,7 @@ impl Store {
 
 /// The settings of the pageserver whose working directory this is, if any: its bucket has the data that the directory
 /// lacks.
-fn settings(workdir: &Utf8Path) -> anyhow::Result<Option<Settings>> {
+pub(crate) fn settings(workdir: &Utf8Path) -> anyhow::Result<Option<Settings>> {
     if !workdir.join(FILE_NAME).exists() {
         return Ok(None);
     }

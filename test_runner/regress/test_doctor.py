@@ -61,7 +61,7 @@ def test_a_server_with_all_that_it_needs(make_postgres, make_pageserver, make_st
 def test_what_is_not_there_is_told_with_what_to_do(ctl):
     found = looked_at(ctl)
     assert found["pageserver"]["state"] == "warning" and "--server" in found["pageserver"]["advice"]
-    assert found["settings"]["state"] == "good" and "without a bucket" in found["settings"]["found"]
+    assert found["settings"]["state"] == "good" and "pageserver init" in found["settings"]["found"]
     assert all(finding["advice"] for finding in found.values() if finding["state"] != "good")
     settings(ctl, 'remote_storage = "none"\n')
     assert "lost with this disk" in looked_at(ctl)["bucket"]["advice"]

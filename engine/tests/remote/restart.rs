@@ -50,7 +50,7 @@ pub async fn check(timeline: &Timeline, model: &Model, lsn: Lsn) {
 }
 
 pub struct World {
-    pub dir: Utf8TempDir,
+    dir: Utf8TempDir,
     bucket: RemoteStorage,
     pub manager: TenantManager,
     pub new: NewTimeline,

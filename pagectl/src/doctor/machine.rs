@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pageserver_api::models::virtual_file::IoEngineKind;
+use postgres_formats::version::PgVersion;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 
@@ -10,12 +11,8 @@ use crate::checkup::Finding;
 
 /// Before this kernel, rings of io_uring count as locked memory (`LimitMEMLOCK`).
 const RINGS_ARE_FREE: (u32, u32) = (5, 12);
-/// Locked memory that the rings of an older kernel need.
-const RINGS: u64 = 64 << 20;
-/// Open files below which a server with many layers has to reopen them.
-const FILES: u64 = 16_384;
-/// Major versions of Postgres that are served.
-const VERSIONS: std::ops::RangeInclusive<u32> = 14..=18;
+/// Twice the default of `max_file_descriptors`: there are connections, too.
+const FILES: u64 = 8_192;
 /// 2026-01-01: a clock before that is not set.
 const NOT_SET: Duration = Duration::from_secs(1_767_225_600);
 
@@ -51,7 +48,7 @@ fn locked_memory(kernel: Option<(u32, u32)>) -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
     let told = limit.map_or("unlimited".to_owned(), |bytes| indicatif::HumanBytes(bytes).to_string());
     match kernel {
-        Some(kernel) if kernel < RINGS_ARE_FREE && limit.is_some_and(|limit| limit < RINGS) => Finding::warning(
+        Some(kernel) if kernel < RINGS_ARE_FREE && limit.is_some() => Finding::warning(
             "locked memory",
             format!("{told}, and this kernel counts rings of io_uring as such"),
             "LimitMEMLOCK=infinity in the service, or ulimit -l unlimited",
@@ -65,7 +62,7 @@ fn open_files() -> Finding {
         Some(files) if files < FILES => Finding::warning(
             "open files",
             format!("{files} at most"),
-            format!("LimitNOFILE=65536 in the service, or ulimit -n {FILES}: layers are kept open"),
+            format!("LimitNOFILE=65536 in the service, or ulimit -n {FILES}: a server keeps layers open"),
         ),
         files => Finding::good("open files", files.map_or("unlimited".to_owned(), |files| format!("{files} at most"))),
     }
@@ -116,7 +113,9 @@ fn in_path(program: &str) -> Option<std::path::PathBuf> {
 
 /// The programs are needed where computes run; a pageserver needs none.
 fn postgres() -> Finding {
-    let found: Vec<String> = VERSIONS
+    let found: Vec<String> = PgVersion::ALL
+        .map(PgVersion::major)
+        .into_iter()
         .filter_map(|major| Some(format!("{major} ({})", compute::lifecycle::find_server(major, None).ok()?.display())))
         .collect();
     if found.is_empty() {

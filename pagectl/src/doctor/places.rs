@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use pageserver::settings::{FILE_NAME, Overrides, Settings};
+use pageserver::settings::FILE_NAME;
 use remote_storage::{RemotePath, RemoteStorage, RemoteUrl, RequestClass, StoreSettings};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::checkup::{Finding, millis};
+use crate::checkup::Finding;
+use crate::store::settings;
 
 /// Free space below which a server soon stops taking WAL in.
 const FREE: u64 = 1 << 30;
@@ -21,14 +22,13 @@ pub(super) fn look(workdir: &Utf8Path) -> anyhow::Result<Vec<Finding>> {
     let workdir = camino::absolute_utf8(workdir)?;
     let dir = existing(&workdir);
     let mut findings = vec![writes(&workdir, dir), space(dir)];
-    if !workdir.join(FILE_NAME).exists() {
-        findings
-            .push(Finding::good("settings", format!("no {FILE_NAME} in {workdir}: the defaults, without a bucket")));
-        return Ok(findings);
-    }
-    let loaded = Settings::load(&workdir, &Overrides::from_environment());
-    let store = match loaded {
-        Ok((settings, _)) => settings.store(&workdir),
+    let store = match settings(&workdir) {
+        Ok(Some(settings)) => settings.store(&workdir),
+        Ok(None) => {
+            let found = format!("no {FILE_NAME} in {workdir}: `pageserver init` writes one with the defaults");
+            findings.push(Finding::good("settings", found));
+            return Ok(findings);
+        }
         Err(error) => Err(format!("{error:#}")),
     };
     match store {
@@ -92,6 +92,8 @@ async fn bucket(store: &StoreSettings) -> Finding {
         let advice = "if it is on another file system, mount that first: a pageserver makes it where it is not";
         return Finding::warning(CHECK, format!("{}: the directory is not there", store.name), advice);
     }
+    // What a second server adds to a live one's bucket does not matter here, and its directory would be made.
+    let store = &StoreSettings { scratch: None, ..store.clone() };
     let opened = match RemoteStorage::open(store).await {
         Ok(Some(opened)) => opened,
         Ok(None) => {
@@ -104,13 +106,10 @@ async fn bucket(store: &StoreSettings) -> Finding {
     let asked = env::clock::timeout(ANSWER, opened.list_dirs(RequestClass::Control, &RemotePath::tenants())).await;
     let took = env::clock::now().saturating_duration_since(began);
     match asked {
-        Ok(Ok(tenants)) if took > SLOW => Finding::warning(
-            CHECK,
-            format!("{}: {} tenants, listed in {}", store.name, tenants.len(), millis(took)),
-            "put the server near the bucket: a read of what is only there waits for several requests",
-        ),
         Ok(Ok(tenants)) => {
-            Finding::good(CHECK, format!("{}: {} tenants, listed in {}", store.name, tenants.len(), millis(took)))
+            let found = format!("{}: {} tenants, listed in {} ms", store.name, tenants.len(), took.as_millis());
+            let advice = "put the server near the bucket: a read of what is only there waits for several requests";
+            if took > SLOW { Finding::warning(CHECK, found, advice) } else { Finding::good(CHECK, found) }
         }
         Ok(Err(error)) => Finding::failed(CHECK, format!("{error}"), "see that it is reachable, and the credentials"),
         Err(_) => Finding::failed(CHECK, format!("{} does not answer within {ANSWER:?}", store.name), "see why"),

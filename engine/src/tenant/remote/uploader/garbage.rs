@@ -62,19 +62,16 @@ impl Published {
 
     /// When to look again at what could not be removed, though nothing is submitted.
     pub(super) fn due(&self, shared: &Shared) -> Option<Instant> {
-        let now = env::clock::now();
-        let given_up = shared.given_up(|begun| Some(begun + LATE)).into_iter().map(|(_, at)| at.max(now));
-        given_up.chain(self.is_left.then_some(now + LATE)).min()
+        let given_up = shared.given_up().into_iter().map(|(_, begun)| begun + LATE);
+        given_up.chain(self.is_left.then(|| env::clock::now() + LATE)).min()
     }
 
     /// Adds the objects of uploads that failed, of layers that were replaced since. Such an upload may have succeeded:
     /// only its answer was lost, or came too late.
     fn find_given_up(&mut self, shared: &Shared) {
         let now = env::clock::now();
-        let late = shared.given_up(|begun| (begun + LATE <= now).then_some(now));
-        let mut attempts = shared.attempts.lock();
-        for (name, _) in late {
-            attempts.remove(&name);
+        for (name, _) in shared.given_up().into_iter().filter(|(_, begun)| *begun + LATE <= now) {
+            shared.attempts.lock().remove(&name);
             self.garbage.push(shared.remote.layer_path(shared.timeline, &name));
         }
     }
@@ -124,8 +121,8 @@ impl Published {
 }
 
 impl Shared {
-    /// The attempts to upload layers that no state needs any more, of which `chosen` says something.
-    fn given_up(&self, chosen: impl Fn(Instant) -> Option<Instant>) -> Vec<(String, Instant)> {
+    /// The attempts to upload layers that no state needs any more, and when they began.
+    fn given_up(&self) -> Vec<(String, Instant)> {
         let attempts = self.attempts.lock();
         if attempts.is_empty() {
             return Vec::new();
@@ -133,6 +130,6 @@ impl Shared {
         let wanted = self.wanted.borrow();
         let wanted = wanted.as_ref().map(|wanted| plan::layer_names(&wanted.manifest)).unwrap_or_default();
         let given_up = attempts.iter().filter(|(name, _)| !wanted.contains(name.as_str()));
-        given_up.filter_map(|(name, begun)| Some((name.clone(), chosen(*begun)?))).collect()
+        given_up.map(|(name, begun)| (name.clone(), *begun)).collect()
     }
 }
