@@ -182,7 +182,8 @@ impl Subject {
         if asked.is_calm {
             return Some("nothing fails any more");
         }
-        let may_be = text.contains("shutting down") || text.contains("timed out while waiting for WAL");
+        let may_be = ["shutting down", "timed out while waiting for WAL", "another server has taken the tenant over"];
+        let may_be = may_be.iter().any(|reason| text.contains(reason));
         asked.promised.filter(|_| !may_be && asked.of_owner && !self.weather.was_bad_since(asked.began))
     }
 
@@ -217,8 +218,8 @@ impl Subject {
         match error.kind() {
             ErrorKind::Invalid => asked.promised.filter(|_| asked.of_owner),
             _ if asked.is_calm => Some("nothing fails any more"),
-            // The ancestor's WAL may have to come again.
-            ErrorKind::Shutdown | ErrorKind::Retry => None,
+            // The ancestor's WAL may have to come again. An owner that is to have the tenant back need not have it yet.
+            ErrorKind::Shutdown | ErrorKind::Retry | ErrorKind::Fenced => None,
             _ if !asked.of_owner || self.weather.was_bad_since(asked.began) => None,
             _ => Some("nothing has failed"),
         }

@@ -10,6 +10,8 @@ use errors::{ErrorKind, StorageError};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpace;
 use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use crate::remote_support::{TestStore, fast, test_store};
@@ -94,6 +96,27 @@ async fn an_owner_that_was_overtaken_stops_and_says_so() {
     drop((back, new_owner));
     manager.shutdown().await;
     newer.shutdown().await;
+}
+
+/// The new owner removes what it does not need. The old one, which has nothing to upload, learns of it by a read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_was_overtaken_says_so_where_an_object_is_gone() {
+    let world = world().await;
+    let timeline = world.timeline_of(&world.manager);
+    for layer in timeline.layer_files() {
+        layer.evict().await.unwrap();
+        let object = layer.remote().unwrap();
+        world.store.truth.delete(&Path::from(object.path.to_string())).await.unwrap();
+    }
+    let all = KeySpace::single(Key::MIN..Key::MAX);
+    let read = async || timeline.get_vectored(&all, timeline.last_record_lsn(), &context()).await;
+    let error = read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "the tenant is still its own: {error}");
+    TenantRemote::attach(world.store.storage.clone(), world.new.tenant_shard_id).await.unwrap();
+    let error = read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    assert!(timeline.fenced().is_some());
+    world.manager.shutdown().await;
 }
 
 /// WAL keeps arriving, but there is nothing to publish yet.

@@ -18,7 +18,7 @@ use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::{KeyHistory, ReadCosts, ReconstructState, Searched, Sums, Visited};
 use crate::tenant::timeline::state::{Branching, Layers, TimelineState};
-use errors::StorageError;
+use errors::{RemoteFailure, StorageError};
 
 /// The page cache, if the read may use it: only computes ask for the same pages again soon, and scans of the whole
 /// key space would evict those. Above the last record, the changes at an LSN may still be incomplete.
@@ -195,11 +195,25 @@ async fn collect_own(
         let keys = visit.take_keys();
         let (before, is_local) = (Visit::begin(found), visit.layer.is_local());
         found.note_file(visit.layer.identity().file_id);
-        visit.layer.collect(&keys, visit.lsns.clone(), found, ctx).await?;
+        if let Err(error) = visit.layer.collect(&keys, visit.lsns.clone(), found, ctx).await {
+            return Err(fenced_if_gone(state, error).await);
+        }
         Visit::end(before, found, state.timeline_id, visit.lsns.clone(), Some((&visit.layer, is_local)));
         walk.descend(&visit, keys, || found.completed());
     }
     Ok(walk.into_rest())
+}
+
+/// What to say when a layer cannot be read. Whoever has taken the tenant over also removes what it no longer needs: to
+/// be told that an object is missing would then be misleading, and an owner that has nothing to upload may not have
+/// heard of it yet.
+async fn fenced_if_gone(state: &TimelineState, error: StorageError) -> StorageError {
+    let is_gone = matches!(error, StorageError::Remote { failure: RemoteFailure::NotFound, .. });
+    let Some(uploader) = state.uploader.as_ref().filter(|_| is_gone) else { return error };
+    match uploader.remote().check().await {
+        Err(fenced @ StorageError::Fenced { .. }) => fenced,
+        _ => error,
+    }
 }
 
 /// A visit of a read that is to be explained; nothing for all others.
