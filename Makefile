@@ -102,7 +102,7 @@ kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments u
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
 
-sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 100
+sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 500
 	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture
 
 sim-release: SEEDS = 200000

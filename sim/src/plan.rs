@@ -181,7 +181,9 @@ impl Plan {
             };
             weights.push((*act, weight.max(least)));
         }
-        let count = 10 + random.below(50) as usize;
+        // Most of what was ever found takes few steps, and many small worlds differ in more ways than few large ones.
+        let most = [10, 10, 10, 10, 24, 24, 24, 60][random.below(8) as usize];
+        let count = 2 + random.below(most - 1) as usize;
         let longest = [200, 5_000, 60_000][random.below(3) as usize];
         let step = |number| Step {
             number,

@@ -5,6 +5,9 @@ use std::process::{Command, Output};
 use sim::fleet::Fleet;
 use sim::plan::Plan;
 
+/// Worlds that do nothing for a day.
+const IDLE_SEEDS: u64 = 24;
+
 fn fleet(bug: Option<&str>) -> Fleet {
     Fleet { program: env!("CARGO_BIN_EXE_sim").into(), bug: bug.map(str::to_owned) }
 }
@@ -22,7 +25,7 @@ fn number(name: &str, default: u64) -> u64 {
 /// `SIM_SEEDS` says how many, `SIM_FIRST_SEED` from which one on.
 #[test]
 fn promises_are_kept_and_each_seed_is_the_same_twice() {
-    let (first, count) = (number("SIM_FIRST_SEED", 1), number("SIM_SEEDS", 100));
+    let (first, count) = (number("SIM_FIRST_SEED", 1), number("SIM_SEEDS", 500));
     let sum = fleet(None).run_all(first, count, 2, true);
     if let Some((seed, reason)) = sum.failure {
         let (_, story) = sim(&[&seed.to_string()]);
@@ -62,7 +65,7 @@ fn planted_mistakes_are_found() {
         "WaitForEver",
         "ReportReceivedAsDurable",
     ] {
-        let sum = fleet(Some(bug)).run_all(1, 100, 2, false);
+        let sum = fleet(Some(bug)).run_all(1, 400, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
         println!("{bug}: {seed} seeds: {reason}");
     }
@@ -71,8 +74,8 @@ fn planted_mistakes_are_found() {
 /// Ten requests a day are what an idle tenant may cost, whatever has happened to it before.
 #[test]
 fn an_idle_tenant_hardly_asks_the_bucket() {
-    for seed in ["1", "2", "16"] {
-        let (output, story) = sim(&[seed, "--idle-hours", "24", "--trace"]);
+    for seed in 1..=IDLE_SEEDS {
+        let (output, story) = sim(&[&seed.to_string(), "--idle-hours", "24", "--trace"]);
         let told = story.lines().find(|line| line.contains("nothing happened for 86400s"));
         assert!(output.status.success(), "{story}");
         println!("seed {seed}: {}", told.expect("a day on which nothing happened"));
@@ -81,7 +84,10 @@ fn an_idle_tenant_hardly_asks_the_bucket() {
 
 #[test]
 fn a_failure_is_shrunk_and_told() {
-    let (output, text) = sim(&["1", "--count", "3", "--bug", "SkipOneLsn"]);
+    let large = (1..).filter(|seed| Plan::draw(*seed).steps.len() >= 40);
+    let breaks = |seed: &u64| fleet(Some("SkipOneLsn")).run(&Plan::draw(*seed)).unwrap().violation.is_some();
+    let seed = large.take(5).find(breaks).expect("a large world that the mistake breaks").to_string();
+    let (output, text) = sim(&[&seed, "--bug", "SkipOneLsn"]);
     assert!(!output.status.success(), "{text}");
     assert!(text.contains("VIOLATION") && text.contains("steps suffice"), "{text}");
     let again = text.lines().find_map(|line| line.strip_prefix("run it again: ")).expect("a command");
