@@ -71,6 +71,14 @@ metrics! {
     flushed_bytes: Counter = Counter::default();
     /// Connections opened to servers that send WAL.
     walreceiver_started_connections: Counter = Counter::default();
+    /// Pieces of WAL that the journal has made durable.
+    journal_frames: Counter = Counter::default();
+    /// Syncs of the journal.
+    journal_syncs: Counter = Counter::default();
+    /// Bytes written to the journal.
+    journal_written_bytes: Counter = Counter::default();
+    /// Places of the journal that were found to be damaged at a start.
+    journal_damages: Counter = Counter::default();
     /// Page service requests started, by kind.
     smgr_query_started: ByLabel<SmgrQuery, Counter> = ByLabel::counters();
     /// Seconds to serve a page service request, without waiting for its turn.

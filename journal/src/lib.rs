@@ -1,0 +1,259 @@
+//! The journal: WAL as it came in, of all timelines of a server, in one sequence of preallocated files. One sync makes
+//! durable what has come in meanwhile for whoever it came, so a commit waits for a sync or two of one file, however many
+//! timelines there are. What layers on the local disk have is not needed here any more, and its file is used again.
+//!
+//! After a crash a timeline's WAL behind its layers is read from here. A batch at the end that was not written whole is
+//! as if it was not there, since nobody was told that it was; a damaged one before others is reported, and each
+//! timeline's WAL then ends where it has a gap.
+
+mod batch;
+mod index;
+mod recovery;
+mod replay;
+mod segment;
+mod writer;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use errors::StorageError;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use utils::lsn::Lsn;
+
+pub use crate::batch::Id;
+use crate::batch::Kind;
+use crate::index::Index;
+pub use crate::replay::Replay;
+
+/// What the journal may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of each file, a multiple of 4,096.
+    pub segment_bytes: u32,
+    /// Bytes of all files above which timelines are to be flushed that need the oldest.
+    pub bytes: u64,
+    /// Bytes in memory that wait to be written, above which nobody is to add more.
+    pub pending_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { segment_bytes: 16 << 20, bytes: 1 << 30, pending_bytes: 8 << 20 }
+    }
+}
+
+/// What of the journal a timeline still needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: it is gone, or another server's.
+    Nothing,
+    /// The WAL from this LSN on: layers have what is before.
+    From(Lsn),
+    /// It is not open: all of it, as long as there is room.
+    Unknown,
+}
+
+/// Figures, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Pieces of WAL that are durable.
+    pub frames: u64,
+    /// Syncs that made them so.
+    pub syncs: u64,
+    /// Bytes of WAL.
+    pub wal_bytes: u64,
+    /// Bytes written for it.
+    pub written_bytes: u64,
+    /// Files.
+    pub segments: u64,
+}
+
+/// See the module's documentation. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: Utf8PathBuf,
+    options: Options,
+    state: Mutex<State>,
+    /// Something is pending.
+    work: Notify,
+    /// Less is.
+    room: Notify,
+    cancel: CancellationToken,
+    writing: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    index: Index,
+    segments: VecDeque<Segment>,
+    /// Files to be used again.
+    spares: Vec<Utf8PathBuf>,
+    synced: HashMap<Id, watch::Sender<Lsn>>,
+    stats: Stats,
+    /// Why nothing can be written, if so.
+    trouble: Option<String>,
+}
+
+/// A file with its number, and the timelines whose WAL it has.
+#[derive(Debug)]
+struct Segment {
+    number: u64,
+    ids: BTreeSet<Id>,
+}
+
+/// A frame that is to be written.
+#[derive(Debug)]
+struct Pending {
+    id: Id,
+    kind: Kind,
+    lsn: Lsn,
+    wal: Bytes,
+    done: Option<oneshot::Sender<()>>,
+}
+
+/// The part of the journal that is one timeline's. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    inner: Arc<Inner>,
+    id: Id,
+    synced: watch::Receiver<Lsn>,
+}
+
+impl Journal {
+    /// Opens the journal in a directory, which must exist, or begins one there.
+    ///
+    /// # Errors
+    /// Those of the disk; damage of a segment's header.
+    pub async fn open(dir: &Utf8Path, options: Options) -> Result<Self, StorageError> {
+        let (state, next) = recovery::recover(dir).await?;
+        let inner = Arc::new(Inner {
+            dir: dir.to_owned(),
+            options,
+            state: Mutex::new(state),
+            work: Notify::new(),
+            room: Notify::new(),
+            cancel: CancellationToken::new(),
+            writing: Mutex::new(None),
+        });
+        let writing = env::spawn::vital("journal", writer::run(Arc::clone(&inner), next));
+        *inner.writing.lock() = Some(writing);
+        Ok(Self { inner })
+    }
+
+    /// The part of a timeline.
+    pub fn lane(&self, id: Id) -> Lane {
+        let synced = {
+            let mut state = self.inner.state.lock();
+            let end = state.index.last(&id).map_or(Lsn::INVALID, |last| last.end());
+            state.synced.entry(id).or_insert_with(|| watch::Sender::new(end)).subscribe()
+        };
+        Lane { inner: Arc::clone(&self.inner), id, synced }
+    }
+
+    /// Gives up what no timeline needs any more. Returns those that keep the oldest file, if all files together are too
+    /// large: they are to be flushed.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub async fn trim(&self, need: impl Fn(&Id) -> Need) -> Result<Vec<Id>, StorageError> {
+        recovery::trim(&self.inner, need).await
+    }
+
+    /// Why nothing can be written, if so: then all who wait for the journal go on waiting.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.state.lock().trouble.clone()
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> Stats {
+        let state = self.inner.state.lock();
+        Stats { segments: state.segments.len() as u64, ..state.stats }
+    }
+
+    /// Writes what is pending, and ends.
+    pub async fn shutdown(&self) {
+        self.inner.cancel.cancel();
+        let writing = self.inner.writing.lock().take();
+        if let Some(writing) = writing {
+            // It does not panic, or the process has ended.
+            let _ = writing.await;
+        }
+    }
+}
+
+impl State {
+    fn add(&mut self, pending: Pending) {
+        self.pending_bytes += pending.wal.len();
+        self.pending.push_back(pending);
+    }
+}
+
+impl Inner {
+    fn add(&self, pending: Pending) {
+        self.state.lock().add(pending);
+        self.work.notify_one();
+    }
+}
+
+impl Lane {
+    /// The timeline.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Adds WAL that begins at `start`, and does not wait until it is durable. WAL from there on that was added before
+    /// is void.
+    pub fn append(&self, start: Lsn, wal: Bytes) {
+        if !wal.is_empty() {
+            self.inner.add(Pending { id: self.id, kind: Kind::Wal, lsn: start, wal, done: None });
+        }
+    }
+
+    /// Waits until there is room for more. Cancellation safe.
+    pub async fn room(&self) {
+        loop {
+            let changed = self.inner.room.notified();
+            if self.inner.state.lock().pending_bytes < self.inner.options.pending_bytes {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Makes the WAL from `lsn` on void, durably: it will come anew, perhaps from another server.
+    ///
+    /// # Errors
+    /// [`StorageError::Shutdown`] if the journal ends meanwhile.
+    pub async fn void(&self, lsn: Lsn) -> Result<(), StorageError> {
+        let (done, wait) = oneshot::channel();
+        self.inner.add(Pending { id: self.id, kind: Kind::Void, lsn, wal: Bytes::new(), done: Some(done) });
+        wait.await.map_err(|_| StorageError::Shutdown)
+    }
+
+    /// The LSN up to which all WAL that was added is durable.
+    pub fn synced(&self) -> Lsn {
+        *self.synced.borrow()
+    }
+
+    /// Watches [`Lane::synced`].
+    pub fn watch(&self) -> watch::Receiver<Lsn> {
+        self.synced.clone()
+    }
+
+    /// The durable WAL from the byte at `from` on.
+    pub fn replay(&self, from: Lsn) -> Replay {
+        Replay::new(self.inner.dir.clone(), self.inner.state.lock().index.from(&self.id, from))
+    }
+}

@@ -1,0 +1,214 @@
+//! The task that writes the journal: whatever has come in while the last batch was made durable is the next one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use errors::StorageError;
+use metrics::METRICS;
+use tokio::task::JoinHandle;
+use virtual_file::{AlignedBuf, VirtualFile};
+
+use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
+use crate::recovery::Next;
+use crate::segment::{self, Found};
+use crate::{Inner, Pending, Segment};
+
+/// Bytes of WAL in a batch, at most: more would make those wait who came first.
+const BATCH_MAX: usize = 1 << 20;
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The segment that is being written.
+struct Current {
+    header: SegmentHeader,
+    file: VirtualFile,
+    /// Where the next batch begins.
+    offset: u64,
+}
+
+struct Writer {
+    inner: Arc<Inner>,
+    next: Next,
+    current: Option<Current>,
+    /// A file for the next segment, on its way.
+    ahead: Option<JoinHandle<Result<Utf8PathBuf, StorageError>>>,
+}
+
+/// What is to be written at once.
+struct Batch {
+    taken: Vec<Pending>,
+    /// Bytes without padding.
+    len: usize,
+    wal_bytes: usize,
+}
+
+/// Writes until the journal ends, and nothing is pending.
+pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
+    let mut writer = Writer { inner, next, current: None, ahead: None };
+    loop {
+        let work = Arc::clone(&writer.inner);
+        let Some(batch) = writer.take() else {
+            if work.cancel.is_cancelled() {
+                break;
+            }
+            tokio::select! {
+                () = work.work.notified() => {}
+                () = work.cancel.cancelled() => {}
+            }
+            continue;
+        };
+        writer.write(batch).await;
+    }
+    if let Some(ahead) = writer.ahead.take() {
+        // What it has made is removed by the next start.
+        let _ = ahead.await;
+    }
+}
+
+impl Batch {
+    /// As it is written to a segment, and its frames.
+    fn encode(&self, segment: &SegmentHeader, number: u64) -> (AlignedBuf, Vec<Frame>) {
+        let padded = self.len.next_multiple_of(BLOCK);
+        let mut bytes = AlignedBuf::with_capacity(padded);
+        bytes.extend_with_zeros(HEADER);
+        let mut frames = Vec::with_capacity(self.taken.len());
+        for Pending { id, kind, lsn, wal, .. } in &self.taken {
+            let start = bytes.len() + FRAME;
+            put_frame(|part| bytes.extend_from_slice(part), id, *kind, *lsn, wal);
+            frames.push(Frame { id: *id, kind: *kind, lsn: *lsn, wal: start..bytes.len() });
+        }
+        seal(&mut bytes, segment, number);
+        bytes.extend_with_zeros(padded - self.len);
+        (bytes, frames)
+    }
+}
+
+impl Writer {
+    /// What is pending, as far as a batch holds it.
+    fn take(&self) -> Option<Batch> {
+        let limit = BATCH_MAX.min(self.inner.options.segment_bytes as usize - BLOCK - HEADER - FRAME);
+        let mut taken: Vec<Pending> = Vec::new();
+        let (mut len, mut wal_bytes) = (HEADER, 0);
+        {
+            let mut state = self.inner.state.lock();
+            while let Some(first) = state.pending.front_mut() {
+                let room = limit.saturating_sub(len + FRAME);
+                if !taken.is_empty() && first.wal.len() > room {
+                    break;
+                }
+                let part = if first.wal.len() > room {
+                    let wal = first.wal.split_to(room);
+                    let lsn = first.lsn;
+                    first.lsn = first.lsn + wal.len() as u64;
+                    Pending { id: first.id, kind: first.kind, lsn, wal, done: None }
+                } else {
+                    match state.pending.pop_front() {
+                        Some(whole) => whole,
+                        None => break,
+                    }
+                };
+                (len, wal_bytes) = (len + FRAME + part.wal.len(), wal_bytes + part.wal.len());
+                taken.push(part);
+            }
+            state.pending_bytes -= wal_bytes;
+        }
+        if taken.is_empty() {
+            return None;
+        }
+        self.inner.room.notify_waiters();
+        Some(Batch { taken, len, wal_bytes })
+    }
+
+    /// Makes a batch durable, however often it has to be tried, and tells those who wait.
+    async fn write(&mut self, batch: Batch) {
+        let found = loop {
+            match self.try_write(&batch).await {
+                Ok(found) => break found,
+                Err(error) => self.fail(&error).await,
+            }
+            if self.inner.cancel.is_cancelled() {
+                return;
+            }
+        };
+        let Some(current) = &mut self.current else { return };
+        let written = batch.len.next_multiple_of(BLOCK) as u64;
+        current.offset += written;
+        self.next.batch += 1;
+        let frames = found.frames.len() as u64;
+        {
+            let mut state = self.inner.state.lock();
+            state.note(current.header.number, &found);
+            state.trouble = None;
+            state.stats.frames += frames;
+            state.stats.syncs += 1;
+            state.stats.wal_bytes += batch.wal_bytes as u64;
+            state.stats.written_bytes += written;
+        }
+        METRICS.journal_frames.inc_by(frames);
+        METRICS.journal_syncs.inc();
+        METRICS.journal_written_bytes.inc_by(written);
+        for done in batch.taken.into_iter().filter_map(|pending| pending.done) {
+            // Whoever does not wait any more need not know.
+            let _ = done.send(());
+        }
+        self.look_ahead();
+    }
+
+    async fn try_write(&mut self, batch: &Batch) -> Result<Found, StorageError> {
+        let padded = batch.len.next_multiple_of(BLOCK);
+        let has_room = |current: &Current| current.offset + padded as u64 <= u64::from(current.header.len);
+        let current = match self.current.take().filter(has_room) {
+            Some(current) => current,
+            None => self.begin().await?,
+        };
+        let current = self.current.insert(current);
+        let (bytes, frames) = batch.encode(&current.header, self.next.batch);
+        let offset = u32::try_from(current.offset);
+        let offset = offset.map_err(|_| StorageError::Internal(format!("offset {} in a journal", current.offset)))?;
+        current.file.write_at(current.offset, bytes).await?;
+        current.file.sync().await?;
+        Ok(Found { offset, number: self.next.batch, frames })
+    }
+
+    /// Begins the next segment.
+    async fn begin(&mut self) -> Result<Current, StorageError> {
+        let (dir, len) = (&self.inner.dir, self.inner.options.segment_bytes);
+        let spare = match self.ahead.take() {
+            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))?,
+            None => find_spare(Arc::clone(&self.inner), self.next.segment).await,
+        };
+        let header = SegmentHeader { number: self.next.segment, len, key: env::random::u64() };
+        let file = segment::begin(dir, &spare?, &header).await?;
+        self.next.segment += 1;
+        self.inner.state.lock().segments.push_back(Segment { number: header.number, ids: Default::default() });
+        Ok(Current { header, file, offset: BLOCK as u64 })
+    }
+
+    /// Has a file made before it is needed.
+    fn look_ahead(&mut self) {
+        let is_half_full = |current: &Current| current.offset * 2 > u64::from(current.header.len);
+        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_half_full) {
+            let find = find_spare(Arc::clone(&self.inner), self.next.segment);
+            self.ahead = Some(env::spawn::task("a file for the journal", find));
+        }
+    }
+
+    async fn fail(&self, error: &StorageError) {
+        let reason = error.to_string();
+        let before = self.inner.state.lock().trouble.replace(reason.clone());
+        if before.as_ref() != Some(&reason) {
+            tracing::error!("the journal cannot be written, and is tried again: {reason}");
+        }
+        env::clock::sleep(PAUSE).await;
+    }
+}
+
+/// A file that can become a segment.
+async fn find_spare(inner: Arc<Inner>, number: u64) -> Result<Utf8PathBuf, StorageError> {
+    let spare = inner.state.lock().spares.pop();
+    match spare {
+        Some(spare) => Ok(spare),
+        None => segment::make_spare(&inner.dir, number, inner.options.segment_bytes).await,
+    }
+}

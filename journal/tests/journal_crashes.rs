@@ -1,0 +1,205 @@
+//! Whatever the journal said was durable is there after a crash at any moment, and nothing else than what came in.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use journal::{Id, Journal, Lane, Need, Options};
+use simulated::disk::SimDisk;
+use simulated::platter::Survival;
+use simulated::random::Random;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
+use virtual_file::{FatalAction, set_fatal_action};
+
+const OPTIONS: Options = Options { segment_bytes: 64 << 10, bytes: 256 << 10, pending_bytes: 50_000 };
+/// Longer than any delay of a journal that works.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The WAL of a timeline as it should be.
+struct Model {
+    id: Id,
+    begins: Lsn,
+    bytes: Vec<u8>,
+    /// Durable in the journal,
+    told: Lsn,
+    /// and in layers.
+    layers: Lsn,
+}
+
+impl Model {
+    fn new(number: u8) -> Self {
+        let tenant = TenantShardId::unsharded(TenantId::from([number; 16]));
+        let begins = Lsn(u64::from(number) << 20);
+        Self {
+            id: Id { tenant, timeline: TimelineId::from([7; 16]) },
+            begins,
+            bytes: Vec::new(),
+            told: begins,
+            layers: begins,
+        }
+    }
+
+    fn end(&self) -> Lsn {
+        self.begins + self.bytes.len() as u64
+    }
+
+    fn cut(&mut self, end: Lsn) {
+        self.bytes.truncate((end.0 - self.begins.0) as usize);
+        self.told = self.told.min(end);
+    }
+
+    /// What a start needs to go on from layers.
+    fn needed_from(&self) -> Lsn {
+        self.layers.page_start().max(self.begins)
+    }
+
+    /// Compares with what the journal has, which is the truth from now on where it was not promised.
+    async fn check(&mut self, lane: &Lane, what: &str) {
+        let (mut replay, mut next) = (lane.replay(self.needed_from()), self.needed_from());
+        while let Some((start, bytes)) = replay.next().await.unwrap() {
+            assert_eq!(start, next, "{what}");
+            let at = (start.0 - self.begins.0) as usize;
+            let expected = self.bytes.get(at..at + bytes.len());
+            assert!(expected == Some(&bytes[..]), "{what}: other bytes at {start} of {:?}", self.id);
+            next = start + bytes.len() as u64;
+        }
+        assert!(next >= self.told, "{what}: {:?} ends at {next}, and was durable to {}", self.id, self.told);
+        self.cut(next.max(self.layers));
+        self.told = self.end();
+    }
+}
+
+/// Waits until the journal has everything. False if the disk does not work any more.
+async fn wait(lane: &Lane, end: Lsn) -> bool {
+    let mut watch = lane.watch();
+    let reached = env::clock::timeout(PATIENCE, watch.wait_for(|synced| *synced >= end)).await;
+    matches!(reached, Ok(Ok(_)))
+}
+
+/// A process, until the disk stops it or it has done enough.
+async fn live(dir: &Utf8Path, models: &mut [Model], random: &mut Random, what: &str) {
+    let Ok(journal) = Journal::open(dir, OPTIONS).await else { return };
+    let lanes: Vec<Lane> = models.iter().map(|model| journal.lane(model.id)).collect();
+    for (model, lane) in models.iter_mut().zip(&lanes) {
+        model.check(lane, what).await;
+    }
+    for _ in 0..40 {
+        let number = random.below(models.len() as u64) as usize;
+        let (model, lane) = (&mut models[number], &lanes[number]);
+        match random.below(12) {
+            0 => {
+                let lsn = Lsn(model.layers.0 + random.below(model.end().0 - model.layers.0 + 1));
+                // Whether it has happened is not known if it fails.
+                model.told = model.told.min(lsn);
+                if !matches!(env::clock::timeout(PATIENCE, lane.void(lsn)).await, Ok(Ok(()))) {
+                    break;
+                }
+                model.cut(lsn);
+            }
+            1 | 2 => {
+                if !wait(lane, model.end()).await {
+                    break;
+                }
+                model.told = model.end();
+            }
+            3 => {
+                let told = lane.synced().min(model.end());
+                model.told = told.max(model.told);
+                model.layers = Lsn(model.layers.0 + random.below(model.told.0 - model.layers.0 + 1));
+                if random.coin() {
+                    model.layers = model.told;
+                }
+            }
+            4 | 5 => {
+                let need = |id: &Id| match models.iter().find(|model| model.id == *id) {
+                    Some(model) => Need::From(model.layers),
+                    None => Need::Nothing,
+                };
+                if !matches!(env::clock::timeout(PATIENCE, journal.trim(need)).await, Ok(Ok(_))) {
+                    break;
+                }
+            }
+            _ => {
+                if env::clock::timeout(PATIENCE, lane.room()).await.is_err() {
+                    break;
+                }
+                let longest = if random.below(4) == 0 { 40_000 } else { 3000 };
+                let len = 1 + random.below(longest) as usize;
+                let wal = random.bytes(len);
+                lane.append(model.end(), Bytes::from(wal.clone()));
+                model.bytes.extend(wal);
+            }
+        }
+    }
+    if random.coin() {
+        let _ = env::clock::timeout(PATIENCE, journal.shutdown()).await;
+    }
+}
+
+fn in_a_process(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(work);
+}
+
+#[test]
+fn what_was_told_survives_a_crash_at_any_moment() {
+    set_fatal_action(FatalAction::Report);
+    let dir = Utf8PathBuf::from("/simulated/journal-crashes");
+    let (mut crashes, mut most) = (0, 0);
+    for seed in 0..400 {
+        let (mut random, mut models) = (Random::new(seed), [1, 2, 3].map(Model::new));
+        let mut disk = SimDisk::new(&dir);
+        for life in 0..5 {
+            let what = format!("seed {seed}, life {life}");
+            let mounted = disk.mount();
+            if random.below(4) > 0 {
+                disk.crash_in(random.below(60) as usize);
+            }
+            in_a_process(live(&dir, &mut models, &mut random, &what));
+            drop(mounted);
+            crashes += u32::from(disk.crashed());
+            most = most.max(disk.platter().files().len());
+            let survival = match random.below(3) {
+                0 => Survival::Synced,
+                1 => Survival::Everything,
+                _ => Survival::Torn(random.next()),
+            };
+            disk = SimDisk::of(&dir, disk.survivor(survival));
+        }
+    }
+    println!("{crashes} crashes in 2000 lives; at most {most} files");
+    assert!(crashes > 500 && most > 5);
+}
+
+#[test]
+fn damage_is_reported_and_ends_only_what_it_concerns() {
+    let dir = Utf8PathBuf::from("/simulated/journal-damage");
+    let disk = SimDisk::new(&dir);
+    let mounted = disk.mount();
+    let ids = [1, 2].map(|number| Model::new(number).id);
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let lanes = ids.map(|id| journal.lane(id));
+        for number in 0..6 {
+            let lane = &lanes[number % 2];
+            let start = Lsn(1000 * (number as u64 / 2 + 1));
+            lane.append(start, Bytes::from(vec![number as u8; 1000]));
+            assert!(wait(lane, start + 1000).await);
+        }
+        journal.shutdown().await;
+    });
+    drop(mounted);
+    // The third batch: the second piece of the first timeline.
+    let first = disk.platter().files().into_iter().find(|path| path.as_str().ends_with("0001")).unwrap();
+    disk.damage(&first, |bytes| bytes[4096 * 3 + 500] ^= 1);
+    let before = metrics::METRICS.journal_damages.get();
+    let _mounted = disk.mount();
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let ends = ids.map(|id| journal.lane(id).replay(Lsn(1000)).end());
+        assert_eq!(ends, [Some(Lsn(2000)), Some(Lsn(4000))]);
+    });
+    assert_eq!(metrics::METRICS.journal_damages.get(), before + 1);
+}
