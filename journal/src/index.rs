@@ -75,6 +75,11 @@ impl Index {
         });
     }
 
+    /// The timelines whose WAL there is.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> {
+        self.pieces.keys().copied()
+    }
+
     /// The last piece of a timeline.
     pub(crate) fn last(&self, id: &Id) -> Option<&Piece> {
         self.pieces.get(id)?.back()

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::lsn::Lsn;
+use utils::shard::TenantShardId;
 
 pub use crate::batch::Id;
 use crate::batch::Kind;
@@ -101,6 +102,8 @@ struct State {
     /// Files to be used again.
     spares: Vec<Utf8PathBuf>,
     synced: HashMap<Id, watch::Sender<Lsn>>,
+    /// How often a timeline was forgotten: what those add is nothing any more who knew it before.
+    lives: HashMap<Id, u64>,
     stats: Stats,
     /// Why nothing can be written, if so.
     trouble: Option<String>,
@@ -128,6 +131,7 @@ struct Pending {
 pub struct Lane {
     inner: Arc<Inner>,
     id: Id,
+    life: u64,
     synced: watch::Receiver<Lsn>,
 }
 
@@ -154,12 +158,29 @@ impl Journal {
 
     /// The part of a timeline.
     pub fn lane(&self, id: Id) -> Lane {
-        let synced = {
+        let mut state = self.inner.state.lock();
+        let end = state.index.last(&id).map_or(Lsn::INVALID, |last| last.end());
+        let synced = state.synced.entry(id).or_insert_with(|| watch::Sender::new(end)).subscribe();
+        let life = state.lives.get(&id).copied().unwrap_or_default();
+        Lane { inner: Arc::clone(&self.inner), id, life, synced }
+    }
+
+    /// Makes all WAL of a tenant void, durably: another server may have gone on with it.
+    ///
+    /// # Errors
+    /// [`StorageError::Shutdown`] if the journal ends meanwhile.
+    pub async fn forget_tenant(&self, tenant: TenantShardId) -> Result<(), StorageError> {
+        let ids: BTreeSet<Id> = {
             let mut state = self.inner.state.lock();
-            let end = state.index.last(&id).map_or(Lsn::INVALID, |last| last.end());
-            state.synced.entry(id).or_insert_with(|| watch::Sender::new(end)).subscribe()
+            let known = state.index.ids().chain(state.synced.keys().copied());
+            let ids: BTreeSet<Id> = known.filter(|id| id.tenant == tenant).collect();
+            ids.iter().for_each(|id| *state.lives.entry(*id).or_default() += 1);
+            ids
         };
-        Lane { inner: Arc::clone(&self.inner), id, synced }
+        for id in ids {
+            self.lane(id).void(Lsn(0)).await?;
+        }
+        Ok(())
     }
 
     /// Gives up what no timeline needs any more. Returns those that keep the oldest file, if all files together are too
@@ -200,13 +221,6 @@ impl State {
     }
 }
 
-impl Inner {
-    fn add(&self, pending: Pending) {
-        self.state.lock().add(pending);
-        self.work.notify_one();
-    }
-}
-
 impl Lane {
     /// The timeline.
     pub fn id(&self) -> Id {
@@ -216,9 +230,15 @@ impl Lane {
     /// Adds WAL that begins at `start`, and does not wait until it is durable. WAL from there on that was added before
     /// is void.
     pub fn append(&self, start: Lsn, wal: Bytes) {
-        if !wal.is_empty() {
-            self.inner.add(Pending { id: self.id, kind: Kind::Wal, lsn: start, wal, done: None });
+        {
+            let mut state = self.inner.state.lock();
+            let life = state.lives.get(&self.id).copied().unwrap_or_default();
+            if wal.is_empty() || life != self.life {
+                return;
+            }
+            state.add(Pending { id: self.id, kind: Kind::Wal, lsn: start, wal, done: None });
         }
+        self.inner.work.notify_one();
     }
 
     /// Waits until there is room for more. Cancellation safe.
@@ -238,7 +258,9 @@ impl Lane {
     /// [`StorageError::Shutdown`] if the journal ends meanwhile.
     pub async fn void(&self, lsn: Lsn) -> Result<(), StorageError> {
         let (done, wait) = oneshot::channel();
-        self.inner.add(Pending { id: self.id, kind: Kind::Void, lsn, wal: Bytes::new(), done: Some(done) });
+        let pending = Pending { id: self.id, kind: Kind::Void, lsn, wal: Bytes::new(), done: Some(done) };
+        self.inner.state.lock().add(pending);
+        self.inner.work.notify_one();
         wait.await.map_err(|_| StorageError::Shutdown)
     }
 

@@ -174,6 +174,37 @@ fn what_was_told_survives_a_crash_at_any_moment() {
 }
 
 #[test]
+fn what_is_forgotten_does_not_come_back() {
+    let dir = Utf8PathBuf::from("/simulated/journal-forgotten");
+    let disk = SimDisk::new(&dir);
+    let _mounted = disk.mount();
+    let (one, other) = (Model::new(1), Model::new(2));
+    let add = async |lane: &Lane, start: Lsn| {
+        lane.append(start, Bytes::from(vec![1; 100]));
+        wait(lane, start + 100).await
+    };
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let (lane, spared) = (journal.lane(one.id), journal.lane(other.id));
+        assert!(add(&lane, Lsn(1000)).await && add(&spared, Lsn(1000)).await);
+        journal.forget_tenant(one.id.tenant).await.unwrap();
+        // Whoever received for the former life of the tenant may not know yet.
+        assert!(!add(&lane, Lsn(1000)).await);
+        assert_eq!(lane.replay(Lsn(1000)).end(), None);
+        assert!(add(&spared, Lsn(1100)).await);
+        // Its next life has WAL of its own.
+        assert!(add(&journal.lane(one.id), Lsn(1050)).await);
+        journal.shutdown().await;
+    });
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let end = |model: &Model, from| journal.lane(model.id).replay(Lsn(from)).end();
+        assert_eq!((end(&one, 1000), end(&one, 1050)), (None, Some(Lsn(1150))));
+        assert_eq!(end(&other, 1000), Some(Lsn(1200)));
+    });
+}
+
+#[test]
 fn damage_is_reported_and_ends_only_what_it_concerns() {
     let dir = Utf8PathBuf::from("/simulated/journal-damage");
     let disk = SimDisk::new(&dir);

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use engine::config::{CompactionPolicy, PageServerConf, RetentionPolicy};
+use engine::config::{AttachOnStart, CompactionPolicy, PageServerConf, RetentionPolicy};
 use pgdata::PostgresKeys;
 use pgdata::size_changes::SizeChanges;
 use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
@@ -23,7 +23,7 @@ use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 pub use keys::{KEYS, Key, Settings};
 pub use load::{Overrides, SettingsError};
 pub use template::{commented_file, markdown_table};
-pub use value::{AuthType, IoEngineChoice, LogFormat};
+pub use value::{AuthType, Durability, IoEngineChoice, LogFormat};
 
 /// Name of the file in the working directory.
 pub const FILE_NAME: &str = "pageserver.toml";
@@ -96,6 +96,27 @@ impl Settings {
             gc_period: self.gc_period,
             quiet_after_attach: self.gc_pause_after_attach,
         }
+    }
+
+    /// What the journal may take, if there is to be one.
+    ///
+    /// # Errors
+    /// If the other settings do not go with a journal.
+    pub fn journal(&self) -> Result<Option<journal::Options>, String> {
+        if self.durability == Durability::Bucket {
+            return Ok(None);
+        }
+        let (bucket, scratch) = (&self.remote_storage, &self.remote_storage_scratch);
+        if bucket != "none" && (self.attach_on_start != AttachOnStart::Own || !scratch.as_str().is_empty()) {
+            let reason = "a journal needs attach_on_start = \"own\", and no remote_storage_scratch: what it has of a \
+                          tenant is void once another server has had that";
+            return Err(reason.to_owned());
+        }
+        let options = journal::Options { bytes: self.journal_size, ..journal::Options::default() };
+        if options.bytes < 4 * u64::from(options.segment_bytes) {
+            return Err(format!("a journal takes at least {} bytes: raise journal_size", 4 * options.segment_bytes));
+        }
+        Ok(Some(options))
     }
 
     /// The bucket, as described by the settings.

@@ -11,6 +11,7 @@ mod backoff;
 mod failure;
 mod history;
 mod intake;
+mod journaled;
 mod registration;
 mod session;
 mod slot;
@@ -33,10 +34,13 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use backoff::Backoff;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use failure::{Failure, Remedy};
+use journal::{Journal, Lane, Need};
 use metrics::METRICS;
 use session::{Ended, Receiver};
 pub use source::WalSource;
@@ -76,6 +80,7 @@ struct Inner {
     writers: tokio::sync::Mutex<()>,
     /// Another server follows what is stored.
     is_scratch: bool,
+    journal: Option<Journal>,
     cancel: CancellationToken,
 }
 
@@ -87,18 +92,45 @@ struct Running {
 impl WalReceivers {
     /// Creates an empty set of receivers.
     pub fn new(manager: TenantManager) -> Self {
-        Self::of(manager, false)
+        Self::of(manager, false, None)
+    }
+
+    /// The same, with a journal, in which WAL is durable at once. `trim` of it is up to this set.
+    pub fn with_journal(manager: TenantManager, journal: Journal) -> Self {
+        let forget = journal.clone();
+        manager.before_attach(move |tenant| {
+            let journal = forget.clone();
+            Box::pin(async move { journal.forget_tenant(tenant).await })
+        });
+        Self::of(manager, false, Some(journal))
     }
 
     /// The same for a server that only reads the bucket: it leaves alone whoever the stored sources are, because the
     /// bucket's own server follows them. What somebody asks this server to follow, it does.
     pub fn of_scratch(manager: TenantManager) -> Self {
-        Self::of(manager, true)
+        Self::of(manager, true, None)
     }
 
-    fn of(manager: TenantManager, is_scratch: bool) -> Self {
+    fn of(manager: TenantManager, is_scratch: bool, journal: Option<Journal>) -> Self {
         let (running, halted, unfit, writers, cancel) = Default::default();
-        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, is_scratch, cancel }) }
+        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, is_scratch, journal, cancel }) }
+    }
+
+    /// Whether WAL is durable in a journal before layers have it.
+    pub fn has_journal(&self) -> bool {
+        self.inner.journal.is_some()
+    }
+
+    fn lane(&self, (tenant, timeline): Id) -> Option<Lane> {
+        Some(self.inner.journal.as_ref()?.lane(journal::Id { tenant, timeline }))
+    }
+
+    /// Forgets what the journal has behind the end of a timeline, which another server will write from there on.
+    async fn end_journal(&self, timeline: &Timeline) -> Result<(), StorageError> {
+        match self.lane((timeline.tenant_shard_id(), timeline.timeline_id())) {
+            Some(lane) => lane.void(timeline.last_record_lsn()).await,
+            None => Ok(()),
+        }
     }
 
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that
@@ -115,6 +147,32 @@ impl WalReceivers {
                 () = self.inner.cancel.cancelled() => return,
             }
             self.start_missing(&self.inner.manager.tenants()).await;
+            self.trim_journal().await;
+        }
+    }
+
+    /// Gives up what of the journal layers have, and has those timelines written to layers that keep it from going when
+    /// it is too large.
+    async fn trim_journal(&self) {
+        let Some(journal) = &self.inner.journal else { return };
+        let manager = &self.inner.manager;
+        let broken: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
+        let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
+            Ok(timeline) if timeline.fenced().is_some() => Need::Nothing,
+            Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
+            Err(_) if broken.contains(&(id.tenant, id.timeline)) => Need::Unknown,
+            Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,
+            Err(_) => Need::Unknown,
+        };
+        let pins = match journal.trim(need).await {
+            Ok(pins) => pins,
+            Err(error) => return tracing::warn!("the journal was not cut: {error}"),
+        };
+        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+        for pin in pins {
+            let Ok(timeline) = manager.get(pin.tenant, pin.timeline) else { continue };
+            // It was logged there, and is tried again.
+            let _ = timeline.flush(&ctx).await;
         }
     }
 
@@ -169,7 +227,8 @@ impl WalReceivers {
         }
         let cancel = timeline.cancelled();
         let (status, begun, hurry) = (StatusCell::new(&source), Mutex::new(None), Notify::new());
-        let receiver = Arc::new(Receiver { status, timeline, source, begun, hurry, cancel });
+        let lane = self.lane(id);
+        let receiver = Arc::new(Receiver { status, lane, timeline, source, begun, hurry, cancel });
         let panicked = Arc::clone(&receiver);
         let task = env::spawn::watched("WAL receiver", run(Arc::clone(&receiver)), move |reason| {
             panicked.timeline.note_panic(reason.clone());
@@ -186,7 +245,7 @@ impl WalReceivers {
         let known = running.get(&(timeline.tenant_shard_id(), timeline.timeline_id()));
         let kept = known.filter(|Running { receiver, task }| {
             let is_same = receiver.timeline.instance() == timeline.instance() && receiver.source == *source;
-            let is_following = receiver.status.read(&receiver.timeline).is_following();
+            let is_following = receiver.read_status().is_following();
             let limit = if is_following { FRESH } else { FRESH_ATTEMPT };
             let now = env::clock::now();
             let is_fresh = receiver.begun.lock().is_none_or(|begun| now.saturating_duration_since(begun) < limit);
@@ -204,7 +263,7 @@ impl WalReceivers {
         let Some(Running { receiver, .. }) = running.get(&(tenant, timeline)) else {
             return self.inner.unfit.lock().get(&(tenant, timeline)).cloned();
         };
-        Some(receiver.status.read(&receiver.timeline))
+        Some(receiver.read_status())
     }
 
     /// Stops the receiver of a timeline until it is started again. Everything received is then visible and, as far as
@@ -230,6 +289,15 @@ impl WalReceivers {
         for running in all.into_values() {
             finish(running.task).await;
         }
+        if let Some(journal) = &self.inner.journal {
+            journal.shutdown().await;
+        }
+    }
+
+    /// The slots that the server of a timeline goes on to keep WAL for, where `slot` is what its source says.
+    pub fn slots_left(&self, slot: String) -> Vec<String> {
+        let kept = self.has_journal().then(|| source::kept_slot(&slot));
+        [slot].into_iter().chain(kept).collect()
     }
 }
 

@@ -1,8 +1,6 @@
 """Either side may end at any moment: acknowledged data stays, and no wrong page is served."""
 
-import os
 import random
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,11 +8,10 @@ import pytest
 
 from fixtures import lsn as lsns
 from fixtures.followed import Followed, follow_new, rel_of
+from fixtures.killed import kill_postgres, start_again
 from fixtures.load import LOAD_SECONDS, load
 from fixtures.pageserver import POSTGRES_IS_GONE, connection_string
 from fixtures.pagestream import Rel, nblocks
-from fixtures.postgres import Postgres
-from fixtures.processes import children
 from fixtures.wait import wait_until
 
 SEED = 20261121
@@ -82,30 +79,6 @@ def test_restarts_of_the_server_are_followed(make_postgres, make_pageserver, pag
         pg.sql(f"CREATE TABLE after_{number} AS SELECT generate_series(1, 1000) AS id")
         followed.catch_up()
     followed.stop_and_verify(pagectl_binary)
-
-
-def kill_postgres(pg: Postgres):
-    """Kills the server and all its processes."""
-    postmaster = pg.postmaster()
-    for pid in [postmaster, *children(postmaster)]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-
-def start_again(pg: Postgres):
-    """Starts the server; its shared memory may still be in use for a moment."""
-
-    def started():
-        try:
-            return pg.start()
-        except AssertionError as error:
-            if "still in use" not in str(error) and "could not start server" not in str(error):
-                raise
-            return None
-
-    wait_until(started, 30, every=0.2, what="the start of a server that was killed")
 
 
 @pytest.mark.parametrize("followed_before", [True, False], ids=["seen-promoted", "promoted-meanwhile"])

@@ -17,7 +17,7 @@ mod removal;
 mod reopen;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
@@ -106,6 +106,7 @@ struct Inner {
     cancel: CancellationToken,
     /// The task that records hot layers; it ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
+    before_attach: OnceLock<attach::BeforeAttach>,
 }
 
 /// Guards of a tenant that is being changed.
@@ -150,6 +151,7 @@ impl TenantManager {
             running: Arc::default(),
             cancel: CancellationToken::new(),
             warming: parking_lot::Mutex::default(),
+            before_attach: OnceLock::new(),
         });
         let manager = Self { inner };
         tenants.into_iter().for_each(|(id, tenant)| manager.adopt(id, tenant));

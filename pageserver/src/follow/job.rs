@@ -88,7 +88,7 @@ impl Job {
     async fn warn(&self, client: &mut ReplicationClient) -> Result<(), FollowError> {
         let config = self.source.config()?;
         let name = config.get_application_name().unwrap_or_default();
-        let until_written = self.manager.conf().checkpoint_timeout;
+        let until_written = (!self.receivers.has_journal()).then(|| self.manager.conf().checkpoint_timeout);
         if let Some(warning) = synchrony::warning(client, name, until_written).await? {
             tracing::warn!(timeline = %self.timeline, "{warning}");
             self.status.update(|status| status.warnings.push(warning));

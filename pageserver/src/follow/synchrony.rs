@@ -7,11 +7,12 @@ use pq_proto::client::ClientError;
 use pq_proto::replication::ReplicationClient;
 
 /// Checks the server's settings and returns a warning if necessary. `application_name` is our name there;
-/// `until_written` is the maximum time before received WAL is flushed.
+/// `until_written` is the maximum time before received WAL is flushed; `None` if a
+/// journal has it at once.
 pub(super) async fn warning(
     client: &mut ReplicationClient,
     application_name: &str,
-    until_written: Duration,
+    until_written: Option<Duration>,
 ) -> Result<Option<String>, ClientError> {
     let standbys = client.show("synchronous_standby_names").await?;
     if !names_us(&standbys, application_name) {
@@ -27,7 +28,7 @@ pub(super) async fn warning(
     }))
 }
 
-fn danger(level: &str, until_written: Duration) -> Option<String> {
+fn danger(level: &str, until_written: Option<Duration>) -> Option<String> {
     match level {
         "remote_write" | "remote_apply" => Some(
             "such a commit survives the loss of the server or of the pageserver, but not of both together, nor that of \
@@ -35,11 +36,14 @@ fn danger(level: &str, until_written: Duration) -> Option<String> {
              not until it is stored"
                 .to_owned(),
         ),
-        "on" => Some(format!(
-            "each commit waits until its WAL is in the bucket, or on disk here without one: up to checkpoint_timeout \
-             ({}) and an upload. Lower checkpoint_timeout here, or use remote_write, and mind then what that is worth",
-            humantime::format_duration(until_written)
-        )),
+        "on" => until_written.map(|until_written| {
+            format!(
+                "each commit waits until its WAL is in the bucket, or on disk here without one: up to \
+                 checkpoint_timeout ({}) and an upload. Set durability = \"journal\" here, lower checkpoint_timeout, or \
+                 use remote_write, and mind then what that is worth",
+                humantime::format_duration(until_written)
+            )
+        }),
         _ => None,
     }
 }
@@ -98,11 +102,12 @@ mod tests {
 
     #[test]
     fn each_level_is_told_what_it_is_worth() {
-        let ten = Duration::from_secs(600);
+        let ten = Some(Duration::from_secs(600));
         assert!(danger("remote_write", ten).unwrap().contains("not of both together"));
         assert!(danger("remote_apply", ten).unwrap().contains("not of both together"));
         let on = danger("on", ten).unwrap();
         assert!(on.contains("the bucket") && on.contains("(10m)"), "{on}");
         assert_eq!((danger("local", ten), danger("off", ten)), (None, None));
+        assert_eq!(danger("on", None), None);
     }
 }

@@ -66,11 +66,16 @@ impl Sources {
         self.receivers.release_writer(timeline, id).await
     }
 
-    /// Archives a timeline, after its WAL receiver was stopped. Returns the slot for which the server goes on to retain
-    /// WAL, if there is one.
-    pub(super) async fn archive(&self, timeline: &Timeline) -> Result<Option<LeftSlot>, ManageError> {
+    /// Archives a timeline, after its WAL receiver was stopped. Returns the slots for which the server goes on to
+    /// retain WAL, if there are any.
+    pub(super) async fn archive(&self, timeline: &Timeline) -> Result<Vec<LeftSlot>, ManageError> {
         let source = self.receivers.archive(timeline).await?;
-        Ok(source.map(|source| LeftSlot { host: source.host(), slot: source.slot().to_owned() }))
+        Ok(source.map(|source| self.left(&source.host(), source.slot())).unwrap_or_default())
+    }
+
+    fn left(&self, host: &str, slot: &str) -> Vec<LeftSlot> {
+        let slots = self.receivers.slots_left(slot.to_owned()).into_iter();
+        slots.map(|slot| LeftSlot { host: host.to_owned(), slot }).collect()
     }
 
     /// Takes an archived timeline back into service, and receives its WAL again.
@@ -83,10 +88,10 @@ impl Sources {
         self.receivers.writer(timeline.tenant_shard_id(), timeline.timeline_id())
     }
 
-    /// Stops a base backup and the WAL receiver. Returns the slot for which the server retains WAL, if there is one.
-    pub(super) async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<LeftSlot> {
-        let slot = self.receivers.status(tenant, timeline);
-        let slot = slot.map(|status| LeftSlot { host: status.host, slot: status.slot });
+    /// Stops a base backup and the WAL receiver. Returns the slots for which the server retains WAL, if there are any.
+    pub(super) async fn stop(&self, tenant: TenantShardId, timeline: TimelineId) -> Vec<LeftSlot> {
+        let status = self.receivers.status(tenant, timeline);
+        let slot = status.map(|status| self.left(&status.host, &status.slot)).unwrap_or_default();
         self.follow_jobs.cancel(tenant, timeline).await;
         self.receivers.stop(tenant, timeline).await;
         slot

@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::IoMode;
 
-use super::value::{AuthType, IoEngineChoice, LogFormat, SettingValue};
+use super::value::{AuthType, Durability, IoEngineChoice, LogFormat, SettingValue};
 use engine::config::AttachOnStart;
 
 /// Description of one key.
@@ -161,6 +161,12 @@ settings! {
         checkpoint_distance: u64 = 268_435_456, "bytes";
         /// Age at which an in-memory layer is frozen.
         checkpoint_timeout: Duration = "10m", "duration";
+        /// What commits wait for on a server with `synchronous_commit = on` that waits for this one: until the
+        /// `bucket` has what they wrote, or the local disk without one; or until the `journal` on the local disk has
+        /// it, which takes milliseconds.
+        durability: Durability = "bucket", "bucket or journal";
+        /// Bytes that the journal's files may take. Above that, timelines are written to layers that need the oldest.
+        journal_size: u64 = 1_073_741_824, "bytes";
         /// Bytes of the newest values of each in-memory layer that stay in memory although they are also on disk, for
         /// reads of recent changes.
         ephemeral_keep_bytes: u64 = 16_777_216, "bytes";

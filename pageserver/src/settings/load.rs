@@ -200,6 +200,9 @@ impl Loader {
         if let Err(reason) = RemoteUrl::parse(&settings.remote_storage) {
             return Err(self.invalid("remote_storage", reason));
         }
+        if let Err(reason) = settings.journal() {
+            return Err(self.invalid("durability", reason));
+        }
         if let Some(reason) = defect(&settings.server_id) {
             return Err(self.invalid("server_id", reason));
         }

@@ -35,6 +35,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// What is called durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// What the bucket has, or layers on the local disk without one.
+    Bucket,
+    /// What the journal on the local disk has.
+    Journal,
+}
+
 /// Which system interface performs file I/O; `None` for the best one that works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoEngineChoice(pub Option<IoEngineKind>);
@@ -140,6 +149,15 @@ impl SettingValue for AttachOnStart {
             AttachOnStart::Local => "local",
         };
         Value::String(name.to_owned())
+    }
+}
+
+impl SettingValue for Durability {
+    fn parse(value: &Value) -> Result<Self, String> {
+        one_of(value, &[("bucket", Durability::Bucket), ("journal", Durability::Journal)])
+    }
+    fn print(&self) -> Value {
+        Value::String(if *self == Durability::Journal { "journal" } else { "bucket" }.to_owned())
     }
 }
 

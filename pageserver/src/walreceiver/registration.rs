@@ -44,6 +44,7 @@ impl WalReceivers {
                 }
                 return Err(error);
             }
+            self.end_journal(timeline).await?;
             source.writer = Some(new.writer);
         }
         source.store(timeline).await?;

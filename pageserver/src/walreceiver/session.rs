@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use journal::Lane;
 use parking_lot::Mutex;
 use pq_proto::client::ClientError;
 use pq_proto::replication::{PhysicalEvent, PhysicalStream, ReplicationClient, StandbyStatus};
@@ -16,9 +17,10 @@ use utils::lsn::Lsn;
 use super::failure::{Failure, SILENCE_MAX, in_time};
 use super::history::History;
 use super::intake::Beginning;
+use super::journaled::{self, JournalWatch, Journaled};
 use super::slot;
 use super::source::WalSource;
-use super::status::{StatusCell, WalReceiverState};
+use super::status::{StatusCell, WalReceiverState, WalReceiverStatus};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::{RecordLsn, Timeline};
@@ -57,11 +59,20 @@ pub(super) struct Receiver {
     pub(super) timeline: Timeline,
     pub(super) source: WalSource,
     pub(super) status: StatusCell,
+    /// Its part of the journal, if there is one.
+    pub(super) lane: Option<Lane>,
     /// When the attempt that is going on began; `None` in the pause before the next one.
     pub(super) begun: Mutex<Option<Instant>>,
     /// Ends the pause before the next attempt.
     pub(super) hurry: Notify,
     pub(super) cancel: CancellationToken,
+}
+
+impl Receiver {
+    /// Its status at this moment.
+    pub(super) fn read_status(&self) -> WalReceiverStatus {
+        self.status.read(&self.timeline, self.lane.as_ref())
+    }
 }
 
 /// How a session ended without a failure.
@@ -77,13 +88,20 @@ pub(super) enum Ended {
 pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     let mut fenced = receiver.timeline.remote().map(|remote| remote.watch_fenced());
     check_owner(&receiver.timeline)?;
+    if let Some(lane) = &receiver.lane {
+        journaled::replay(receiver, lane).await?;
+    }
     let beginning = Beginning::load(&receiver.timeline).await?;
     let stored = beginning.last_record();
-    let (stream, slot_is_new) = connect(receiver, &beginning).await?;
+    let (stream, slots) = connect(receiver, &beginning).await?;
+    let (keeping, is_kept) = watch::channel(false);
+    let journaled = begin_journal(receiver, &beginning, is_kept).await?;
     let session = Session {
         receiver,
         stream,
         received: stored,
+        journal_watch: journaled.as_ref().map(Journaled::watch),
+        journaled,
         durable: receiver.timeline.watch_disk_consistent(),
         remote: receiver.timeline.watch_remote_consistent(),
         applied: receiver.timeline.watch_record_lsn(),
@@ -92,10 +110,32 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         asked: None,
         flushing: None,
     };
-    let ended = session.run(beginning.start(), &mut fenced).await;
+    let keep = async {
+        match receiver.lane {
+            Some(_) => journaled::keep(receiver, &keeping).await,
+            None if slots.is_kept_left => journaled::let_go(receiver).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        ended = session.run(beginning.start(), &mut fenced) => ended,
+        never = keep => match never {},
+    };
     match ended {
-        Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slot_is_new, stored, failure).await),
+        Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slots.is_new, stored, failure).await),
         ended => ended,
+    }
+}
+
+async fn begin_journal(
+    receiver: &Receiver,
+    beginning: &Beginning,
+    is_kept: watch::Receiver<bool>,
+) -> Result<Option<Journaled>, Failure> {
+    let Some(lane) = receiver.lane.clone() else { return Ok(None) };
+    tokio::select! {
+        begun = Journaled::begin(lane, beginning, is_kept) => begun.map(Some),
+        () = receiver.cancel.cancelled() => Err(Failure::Transient("stopped".to_owned())),
     }
 }
 
@@ -115,9 +155,17 @@ async fn seen(fenced: &mut Option<watch::Receiver<Option<u32>>>) {
     }
 }
 
-/// Opens the stream of WAL after the last record, from a server that passes all checks. Also returns whether the slot
-/// had to be created.
-async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
+/// What was found of the slots.
+#[derive(Clone, Copy, Default)]
+struct Slots {
+    /// The slot had to be created.
+    is_new: bool,
+    /// There is one that only a journal needs, and no journal.
+    is_kept_left: bool,
+}
+
+/// Opens the stream of WAL after the last record, from a server that passes all checks.
+async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, Slots), Failure> {
     tokio::select! {
         connected = connect_with_slot(receiver, beginning) => connected,
         () = receiver.cancel.cancelled() => Err(Failure::Transient("stopped".to_owned())),
@@ -125,11 +173,11 @@ async fn connect(receiver: &Receiver, beginning: &Beginning) -> Result<(Physical
 }
 
 /// Connects; frees the slot if it is in use and that is permitted.
-async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, bool), Failure> {
-    let (mut made, mut frees) = (false, 0);
+async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result<(PhysicalStream, Slots), Failure> {
+    let (mut slots, mut frees) = (Slots::default(), 0);
     loop {
-        let failure = match connect_once(receiver, beginning, &mut made).await {
-            Ok(stream) => return Ok((stream, made)),
+        let failure = match connect_once(receiver, beginning, &mut slots).await {
+            Ok(stream) => return Ok((stream, slots)),
             Err(failure) => failure,
         };
         match failure.sqlstate() {
@@ -138,9 +186,9 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
                 frees += 1;
                 env::clock::sleep(FREE_PAUSE * frees).await;
             }
-            Some(SqlState::UNDEFINED_OBJECT) if !made => {
+            Some(SqlState::UNDEFINED_OBJECT) if !slots.is_new => {
                 let mut client = ReplicationClient::connect(&receiver.source.config()?).await?;
-                made = in_time("making the slot", slot::make(&mut client, receiver.source.slot())).await?;
+                slots.is_new = in_time("making the slot", slot::make(&mut client, receiver.source.slot())).await?;
                 client.close().await;
             }
             _ => return Err(failure),
@@ -148,9 +196,13 @@ async fn connect_with_slot(receiver: &Receiver, beginning: &Beginning) -> Result
     }
 }
 
-async fn connect_once(receiver: &Receiver, beginning: &Beginning, made: &mut bool) -> Result<PhysicalStream, Failure> {
+async fn connect_once(
+    receiver: &Receiver,
+    beginning: &Beginning,
+    slots: &mut Slots,
+) -> Result<PhysicalStream, Failure> {
     let client = ReplicationClient::connect(&receiver.source.config()?).await?;
-    let stream = in_time("asking the server for its WAL", start(receiver, beginning, client, made)).await?;
+    let stream = in_time("asking the server for its WAL", start(receiver, beginning, client, slots)).await?;
     receiver.status.update(|status| {
         status.received_lsn = beginning.last_record();
         status.state = WalReceiverState::CatchingUp;
@@ -163,13 +215,14 @@ async fn start(
     receiver: &Receiver,
     beginning: &Beginning,
     mut client: ReplicationClient,
-    made: &mut bool,
+    slots: &mut Slots,
 ) -> Result<PhysicalStream, Failure> {
     let (source, stored) = (&receiver.source, beginning.last_record());
     let timeline = check_server(receiver, beginning, &mut client).await?;
-    *made |= slot::make_if_missing(&mut client, source.slot()).await?;
+    slots.is_new |= slot::make_if_missing(&mut client, source.slot()).await?;
+    slots.is_kept_left = receiver.lane.is_none() && slot::exists(&mut client, &source.kept_slot()).await?;
     // A compute creates its own slot once it is ready: this connection was earlier.
-    if *made && source.writer().is_none() {
+    if slots.is_new && source.writer().is_none() {
         let (slot, host) = (source.slot(), source.host());
         tracing::warn!("slot {slot} was missing on {host}, made it again; WAL from {stored} on is asked for");
     }
@@ -245,6 +298,8 @@ struct Session<'a> {
     receiver: &'a Receiver,
     stream: PhysicalStream,
     received: Lsn,
+    journaled: Option<Journaled>,
+    journal_watch: Option<JournalWatch>,
     durable: watch::Receiver<RecordLsn>,
     /// Position in the bucket, if there is one; it then determines what is durable.
     remote: Option<watch::Receiver<Option<Lsn>>>,
@@ -289,11 +344,14 @@ impl Session<'_> {
         let mut watch = metrics::ingest_stopwatch();
         loop {
             tokio::select! {
-                event = next(sender, &mut self.stream, &mut watch) => match event? {
+                event = next(sender, &mut self.stream, self.journaled.as_ref(), &mut watch) => match event? {
                     None => return Ok(Ended::Stopped),
                     Some((permit, PhysicalEvent::XLogData { start, server_end, bytes })) => {
                         self.received = self.received.max(start + bytes.len() as u64);
                         self.heard(server_end);
+                        if let Some(journaled) = &self.journaled {
+                            journaled.append(start, &bytes);
+                        }
                         permit.send(WalPiece { start, bytes });
                     }
                     Some((_, PhysicalEvent::KeepAlive { server_end, reply_requested })) => {
@@ -308,6 +366,7 @@ impl Session<'_> {
                 },
                 Ok(()) = self.durable.changed(), if self.remote.is_none() => self.report(false).await?,
                 () = changed(&mut self.remote) => self.report(false).await?,
+                () = journaled(&mut self.journal_watch) => self.report(false).await?,
                 () = more_applied(&mut self.applied, self.sent) => self.report(false).await?,
                 () = done(&mut self.flushing) => self.report(false).await?,
                 _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
@@ -357,10 +416,12 @@ impl Session<'_> {
     fn standing(&self, reply_requested: bool) -> StandbyStatus {
         let timeline = &self.receiver.timeline;
         let (safe, apply) = (timeline.durable_lsn(), timeline.last_record_lsn());
-        let flush = if fault::planted(fault::Bug::ReportReceivedAsDurable) { apply } else { safe };
-        // The server removes WAL up to the reported flush LSN.
-        assert!(flush <= apply, "durable up to {flush}, but the history is final only to {apply}");
-        StandbyStatus { write: self.received.max(apply), flush, apply, reply_requested }
+        let safe = if fault::planted(fault::Bug::ReportReceivedAsDurable) { apply } else { safe };
+        // The server removes WAL up to the reported flush LSN, unless a second slot keeps it.
+        assert!(safe <= apply, "durable up to {safe}, but the history is final only to {apply}");
+        let journaled = self.journaled.as_ref().map_or(Lsn::INVALID, Journaled::durable);
+        let (write, flush) = (self.received.max(apply), safe.max(journaled));
+        StandbyStatus { write: write.max(flush), flush, apply, reply_requested }
     }
 
     /// A fenced pageserver acknowledges nothing more, not even what it has merely received.
@@ -409,6 +470,14 @@ async fn changed(watched: &mut Option<watch::Receiver<Option<Lsn>>>) {
     std::future::pending().await
 }
 
+/// Waits until more is durable in the journal; forever without one.
+async fn journaled(watch: &mut Option<JournalWatch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits for the end of a task; forever if there is none.
 async fn done(task: &mut Option<JoinHandle<()>>) {
     match task {
@@ -418,14 +487,18 @@ async fn done(task: &mut Option<JoinHandle<()>>) {
     *task = None;
 }
 
-/// Waits for room in the queue first: a full intake stops reading of the socket. `None` if the intake has ended.
+/// Waits for room in the queue, and in the journal, first: a full intake stops reading of the socket. `None` if the intake has ended.
 async fn next<'a>(
     sender: &'a mpsc::Sender<WalPiece>,
     stream: &mut PhysicalStream,
+    journaled: Option<&Journaled>,
     watch: &mut Stopwatch<IngestStage>,
 ) -> Result<Option<(mpsc::Permit<'a, WalPiece>, PhysicalEvent)>, Failure> {
     watch.enter(IngestStage::WaitForDecoder);
     let Ok(permit) = sender.reserve().await else { return Ok(None) };
+    if let Some(journaled) = journaled {
+        journaled.room().await;
+    }
     let mut event = pin!(stream.next());
     let event = poll_fn(|cx| {
         watch.enter(IngestStage::Receive);

@@ -18,6 +18,11 @@ use errors::{ErrorKind, StorageError};
 /// `READ_REPLICATION_SLOT` exists from this version on.
 const CAN_READ_SLOT: u32 = 15;
 
+/// Whether there is such a slot, as far as the server tells.
+pub(super) async fn exists(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
+    Ok(client.server_major() >= CAN_READ_SLOT && client.read_slot(slot).await?.is_some())
+}
+
 /// Creates the slot if it is known to be missing. Returns whether it was created.
 pub(super) async fn make_if_missing(client: &mut ReplicationClient, slot: &str) -> Result<bool, ClientError> {
     // Trying to create an existing slot would log an error on the server at each connection.
@@ -104,7 +109,7 @@ async fn may_take(timeline: &Timeline) -> Result<Result<(), String>, Failure> {
 }
 
 /// Opens an ordinary connection.
-async fn connect(source: &WalSource) -> Result<Client, ClientError> {
+pub(super) async fn connect(source: &WalSource) -> Result<Client, ClientError> {
     let config = source.config().map_err(|error: StorageError| ClientError::Config(error.to_string()))?;
     let mut config = config.clone();
     if config.get_dbname().is_none() {

@@ -6,6 +6,14 @@ use tokio_postgres::config::Host;
 use super::writer::Writer;
 use errors::StorageError;
 
+/// What the name of the second slot adds to that of the first.
+const KEPT: &str = "_kept";
+
+/// See [`WalSource::kept_slot`].
+pub(super) fn kept_slot(slot: &str) -> String {
+    format!("{slot}{KEPT}")
+}
+
 /// A server to stream WAL from. The connection string may contain a password: it is stored in the bucket, and locally
 /// where only the owner may read it, and is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,8 +34,8 @@ impl WalSource {
         let source = Self { connstr: connstr.to_owned(), slot: slot.to_owned(), writer: None };
         source.config()?;
         let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
-        if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(valid) {
-            let reason = format!("{slot:?} is no name for a slot: 1 to 63 of a-z, 0-9 and _ are");
+        if slot.is_empty() || slot.len() + KEPT.len() > 63 || !slot.bytes().all(valid) {
+            let reason = format!("{slot:?} is no name for a slot: 1 to 58 of a-z, 0-9 and _ are");
             return Err(StorageError::Invalid(reason));
         }
         Ok(source)
@@ -50,6 +58,11 @@ impl WalSource {
     /// The slot's name.
     pub fn slot(&self) -> &str {
         &self.slot
+    }
+
+    /// The slot that keeps the WAL which is only in the journal here: what the other one is told, it lets go of.
+    pub(crate) fn kept_slot(&self) -> String {
+        kept_slot(&self.slot)
     }
 
     /// The compute that the server is, if it is the timeline's writer.

@@ -2,6 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
+use journal::Lane;
 use parking_lot::Mutex;
 use serde::Serialize;
 use utils::lsn::Lsn;
@@ -49,6 +50,10 @@ pub struct WalReceiverStatus {
     pub applied_lsn: Lsn,
     /// End of what is durable: the server may remove WAL below it.
     pub flushed_lsn: Lsn,
+    /// End of what is durable in the journal, if there is one.
+    pub journaled_lsn: Option<Lsn>,
+    /// Why the server is not told of that, if so.
+    pub journal_error: Option<String>,
     /// End of the server's WAL, as last reported.
     pub server_end_lsn: Option<Lsn>,
     /// Time of the last message, in milliseconds since the Unix epoch.
@@ -70,6 +75,8 @@ impl WalReceiverStatus {
             received_lsn: Lsn::INVALID,
             applied_lsn: Lsn::INVALID,
             flushed_lsn: Lsn::INVALID,
+            journaled_lsn: None,
+            journal_error: None,
             server_end_lsn: None,
             last_message_unix_ms: None,
             last_error: Some(error),
@@ -120,10 +127,11 @@ impl StatusCell {
         self.update(|status| (status.state, status.last_error) = (state, Some(error)));
     }
 
-    /// The status, with the present LSNs of `timeline`.
-    pub(super) fn read(&self, timeline: &Timeline) -> WalReceiverStatus {
+    /// The status, with the present LSNs of `timeline` and in the journal.
+    pub(super) fn read(&self, timeline: &Timeline, lane: Option<&Lane>) -> WalReceiverStatus {
         let (applied_lsn, flushed_lsn) = (timeline.last_record_lsn(), timeline.durable_lsn());
         let status = self.0.lock().clone();
-        WalReceiverStatus { received_lsn: status.received_lsn.max(applied_lsn), applied_lsn, flushed_lsn, ..status }
+        let (received_lsn, journaled_lsn) = (status.received_lsn.max(applied_lsn), lane.map(Lane::synced));
+        WalReceiverStatus { received_lsn, applied_lsn, flushed_lsn, journaled_lsn, ..status }
     }
 }

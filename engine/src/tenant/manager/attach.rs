@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use pageserver_api::shard::TenantShardId;
 
 use super::inventory::{DETACHED_NAME, Tenant};
@@ -21,7 +22,28 @@ const CHECK_PERIOD: Duration = Duration::from_secs(30);
 /// Pauses before the second and third listing of an attached tenant's timelines.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
+/// See [`TenantManager::before_attach`].
+pub(super) struct BeforeAttach(
+    Box<dyn Fn(TenantShardId) -> BoxFuture<'static, Result<(), StorageError>> + Send + Sync>,
+);
+
+impl std::fmt::Debug for BeforeAttach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BeforeAttach")
+    }
+}
+
 impl TenantManager {
+    /// Has `forget` called before a tenant is attached that this server does not have: whatever it still knows of the
+    /// time when it had it is void, as another server may have gone on since. Only the first such call counts.
+    pub fn before_attach(
+        &self,
+        forget: impl Fn(TenantShardId) -> BoxFuture<'static, Result<(), StorageError>> + Send + Sync + 'static,
+    ) {
+        // One server has one journal.
+        let _ = self.inner.before_attach.set(BeforeAttach(Box::new(forget)));
+    }
+
     /// Takes a tenant over from its current owner and opens its timelines as stored in the bucket. A tenant that
     /// exists nowhere is created without timelines; one that is already attached here stays as it is, unless another
     /// server has taken it over, whether this one knew that yet or not: then it is taken back.
@@ -36,6 +58,9 @@ impl TenantManager {
             return Ok(());
         }
         let conf = self.inner.conf;
+        if let Some(BeforeAttach(forget)) = self.inner.before_attach.get() {
+            forget(id).await?;
+        }
         fs::create_dir_durably(&conf.timelines_path(&id), &conf.workdir).await?;
         let Some(storage) = self.inner.conf.remote_storage.clone() else {
             self.inner.tenants.write().entry(id).or_default();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use engine::tenant::manager::TenantManager;
+use journal::Journal;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
 use pageserver::http::{self, HttpOptions, Sources};
@@ -22,6 +23,9 @@ use virtual_file::{self, SyncMode};
 
 use crate::signals::{Request, Signals};
 use crate::{notify, ports};
+
+/// Directory of the journal in the working directory.
+const JOURNAL: &str = "journal";
 
 /// What SIGHUP reloads.
 struct Secrets {
@@ -84,11 +88,12 @@ async fn start(
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
     let mut conf = settings.engine_conf(workdir.to_owned());
     // Permissions of the working directory itself are up to the user. By default the objects are in it, too.
-    for ours in [conf.tenants_path(), workdir.join("objects")] {
+    for ours in [conf.tenants_path(), workdir.join("objects"), workdir.join(JOURNAL)] {
         virtual_file::fs::close_dir(&ours).await?;
     }
     conf.virtual_file_io_engine = Some(engine);
     conf.remote_storage = open_store(settings, workdir).await?;
+    let journal = open_journal(settings, workdir).await?;
     conf.server = settings.identity(workdir).await.context("cannot tell who this server is")?;
     // Leaked once per process; it lives as long as the process.
     let conf = Box::leak(Box::new(conf));
@@ -98,11 +103,24 @@ async fn start(
     let elapsed = env::clock::now().saturating_duration_since(started);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %engine, tenants, broken, ?elapsed, "{workdir} is open");
     ports::publish(workdir, &pg, &http).await?;
-    let running = Running::new(manager, !settings.remote_storage_scratch.as_str().is_empty());
+    let running = Running::new(manager, !settings.remote_storage_scratch.as_str().is_empty(), journal);
     running.receivers.start_all().await;
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, secrets, http)?;
     Ok(running)
+}
+
+/// Opens the journal, if there is to be one. One that there is no more use for is kept: the next start with a journal
+/// finds in it what was durable then.
+async fn open_journal(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<Option<Journal>> {
+    let Some(options) = settings.journal().map_err(anyhow::Error::msg)? else { return Ok(None) };
+    let dir = workdir.join(JOURNAL);
+    virtual_file::fs::create_dir_durably(&dir, workdir).await?;
+    let started = env::clock::now();
+    let journal = Journal::open(&dir, options).await.with_context(|| format!("cannot open the journal in {dir}"))?;
+    let elapsed = env::clock::now().saturating_duration_since(started);
+    tracing::info!(segments = journal.stats().segments, ?elapsed, "the journal in {dir} is open");
+    Ok(Some(journal))
 }
 
 /// Opens the bucket and waits until it responds: without it, it is unknown whether this server has the newest
@@ -119,10 +137,11 @@ async fn open_store(settings: &Settings, workdir: &Utf8Path) -> anyhow::Result<O
 }
 
 impl Running {
-    fn new(manager: TenantManager, is_scratch: bool) -> Self {
-        let receivers = match is_scratch {
-            false => WalReceivers::new(manager.clone()),
-            true => WalReceivers::of_scratch(manager.clone()),
+    fn new(manager: TenantManager, is_scratch: bool, journal: Option<Journal>) -> Self {
+        let receivers = match journal {
+            Some(journal) => WalReceivers::with_journal(manager.clone(), journal),
+            None if is_scratch => WalReceivers::of_scratch(manager.clone()),
+            None => WalReceivers::new(manager.clone()),
         };
         let follow_jobs = FollowJobs::new(manager.clone(), receivers.clone());
         Self { manager, receivers, follow_jobs, tasks: TaskTracker::new(), cancel: CancellationToken::new() }
