@@ -62,6 +62,24 @@ def test_what_was_acknowledged_survives_both_ends(make_postgres, make_pageserver
     compute.stop()
 
 
+def test_a_compute_that_is_lost_with_the_process_loses_nothing(make_postgres, make_pageserver, make_computes):
+    """As the first test, with a compute that waits; another one replaces it on the same branch."""
+    followed = follow_with_journal(make_postgres, make_pageserver, "replaced")
+    server = followed.pageserver
+    compute = make_computes(server, "lost").start("one", "--branch", "dev", "--wait-for-pageserver")
+    assert compute.sql("SHOW synchronous_commit") == "on"
+    compute.sql("CREATE TABLE mine (i int PRIMARY KEY)")
+    for row in range(1, 51):
+        compute.sql(f"INSERT INTO mine VALUES ({row})")
+    server.kill()
+    compute.kill()
+    server.start()
+    heir = make_computes(server, "other").start("one", "--branch", "dev", "--wait-for-pageserver", "--replace")
+    assert heir.sql("SELECT count(*), min(i), max(i) FROM mine") == "50|1|50"
+    heir.sql("INSERT INTO mine VALUES (51)")
+    heir.stop()
+
+
 def test_the_server_keeps_what_only_the_journal_has(make_postgres, make_pageserver, pagectl_binary):
     """The disk of the journal is lost: all of it comes again from the server, for which it was acknowledged long ago."""
     followed = follow_with_journal(make_postgres, make_pageserver, "kept")

@@ -15,6 +15,8 @@ pub struct Options {
     pub listen_users: Vec<String>,
     /// Commits wait until the pageserver has their WAL.
     pub wait_for_pageserver: bool,
+    /// They wait until it is durable there: the pageserver has a journal.
+    pub until_durable: bool,
     /// Postgres settings: `name=value`.
     pub settings: Vec<String>,
     /// How the pageserver reaches the compute; by default over its socket.
@@ -30,6 +32,8 @@ pub struct Changes {
     pub listen_users: Option<Vec<String>>,
     /// See [`Options::wait_for_pageserver`].
     pub wait_for_pageserver: Option<bool>,
+    /// See [`Options::until_durable`].
+    pub until_durable: Option<bool>,
     /// Replaces these of [`Options::settings`]; the others stay.
     pub settings: Vec<String>,
     /// Names of [`Options::settings`] to reset to Postgres's default.
@@ -61,6 +65,9 @@ impl Options {
         }
         if let Some(wait) = changes.wait_for_pageserver {
             new.wait_for_pageserver = wait;
+        }
+        if let Some(until) = changes.until_durable {
+            new.until_durable = until;
         }
         if let Some(connstr) = changes.connstr {
             new.connstr = Some(connstr).filter(|connstr| !connstr.is_empty());

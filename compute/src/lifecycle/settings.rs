@@ -29,7 +29,8 @@ pub(super) fn all(compute: &ComputeConfig, upper: &Path, sockets: &Path) -> Resu
     }
     if options.wait_for_pageserver && !compute.read_only {
         all.push("synchronous_standby_names=pageserver".to_owned());
-        all.push("synchronous_commit=remote_write".to_owned());
+        let until = if options.until_durable { "on" } else { "remote_write" };
+        all.push(format!("synchronous_commit={until}"));
     }
     for setting in &options.settings {
         let (name, value) = wishes::setting(setting)?;

@@ -538,6 +538,8 @@ pub(crate) struct StatusAnswer {
     pub(crate) id: u64,
     /// Version of the program.
     pub(crate) version: &'static str,
+    /// What is called durable: what the `bucket` has (the disk, without one), or the `journal`.
+    pub(crate) durability: &'static str,
     /// Tenants that another server has taken over.
     #[schema(value_type = Vec<TenantShardText>)]
     pub(crate) fenced_tenants: Vec<TenantShardId>,

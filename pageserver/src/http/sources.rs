@@ -23,6 +23,11 @@ impl Sources {
         Self { follow_jobs, receivers }
     }
 
+    /// Whether WAL is durable in a journal before layers have it.
+    pub(super) fn has_journal(&self) -> bool {
+        self.receivers.has_journal()
+    }
+
     /// Starts to follow a server.
     pub(super) fn follow(&self, wanted: FollowBody) -> Result<(TenantShardId, TimelineId), ManageError> {
         let FollowBody { connstr, tenant_id, timeline_id, slot } = wanted;

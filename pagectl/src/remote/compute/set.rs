@@ -54,6 +54,7 @@ impl Told {
             listen: self.listen.clone(),
             listen_users: self.listen_users.clone(),
             wait_for_pageserver: self.wait_for_pageserver,
+            until_durable: None,
             settings: self.settings.clone(),
             unset: self.unset.clone(),
             connstr: self.connstr.clone(),

@@ -80,8 +80,9 @@ fn told(options: &Options) -> String {
 
 /// The options as JSON, without `connstr`, which may contain a password.
 pub(super) fn options(options: &Options) -> Value {
-    let Options { listen, listen_users, wait_for_pageserver, settings, connstr } = options;
+    let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr } = options;
     json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,
+        "until_durable": *wait_for_pageserver && *until_durable,
         "settings": settings, "has_connstr": connstr.is_some() })
 }
 

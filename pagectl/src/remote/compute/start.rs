@@ -6,7 +6,7 @@ use anyhow::bail;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
 use compute::layout::Layout;
-use compute::lifecycle::{self, ComputeConfig, Computes, NewCompute, StartOptions};
+use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, StartOptions};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -125,8 +125,14 @@ fn remarks(value: &Value) -> String {
 
 /// What waiting for the page server guarantees.
 const WAITS: &str = "Commits here wait until the page server has received what they wrote, not until it is durable \
-                     there: one that was acknowledged survives the loss of this compute, or of the page server, and \
-                     is lost with both together (docs/operations.md)";
+                     there, for which it would need a journal (its setting durability): one that was acknowledged \
+                     survives the loss of this compute, or of the page server, and is lost with both together \
+                     (docs/operations.md)";
+
+/// Whether the page server has a journal, in which WAL is durable as soon as it has arrived.
+fn has_journal(remote: &Remote<'_>) -> anyhow::Result<bool> {
+    Ok(remote.client.call("GET", "/v1/status", None)?["durability"] == "journal")
+}
 
 /// Warns about possible problems.
 fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
@@ -135,7 +141,7 @@ fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::
     if !is_followed {
         warnings.push(format!("{}: its WAL stays on this machine meanwhile", show::not_followed(remote, &config)));
     }
-    if config.options.wait_for_pageserver && !config.read_only {
+    if config.options.wait_for_pageserver && !config.read_only && !config.options.until_durable {
         warnings.push(WAITS.to_owned());
     }
     Ok(warnings)
@@ -159,6 +165,7 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
         bail!("the compute {name} exists: it goes on where it was. For another moment give another name");
     }
     let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
+    let changes = Changes { until_durable: Some(has_journal(remote)?), ..changes };
     let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
     let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
         Ok(started) => started,

@@ -22,7 +22,8 @@ pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
     let is_fenced = |id: &TenantShardId| app.manager.remote_of(*id).is_some_and(|remote| remote.fenced().is_some());
     let fenced_tenants = app.manager.tenants().into_iter().filter(is_fenced).collect();
     let disk = disk_status(&app.manager.conf().disk_budget);
-    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION"), fenced_tenants, disk })
+    let durability = if app.sources.has_journal() { "journal" } else { "bucket" };
+    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION"), durability, fenced_tenants, disk })
 }
 
 fn disk_status(budget: &DiskBudget) -> Option<DiskStatus> {
