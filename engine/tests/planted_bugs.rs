@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 12] = [
+const ELSEWHERE: [Bug; 15] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -37,6 +37,9 @@ const ELSEWHERE: [Bug; 12] = [
     Bug::ForgetStoredHolds,
     Bug::WaitForEver,
     Bug::ReportReceivedAsDurable,
+    Bug::JournalBeforeSync,
+    Bug::ReportBeforeKept,
+    Bug::VoidWholePage,
 ];
 
 /// A test that may catch a bug.

@@ -45,8 +45,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Notes a frame of the batch that begins at `batch` of `segment`. What it repeats is void from then on: WAL that is
-    /// received again may go on in another way than what was received of an unfinished record before.
+    /// Notes a frame of the batch that begins at `batch` of `segment`. What it repeats is void from then on: WAL that
+    /// is received again may go on in another way than what was received of an unfinished record before.
     pub(crate) fn note(&mut self, frame: &Frame, segment: u64, batch: u32) {
         let pieces = self.pieces.entry(frame.id).or_default();
         while pieces.back().is_some_and(|last| last.start >= frame.lsn) {

@@ -1,6 +1,7 @@
 //! The journal: WAL as it came in, of all timelines of a server, in one sequence of preallocated files. One sync makes
-//! durable what has come in meanwhile for whoever it came, so a commit waits for a sync or two of one file, however many
-//! timelines there are. What layers on the local disk have is not needed here any more, and its file is used again.
+//! durable what has come in meanwhile for whoever it came, so a commit waits for a sync or two of one file, however
+//! many timelines there are. What layers on the local disk have is not needed here any more, and its file is used
+//! again.
 //!
 //! After a crash a timeline's WAL behind its layers is read from here. A batch at the end that was not written whole is
 //! as if it was not there, since nobody was told that it was; a damaged one before others is reported, and each
@@ -11,119 +12,31 @@ mod index;
 mod recovery;
 mod replay;
 mod segment;
+mod state;
 mod writer;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use errors::StorageError;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
 
 pub use crate::batch::Id;
 use crate::batch::Kind;
-use crate::index::Index;
 pub use crate::replay::Replay;
-
-/// What the journal may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Bytes of each file, a multiple of 4,096.
-    pub segment_bytes: u32,
-    /// Bytes of all files above which timelines are to be flushed that need the oldest.
-    pub bytes: u64,
-    /// Bytes in memory that wait to be written, above which nobody is to add more.
-    pub pending_bytes: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { segment_bytes: 16 << 20, bytes: 1 << 30, pending_bytes: 8 << 20 }
-    }
-}
-
-/// What of the journal a timeline still needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Nothing: it is gone, or another server's.
-    Nothing,
-    /// The WAL from this LSN on: layers have what is before.
-    From(Lsn),
-    /// It is not open: all of it, as long as there is room.
-    Unknown,
-}
-
-/// Figures, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Pieces of WAL that are durable.
-    pub frames: u64,
-    /// Syncs that made them so.
-    pub syncs: u64,
-    /// Bytes of WAL.
-    pub wal_bytes: u64,
-    /// Bytes written for it.
-    pub written_bytes: u64,
-    /// Files.
-    pub segments: u64,
-}
+use crate::state::{Inner, Pending};
+pub use crate::state::{Need, Options, Stats};
 
 /// See the module's documentation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Journal {
     inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    dir: Utf8PathBuf,
-    options: Options,
-    state: Mutex<State>,
-    /// Something is pending.
-    work: Notify,
-    /// Less is.
-    room: Notify,
-    cancel: CancellationToken,
-    writing: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    pending: VecDeque<Pending>,
-    pending_bytes: usize,
-    index: Index,
-    segments: VecDeque<Segment>,
-    /// Files to be used again.
-    spares: Vec<Utf8PathBuf>,
-    synced: HashMap<Id, watch::Sender<Lsn>>,
-    /// How often a timeline was forgotten: what those add is nothing any more who knew it before.
-    lives: HashMap<Id, u64>,
-    stats: Stats,
-    /// Why nothing can be written, if so.
-    trouble: Option<String>,
-}
-
-/// A file with its number, and the timelines whose WAL it has.
-#[derive(Debug)]
-struct Segment {
-    number: u64,
-    ids: BTreeSet<Id>,
-}
-
-/// A frame that is to be written.
-#[derive(Debug)]
-struct Pending {
-    id: Id,
-    kind: Kind,
-    lsn: Lsn,
-    wal: Bytes,
-    done: Option<oneshot::Sender<()>>,
 }
 
 /// The part of the journal that is one timeline's. Cheap to clone.
@@ -211,13 +124,6 @@ impl Journal {
             // It does not panic, or the process has ended.
             let _ = writing.await;
         }
-    }
-}
-
-impl State {
-    fn add(&mut self, pending: Pending) {
-        self.pending_bytes += pending.wal.len();
-        self.pending.push_back(pending);
     }
 }
 

@@ -12,7 +12,7 @@ use virtual_file::fs::{list_dir, unlink};
 use crate::batch::{Id, Kind};
 use crate::replay::Replay;
 use crate::segment::{self, Found, Scanned};
-use crate::{Inner, Need, Pending, Segment, State};
+use crate::state::{Inner, Need, Pending, Segment, State};
 
 /// Files that are kept to be used again.
 const SPARES_MAX: usize = 2;
@@ -117,7 +117,7 @@ enum Fate {
     Stays(Vec<Id>),
 }
 
-/// See [`crate::Journal::trim`].
+/// See `Journal::trim`.
 pub(crate) async fn trim(inner: &Arc<Inner>, need: impl Fn(&Id) -> Need) -> Result<Vec<Id>, StorageError> {
     loop {
         let fate = {

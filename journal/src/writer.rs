@@ -12,7 +12,7 @@ use virtual_file::{AlignedBuf, VirtualFile};
 use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
 use crate::recovery::Next;
 use crate::segment::{self, Found};
-use crate::{Inner, Pending, Segment};
+use crate::state::{Inner, Pending, Segment};
 
 /// Bytes of WAL in a batch, at most: more would make those wait who came first.
 const BATCH_MAX: usize = 1 << 20;
@@ -100,7 +100,7 @@ impl Writer {
                 let part = if first.wal.len() > room {
                     let wal = first.wal.split_to(room);
                     let lsn = first.lsn;
-                    first.lsn = first.lsn + wal.len() as u64;
+                    first.lsn += wal.len() as u64;
                     Pending { id: first.id, kind: first.kind, lsn, wal, done: None }
                 } else {
                     match state.pending.pop_front() {
@@ -167,7 +167,9 @@ impl Writer {
         let offset = u32::try_from(current.offset);
         let offset = offset.map_err(|_| StorageError::Internal(format!("offset {} in a journal", current.offset)))?;
         current.file.write_at(current.offset, bytes).await?;
-        current.file.sync().await?;
+        if !fault::planted(fault::Bug::JournalBeforeSync) {
+            current.file.sync().await?;
+        }
         Ok(Found { offset, number: self.next.batch, frames })
     }
 

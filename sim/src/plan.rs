@@ -100,6 +100,8 @@ pub struct Step {
 pub struct Setting {
     /// What writes is a Postgres, whose WAL is received over connections. Otherwise values come as from a decoder.
     pub is_postgres: bool,
+    /// Servers have a journal, which makes the WAL durable that they receive.
+    pub has_journal: bool,
     /// Number of tenants.
     pub tenants: usize,
     /// Size in bytes at which an in-memory layer is frozen.
@@ -170,6 +172,9 @@ impl Plan {
     pub fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let setting = Setting::draw(Memory::draw(seed), &mut random);
+        // As with memory.
+        let has_journal = setting.is_postgres && Random::new(seed.rotate_left(17)).coin();
+        let setting = Setting { has_journal, ..setting };
         let mut weights: Vec<(Act, u64)> = Vec::new();
         for (act, most) in Act::ALL {
             // A third of all kinds are not there: what is rare beside everything else is then frequent.
@@ -207,6 +212,7 @@ impl Setting {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         Self {
             is_postgres: one_of(&[0, 0, 1]) == 1,
+            has_journal: false,
             memory,
             // What takes many steps of one tenant is then found all the same.
             tenants: one_of(&[1, 1, 2, 3]) as usize,

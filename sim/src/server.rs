@@ -15,6 +15,7 @@ use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use env::process::Process;
 use errors::{ErrorKind, StorageError};
+use journal::Journal;
 use pageserver::auth::Auth;
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::walreceiver::{NewWriter, WalReceivers, Writer};
@@ -45,6 +46,9 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 const LAST_REQUESTS: Duration = Duration::from_secs(100);
 /// Number of times that the scheduler goes around until all tasks of a killed process are gone.
 const LAST_ROUNDS: usize = 10_000;
+/// Small enough to be full soon.
+const JOURNAL: journal::Options =
+    journal::Options { segment_bytes: 64 << 10, bytes: 512 << 10, pending_bytes: 64 << 10 };
 /// The simulation's own task, which stands for a receiver where values come as from a decoder.
 const FEED: &str = "source of values";
 
@@ -61,6 +65,9 @@ pub struct Server {
     conf: &'static PageServerConf,
     root: Utf8PathBuf,
     is_postgres: bool,
+    has_journal: bool,
+    /// What was durable in the journal when it last ended.
+    journaled: Vec<(TenantShardId, TimelineId, Lsn)>,
     /// How often it was started.
     starts: u64,
     story: Story,
@@ -72,6 +79,7 @@ struct Life {
     manager: TenantManager,
     page_service: PageService,
     receivers: WalReceivers,
+    journal: Option<Journal>,
     /// Ends connections.
     cancel: CancellationToken,
     /// The number of this life.
@@ -147,7 +155,7 @@ impl Server {
         let conf = config(&root, name, storage, setting);
         disk.die_of_failed_syncs();
         let mounted = Some(disk.mount());
-        let is_postgres = setting.is_postgres;
+        let (is_postgres, has_journal) = (setting.is_postgres, setting.has_journal);
         Self {
             name,
             bucket: faults,
@@ -157,6 +165,8 @@ impl Server {
             conf,
             root,
             is_postgres,
+            has_journal,
+            journaled: Vec::new(),
             starts: 0,
             story: story.clone(),
         }
@@ -202,16 +212,30 @@ impl Server {
         // Caches go with the process, as all that it has in memory.
         let fresh = PageServerConf { resources: Resources::default(), ..self.conf.clone() };
         let (process, conf): (_, &'static PageServerConf) = (Process::new(), Box::leak(Box::new(fresh)));
-        let load = env::clock::timeout(PATIENCE, TenantManager::load(conf));
+        let dir = self.has_journal.then(|| self.root.join("journal"));
+        let load = env::clock::timeout(PATIENCE, async move {
+            let journal = match dir {
+                Some(dir) => {
+                    virtual_file::fs::create_dir_durably(&dir, &conf.workdir).await?;
+                    Some(Journal::open(&dir, JOURNAL).await?)
+                }
+                None => None,
+            };
+            Ok::<_, StorageError>((TenantManager::load(conf).await?, journal))
+        });
         match process.enter(|| env::spawn::task("start of a server", load)).await {
-            Ok(Ok(Ok(manager))) => {
+            Ok(Ok(Ok((manager, journal)))) => {
                 tell!(self.story, "{} has started", self.name);
+                self.check_journal(&manager, journal.as_ref());
                 for (_, timeline, reason) in manager.broken() {
                     tell!(self.story, "{}: timeline {timeline} could not be opened: {reason}", self.name);
                 }
                 let page_service = PageService::new(manager.clone(), Auth::trust(), PageServiceSettings::default());
                 let (fed, cancel) = (BTreeMap::new(), CancellationToken::new());
-                let receivers = WalReceivers::new(manager.clone());
+                let receivers = match journal.clone() {
+                    Some(journal) => WalReceivers::with_journal(manager.clone(), journal),
+                    None => WalReceivers::new(manager.clone()),
+                };
                 if self.is_postgres {
                     let receivers = receivers.clone();
                     let start = async move { receivers.start_all().await };
@@ -219,7 +243,7 @@ impl Server {
                 }
                 self.starts += 1;
                 let number = self.starts;
-                self.life = Some(Life { process, manager, page_service, receivers, cancel, number, fed });
+                self.life = Some(Life { process, manager, page_service, receivers, journal, cancel, number, fed });
                 return true;
             }
             Ok(Ok(Err(error))) => tell!(self.story, "{} does not start: {error}", self.name),
@@ -276,6 +300,7 @@ impl Server {
     pub async fn kill(&mut self, survival: Survival) {
         tell!(self.story, "{} is killed; of its disk survives: {survival:?}", self.name);
         self.disk.crash_in(0);
+        self.note_journal();
         if let Some(Life { process, manager, .. }) = self.life.take() {
             process.kill();
             drop(manager);
@@ -289,6 +314,7 @@ impl Server {
         self.kill(Survival::Synced).await;
         tell!(self.story, "{} has an empty disk", self.name);
         let empty = SimDisk::new(&self.root);
+        self.journaled.clear();
         self.replace_disk(empty.platter());
     }
 
@@ -307,6 +333,7 @@ impl Server {
             }
             violation!(self.story, "{} does not shut down in time", self.name);
         }
+        self.note_journal();
         let Some(Life { process, .. }) = self.life.take() else { return };
         // Those who were told to end do so, and those who ask the bucket once more give up.
         env::clock::sleep(LAST_REQUESTS).await;
@@ -319,6 +346,31 @@ impl Server {
         process.kill();
         self.end(process).await;
         self.replace_disk(self.disk.survivor(Survival::Everything));
+    }
+
+    /// Notes what the journal has made durable.
+    fn note_journal(&mut self) {
+        let Some(Life { manager, journal: Some(journal), .. }) = &self.life else { return };
+        let synced = |timeline: Timeline| {
+            let (tenant, timeline) = (timeline.tenant_shard_id(), timeline.timeline_id());
+            (tenant, timeline, journal.lane(journal::Id { tenant, timeline }).synced())
+        };
+        self.journaled = manager.all_timelines().into_iter().map(synced).collect();
+    }
+
+    /// What was durable in the journal is there, or in layers.
+    fn check_journal(&self, manager: &TenantManager, journal: Option<&Journal>) {
+        let Some(journal) = journal else { return };
+        for (tenant, id, before) in &self.journaled {
+            let Ok(timeline) = manager.get(*tenant, *id) else { continue };
+            let layers = timeline.disk_consistent_lsn();
+            let lane = journal.lane(journal::Id { tenant: *tenant, timeline: *id });
+            let now = lane.replay(layers.page_start()).end().map_or(layers, |end| end.max(layers));
+            if now < *before {
+                let name = self.name;
+                violation!(self.story, "{name}: {id} was in the journal up to {before}, and is there up to {now}");
+            }
+        }
     }
 
     async fn end(&self, process: Process) {

@@ -31,13 +31,24 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// How long a farewell takes at most.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The slot, of which there is one.
+/// The slot, of which there is one, and the one beside it.
 #[derive(Default)]
 struct Slot {
     exists: bool,
+    /// What the receiver has called durable.
+    flushed: Lsn,
+    /// The second slot, if there is one: from where on it keeps WAL.
+    kept: Option<Lsn>,
     /// The process that streams from it, and what ends that.
     active: Option<(u64, CancellationToken)>,
     last_process: u64,
+}
+
+impl Slot {
+    /// Nobody keeps the WAL before.
+    fn let_go(&self) -> Lsn {
+        self.kept.map_or(self.flushed, |kept| kept.min(self.flushed))
+    }
 }
 
 /// A Postgres that can be reached.
@@ -112,6 +123,8 @@ impl Host {
         } else if text.starts_with("CREATE_REPLICATION_SLOT") {
             self.slot.lock().exists = true;
             vec!["slot".to_owned()]
+        } else if text.contains("slot_kept") {
+            self.answer_of_kept(text)
         } else if text.starts_with("SELECT s.active_pid") {
             let active = self.slot.lock().active.as_ref().map(|(process, _)| process.to_string());
             active.map_or(Vec::new(), |process| vec![process, "pageserver".to_owned(), "t".to_owned()])
@@ -127,6 +140,21 @@ impl Host {
         }
         put::command_complete(buf, "DONE");
         put::ready_for_query(buf);
+    }
+
+    /// Whatever is asked about the second slot.
+    fn answer_of_kept(&self, text: &str) -> Vec<String> {
+        let mut slot = self.slot.lock();
+        if text.contains("pg_copy_physical_replication_slot") {
+            slot.kept = Some(slot.flushed.max(self.origin.begins));
+        } else if text.contains("pg_drop_replication_slot") {
+            slot.kept = None;
+        } else if text.contains("pg_replication_slot_advance") {
+            let wanted = text.rsplit('\'').nth(1).and_then(|lsn| lsn.parse::<Lsn>().ok());
+            slot.kept = slot.kept.max(wanted);
+        }
+        self.origin.acknowledge(slot.let_go());
+        slot.kept.map(|lsn| lsn.to_string()).into_iter().collect()
     }
 
     /// `SELECT pg_terminate_backend(process)`.
@@ -263,7 +291,9 @@ impl Host {
         if bytes.first() != Some(&b'r') {
             return false;
         }
-        self.origin.acknowledge(Lsn(number(9)));
+        let mut slot = self.slot.lock();
+        slot.flushed = Lsn(number(9));
+        self.origin.acknowledge(slot.let_go());
         bytes.get(33) == Some(&1)
     }
 }

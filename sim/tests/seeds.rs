@@ -64,6 +64,9 @@ fn planted_mistakes_are_found() {
         "DeleteBeforeLastReader",
         "WaitForEver",
         "ReportReceivedAsDurable",
+        "JournalBeforeSync",
+        "ReportBeforeKept",
+        "VoidWholePage",
     ] {
         let sum = fleet(Some(bug)).run_all(1, 400, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));

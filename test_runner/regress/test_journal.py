@@ -1,5 +1,5 @@
-"""`durability = "journal"`: a commit waits for one sync here, and survives the loss of its server, or of the pageserver's
-process, or of both at once."""
+"""`durability = "journal"`: a commit waits for one sync here, and survives the loss of its server, or of the
+pageserver's process, or of both at once."""
 
 import random
 import shutil
@@ -81,7 +81,7 @@ def test_a_compute_that_is_lost_with_the_process_loses_nothing(make_postgres, ma
 
 
 def test_the_server_keeps_what_only_the_journal_has(make_postgres, make_pageserver, pagectl_binary):
-    """The disk of the journal is lost: all of it comes again from the server, for which it was acknowledged long ago."""
+    """The journal's disk is lost: all of it comes again from the server, for which it was acknowledged long ago."""
     followed = follow_with_journal(make_postgres, make_pageserver, "kept")
     pg, server, timeline = followed.postgres, followed.pageserver, followed.timeline
     began = lsns.parse(timeline.info()["remote_consistent_lsn"])

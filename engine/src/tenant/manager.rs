@@ -28,7 +28,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
-use self::inventory::{Broken, Tenant};
+use self::inventory::{BeforeAttach, Broken, Tenant};
 use super::eviction;
 use super::timeline::{Timeline, Told};
 use super::warm;
@@ -106,7 +106,7 @@ struct Inner {
     cancel: CancellationToken,
     /// The task that records hot layers; it ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
-    before_attach: OnceLock<attach::BeforeAttach>,
+    before_attach: OnceLock<BeforeAttach>,
 }
 
 /// Guards of a tenant that is being changed.

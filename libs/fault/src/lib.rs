@@ -117,6 +117,12 @@ bugs! {
     WaitForEver,
     /// What has arrived counts as safe.
     ReportReceivedAsDurable,
+    /// The journal says that WAL is durable before it has synced it.
+    JournalBeforeSync,
+    /// The server is told what the journal has before a slot keeps that.
+    ReportBeforeKept,
+    /// The journal forgets the last page's WAL when a receiver goes on, which that comes again for.
+    VoidWholePage,
 }
 
 impl Bug {

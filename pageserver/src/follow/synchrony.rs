@@ -39,8 +39,8 @@ fn danger(level: &str, until_written: Option<Duration>) -> Option<String> {
         "on" => until_written.map(|until_written| {
             format!(
                 "each commit waits until its WAL is in the bucket, or on disk here without one: up to \
-                 checkpoint_timeout ({}) and an upload. Set durability = \"journal\" here, lower checkpoint_timeout, or \
-                 use remote_write, and mind then what that is worth",
+                 checkpoint_timeout ({}) and an upload. Set durability = \"journal\" here, lower checkpoint_timeout, \
+                 or use remote_write, and mind then what that is worth",
                 humantime::format_duration(until_written)
             )
         }),

@@ -13,9 +13,10 @@ use utils::lsn::Lsn;
 
 use super::failure::{Failure, in_time};
 use super::intake::Beginning;
-use super::session::Receiver;
 use super::slot;
 use super::source::WalSource;
+use super::status::StatusCell;
+use engine::tenant::timeline::Timeline;
 use pgdata::ingest::pipeline::{IntakeError, WalPiece};
 
 /// How often the second slot follows, if there is something to follow, or is asked for again.
@@ -41,7 +42,8 @@ impl Journaled {
     ) -> Result<Self, Failure> {
         let (feed, stored) = (beginning.feed_lsn(), beginning.last_record());
         // Without the beginning of its page, no record could be read back.
-        let from = if lane.replay(feed).end() >= Some(stored) { stored } else { feed };
+        let is_there = lane.replay(feed).end() >= Some(stored) && !fault::planted(fault::Bug::VoidWholePage);
+        let from = if is_there { stored } else { feed };
         lane.void(from).await?;
         Ok(Self { lane, from, is_kept })
     }
@@ -59,7 +61,8 @@ impl Journaled {
 
     /// The end of what may be called durable.
     pub(super) fn durable(&self) -> Lsn {
-        if *self.is_kept.borrow() { self.lane.synced() } else { Lsn::INVALID }
+        let is_kept = *self.is_kept.borrow() || fault::planted(fault::Bug::ReportBeforeKept);
+        if is_kept { self.lane.synced() } else { Lsn::INVALID }
     }
 
     /// What changes when more may be called durable.
@@ -86,9 +89,9 @@ impl JournalWatch {
 }
 
 /// Takes in the WAL that the journal has, and layers have not.
-pub(super) async fn replay(receiver: &Receiver, lane: &Lane) -> Result<(), Failure> {
-    let timeline = receiver.timeline.timeline_id();
-    let beginning = Beginning::load(&receiver.timeline).await?;
+pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failure> {
+    let beginning = Beginning::load(timeline).await?;
+    let timeline = timeline.timeline_id();
     let stored = beginning.last_record();
     let mut replay = lane.replay(beginning.feed_lsn());
     let Some(end) = replay.end().filter(|end| *end > stored) else { return Ok(()) };
@@ -112,17 +115,22 @@ pub(super) async fn replay(receiver: &Receiver, lane: &Lane) -> Result<(), Failu
 }
 
 /// Has the server keep the WAL that only the journal has, for as long as this runs.
-pub(super) async fn keep(receiver: &Receiver, is_kept: &watch::Sender<bool>) -> Infallible {
+pub(super) async fn keep(
+    timeline: &Timeline,
+    source: &WalSource,
+    status: &StatusCell,
+    is_kept: &watch::Sender<bool>,
+) -> Infallible {
     let (mut moved_to, mut last_error) = (Lsn::INVALID, String::new());
     loop {
-        let durable = receiver.timeline.durable_lsn();
+        let durable = timeline.durable_lsn();
         if durable == Lsn::INVALID {
             // The bucket has not been heard of yet.
             env::clock::sleep(FIRST_PERIOD).await;
             continue;
         }
         if durable != moved_to || !*is_kept.borrow() {
-            let kept = match in_time("moving the slot", move_slot(&receiver.source, durable)).await {
+            let kept = match in_time("moving the slot", move_slot(source, durable)).await {
                 Ok(at) if at <= durable => {
                     moved_to = durable;
                     is_kept.send_if_modified(|known| !std::mem::replace(known, true));
@@ -133,14 +141,14 @@ pub(super) async fn keep(receiver: &Receiver, is_kept: &watch::Sender<bool>) -> 
             };
             let error = kept.err().unwrap_or_default();
             if error != last_error && !error.is_empty() {
-                let (slot, host) = (receiver.source.kept_slot(), receiver.source.host());
+                let (slot, host) = (source.kept_slot(), source.host());
                 tracing::warn!(
-                    timeline = %receiver.timeline.timeline_id(),
+                    timeline = %timeline.timeline_id(),
                     "commits wait until layers are durable, as slot {slot} on {host} does not keep what only the \
                      journal has: {error}"
                 );
             }
-            receiver.status.update(|status| status.journal_error = Some(error.clone()).filter(|it| !it.is_empty()));
+            status.update(|status| status.journal_error = Some(error.clone()).filter(|it| !it.is_empty()));
             last_error = error;
         }
         env::clock::sleep(KEEP_PERIOD).await;
@@ -182,14 +190,14 @@ async fn position(client: &mut Client, slot: &str) -> Result<Option<Lsn>, Client
 }
 
 /// Removes the second slot that an earlier start with a journal has left, once the first one keeps as much.
-pub(super) async fn let_go(receiver: &Receiver) -> Infallible {
+pub(super) async fn let_go(timeline: &Timeline, source: &WalSource) -> Infallible {
     env::clock::sleep(KEEP_PERIOD * 2).await;
-    if let Err(error) = in_time("dropping the slot", drop_slot(&receiver.source)).await {
+    if let Err(error) = in_time("dropping the slot", drop_slot(source)).await {
         tracing::warn!(
-            timeline = %receiver.timeline.timeline_id(),
+            timeline = %timeline.timeline_id(),
             "slot {} on {} is not needed any more, and keeps WAL there: {error}",
-            receiver.source.kept_slot(),
-            receiver.source.host()
+            source.kept_slot(),
+            source.host()
         );
     }
     std::future::pending().await

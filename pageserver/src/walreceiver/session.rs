@@ -89,7 +89,7 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     let mut fenced = receiver.timeline.remote().map(|remote| remote.watch_fenced());
     check_owner(&receiver.timeline)?;
     if let Some(lane) = &receiver.lane {
-        journaled::replay(receiver, lane).await?;
+        journaled::replay(&receiver.timeline, lane).await?;
     }
     let beginning = Beginning::load(&receiver.timeline).await?;
     let stored = beginning.last_record();
@@ -112,8 +112,8 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     };
     let keep = async {
         match receiver.lane {
-            Some(_) => journaled::keep(receiver, &keeping).await,
-            None if slots.is_kept_left => journaled::let_go(receiver).await,
+            Some(_) => journaled::keep(&receiver.timeline, &receiver.source, &receiver.status, &keeping).await,
+            None if slots.is_kept_left => journaled::let_go(&receiver.timeline, &receiver.source).await,
             None => std::future::pending().await,
         }
     };
@@ -487,7 +487,8 @@ async fn done(task: &mut Option<JoinHandle<()>>) {
     *task = None;
 }
 
-/// Waits for room in the queue, and in the journal, first: a full intake stops reading of the socket. `None` if the intake has ended.
+/// Waits for room in the queue, and in the journal, first: a full intake stops reading of the socket. `None` if the
+/// intake has ended.
 async fn next<'a>(
     sender: &'a mpsc::Sender<WalPiece>,
     stream: &mut PhysicalStream,

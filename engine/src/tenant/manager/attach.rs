@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use pageserver_api::shard::TenantShardId;
 
-use super::inventory::{DETACHED_NAME, Tenant};
+use super::inventory::{BeforeAttach, DETACHED_NAME, Tenant};
 use super::{ManageError, TenantManager, flush_or_warn, no_tenant, open_tenant, removal};
 use crate::tenant::remote::TenantRemote;
 use crate::tenant::timeline::Timeline;
@@ -21,17 +21,6 @@ const CHECK_PERIOD: Duration = Duration::from_secs(30);
 
 /// Pauses before the second and third listing of an attached tenant's timelines.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-
-/// See [`TenantManager::before_attach`].
-pub(super) struct BeforeAttach(
-    Box<dyn Fn(TenantShardId) -> BoxFuture<'static, Result<(), StorageError>> + Send + Sync>,
-);
-
-impl std::fmt::Debug for BeforeAttach {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("BeforeAttach")
-    }
-}
 
 impl TenantManager {
     /// Has `forget` called before a tenant is attached that this server does not have: whatever it still knows of the
