@@ -66,6 +66,8 @@ struct History {
     /// Writes it, if somebody does who writes bytes.
     postgres: Option<Postgres>,
     acknowledged: Lsn,
+    /// No server has ever had more.
+    sent: Lsn,
     next: Lsn,
     last: Lsn,
 }
@@ -123,7 +125,7 @@ impl Origin {
     /// The source of a timeline whose own history begins at `begins`, after `inherited`, with what `model` says.
     pub fn new(id: TimelineId, begins: Lsn, model: Model, inherited: Vec<Lsn>, postgres: Option<Postgres>) -> Self {
         let (records, acknowledged, next) = (Vec::new(), Lsn(0), begins + 8);
-        let history = History { records, model, postgres, acknowledged, next, last: begins };
+        let history = History { records, model, postgres, acknowledged, sent: begins, next, last: begins };
         let (history, end) = (Arc::new(Mutex::new(history)), watch::Sender::new(begins));
         Self { id, begins, inherited: Arc::new(inherited), history, end }
     }
@@ -207,6 +209,17 @@ impl Origin {
     pub fn acknowledge(&self, lsn: Lsn) {
         let mut history = self.history.lock();
         history.acknowledged = history.acknowledged.max(lsn);
+    }
+
+    /// A server gets WAL up to `lsn`.
+    pub fn note_sent(&self, lsn: Lsn) {
+        let mut history = self.history.lock();
+        history.sent = history.sent.max(lsn);
+    }
+
+    /// No server has ever had more than up to here.
+    pub fn sent(&self) -> Lsn {
+        self.history.lock().sent
     }
 
     /// What was promised.

@@ -204,7 +204,8 @@ impl Subject {
             // How much is kept of what it inherits is up to the ancestor.
             return None;
         }
-        if lsn + self.gc_horizon >= timeline.last_record_lsn() {
+        // Who had more once may have let go of what was too old then.
+        if lsn + self.gc_horizon >= timeline.last_record_lsn().max(self.origin.sent()) {
             return Some("it is within gc_horizon");
         }
         // It was the end of history until the next record was written.

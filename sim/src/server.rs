@@ -444,6 +444,7 @@ async fn feed(timeline: Timeline, origin: Origin, story: Story, name: &'static s
         let last = timeline.last_record_lsn();
         for record in origin.after(last, 4) {
             let (lsn, prev) = (record.lsn, record.prev);
+            origin.note_sent(lsn);
             if let Err(error) = put(&timeline, record).await {
                 tell_unless_ended(&story, name, &timeline, &error);
                 env::clock::sleep(Duration::from_secs(1)).await;

@@ -273,6 +273,7 @@ impl Host {
     ) -> Result<Lsn, ConnectionError> {
         let most = 1 + random.below(PIECE) as usize;
         let bytes = self.origin.ask_postgres(|postgres| postgres.log().read(at, to, most)).unwrap_or_default();
+        self.origin.note_sent(at + bytes.len() as u64);
         put::copy_data(writer.buffer(), |buf| {
             buf.put_u8(b'w');
             buf.put_u64(at.0);
