@@ -11,7 +11,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-CRATES = ("engine", "remote_storage", "virtual_file", "layer_format", "pgdata", "wal_decoder", "redo", "pageserver")
+CRATES = (
+    "engine", "remote_storage", "virtual_file", "layer_format", "pgdata", "wal_decoder", "redo", "journal", "pageserver",
+)
 LISTED = "engine"
 FUNCTION = re.compile(r"^  (\S+):\n    Hash: \S+\n    Counters: \d+\n    Function count: (\d+)\n"
                       r"    Block counts: \[([^\]]*)\]", re.M)
