@@ -12,7 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 
 CRATES = (
-    "engine", "remote_storage", "virtual_file", "layer_format", "pgdata", "wal_decoder", "redo", "journal", "pageserver",
+    "engine", "remote_storage", "virtual_file", "layer_format", "pgdata", "wal_decoder", "redo", "journal",
+    "pageserver",
 )
 LISTED = "engine"
 FUNCTION = re.compile(r"^  (\S+):\n    Hash: \S+\n    Counters: \d+\n    Function count: (\d+)\n"
