@@ -52,7 +52,7 @@ impl Journal {
     /// Opens the journal in a directory, which must exist, or begins one there.
     ///
     /// # Errors
-    /// Those of the disk; damage of a segment's header.
+    /// Those of the disk. Damage is none: it is logged and counted.
     pub async fn open(dir: &Utf8Path, options: Options) -> Result<Self, StorageError> {
         let (state, next) = recovery::recover(dir).await?;
         let inner = Arc::new(Inner {
@@ -105,11 +105,6 @@ impl Journal {
         recovery::trim(&self.inner, need).await
     }
 
-    /// Why nothing can be written, if so: then all who wait for the journal go on waiting.
-    pub fn trouble(&self) -> Option<String> {
-        self.inner.state.lock().trouble.clone()
-    }
-
     /// What it has done.
     pub fn stats(&self) -> Stats {
         let state = self.inner.state.lock();
@@ -128,11 +123,6 @@ impl Journal {
 }
 
 impl Lane {
-    /// The timeline.
-    pub fn id(&self) -> Id {
-        self.id
-    }
-
     /// Adds WAL that begins at `start`, and does not wait until it is durable. WAL from there on that was added before
     /// is void.
     pub fn append(&self, start: Lsn, wal: Bytes) {

@@ -48,10 +48,6 @@ pub struct Stats {
     pub frames: u64,
     /// Syncs that made them so.
     pub syncs: u64,
-    /// Bytes of WAL.
-    pub wal_bytes: u64,
-    /// Bytes written for it.
-    pub written_bytes: u64,
     /// Files.
     pub segments: u64,
 }
@@ -81,8 +77,6 @@ pub(crate) struct State {
     /// How often a timeline was forgotten: what those add is nothing any more who knew it before.
     pub(crate) lives: HashMap<Id, u64>,
     pub(crate) stats: Stats,
-    /// Why nothing can be written, if so.
-    pub(crate) trouble: Option<String>,
 }
 
 /// A file with its number, and the timelines whose WAL it has.

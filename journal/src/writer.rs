@@ -33,6 +33,8 @@ struct Writer {
     current: Option<Current>,
     /// A file for the next segment, on its way.
     ahead: Option<JoinHandle<Result<Utf8PathBuf, StorageError>>>,
+    /// Why nothing can be written, if so.
+    trouble: String,
 }
 
 /// What is to be written at once.
@@ -40,12 +42,11 @@ struct Batch {
     taken: Vec<Pending>,
     /// Bytes without padding.
     len: usize,
-    wal_bytes: usize,
 }
 
 /// Writes until the journal ends, and nothing is pending.
 pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
-    let mut writer = Writer { inner, next, current: None, ahead: None };
+    let mut writer = Writer { inner, next, current: None, ahead: None, trouble: String::new() };
     loop {
         let work = Arc::clone(&writer.inner);
         let Some(batch) = writer.take() else {
@@ -117,7 +118,7 @@ impl Writer {
             return None;
         }
         self.inner.room.notify_waiters();
-        Some(Batch { taken, len, wal_bytes })
+        Some(Batch { taken, len })
     }
 
     /// Makes a batch durable, however often it has to be tried, and tells those who wait.
@@ -139,12 +140,10 @@ impl Writer {
         {
             let mut state = self.inner.state.lock();
             state.note(current.header.number, &found);
-            state.trouble = None;
             state.stats.frames += frames;
             state.stats.syncs += 1;
-            state.stats.wal_bytes += batch.wal_bytes as u64;
-            state.stats.written_bytes += written;
         }
+        self.trouble.clear();
         METRICS.journal_frames.inc_by(frames);
         METRICS.journal_syncs.inc();
         METRICS.journal_written_bytes.inc_by(written);
@@ -196,11 +195,11 @@ impl Writer {
         }
     }
 
-    async fn fail(&self, error: &StorageError) {
+    async fn fail(&mut self, error: &StorageError) {
         let reason = error.to_string();
-        let before = self.inner.state.lock().trouble.replace(reason.clone());
-        if before.as_ref() != Some(&reason) {
+        if self.trouble != reason {
             tracing::error!("the journal cannot be written, and is tried again: {reason}");
+            self.trouble = reason;
         }
         env::clock::sleep(PAUSE).await;
     }

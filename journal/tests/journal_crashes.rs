@@ -174,6 +174,26 @@ fn what_was_told_survives_a_crash_at_any_moment() {
 }
 
 #[test]
+fn all_who_wait_share_a_sync() {
+    let dir = Utf8PathBuf::from("/simulated/journal-shared");
+    let disk = SimDisk::new(&dir);
+    let _mounted = disk.mount();
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let lanes: Vec<Lane> = (1..=16).map(|number| journal.lane(Model::new(number).id)).collect();
+        for commit in 0..4 {
+            lanes.iter().for_each(|lane| lane.append(Lsn(1000 + commit * 100), Bytes::from(vec![1; 100])));
+        }
+        for lane in &lanes {
+            assert!(wait(lane, Lsn(1400)).await);
+        }
+        let stats = journal.stats();
+        assert_eq!(stats.frames, 64);
+        assert!(stats.syncs <= 2, "{stats:?}");
+    });
+}
+
+#[test]
 fn what_is_forgotten_does_not_come_back() {
     let dir = Utf8PathBuf::from("/simulated/journal-forgotten");
     let disk = SimDisk::new(&dir);

@@ -4,7 +4,8 @@
 //! record. Reading the socket and the intake are separate tasks with a bounded queue between them: while the intake
 //! is slow the socket is not read, and TCP throttles the server. The server is told the LSNs `write` (received),
 //! `apply` (visible to readers) and `flush` (durable here, or, if there is a bucket, in the bucket: the server's slot
-//! retains the WAL from there on). When a session fails, the next one starts over from the last stored record.
+//! retains the WAL from there on; with a journal, durable in that: see `journaled`). When a session fails, the next one
+//! starts over from the last stored record.
 
 mod archival;
 mod backoff;

@@ -22,6 +22,7 @@ use pgdata::ingest::pipeline::{IntakeError, WalPiece};
 /// How often the second slot follows, if there is something to follow, or is asked for again.
 const KEEP_PERIOD: Duration = Duration::from_secs(10);
 
+/// How often it is looked whether the bucket has said what it has.
 const FIRST_PERIOD: Duration = Duration::from_millis(200);
 
 /// The journal's part in a session.
