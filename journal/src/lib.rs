@@ -61,6 +61,7 @@ impl Journal {
             state: Mutex::new(state),
             work: Notify::new(),
             room: Notify::new(),
+            grown: Notify::new(),
             cancel: CancellationToken::new(),
             writing: Mutex::new(None),
         });
@@ -105,6 +106,17 @@ impl Journal {
         recovery::trim(&self.inner, need).await
     }
 
+    /// Waits until all files together are larger than they should be: then it is to be trimmed. Cancellation safe.
+    pub async fn crowded(&self) {
+        loop {
+            let changed = self.inner.grown.notified();
+            if self.inner.state.lock().bytes(&self.inner.options) > self.inner.options.bytes {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// What it has done.
     pub fn stats(&self) -> Stats {
         let state = self.inner.state.lock();
@@ -137,11 +149,17 @@ impl Lane {
         self.inner.work.notify_one();
     }
 
-    /// Waits until there is room for more. Cancellation safe.
+    /// Waits until there is room for more: little is waiting to be written, and all files together are not half as
+    /// large again as they should be. Cancellation safe.
     pub async fn room(&self) {
+        let options = &self.inner.options;
         loop {
             let changed = self.inner.room.notified();
-            if self.inner.state.lock().pending_bytes < self.inner.options.pending_bytes {
+            let (pending, bytes) = {
+                let state = self.inner.state.lock();
+                (state.pending_bytes, state.bytes(options))
+            };
+            if pending < options.pending_bytes && bytes <= options.bytes + options.bytes / 2 {
                 return;
             }
             changed.await;

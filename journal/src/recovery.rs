@@ -122,11 +122,12 @@ pub(crate) async fn trim(inner: &Arc<Inner>, need: impl Fn(&Id) -> Need) -> Resu
     loop {
         let fate = {
             let mut state = inner.state.lock();
-            let is_full = state.segments.len() as u64 * u64::from(inner.options.segment_bytes) > inner.options.bytes;
+            let is_full = state.bytes(&inner.options) > inner.options.bytes;
             let fate = state.oldest(&need, is_full);
             if let Fate::Goes(number) = fate {
                 state.segments.pop_front();
                 state.index.forget_before(number + 1);
+                inner.room.notify_waiters();
             }
             fate
         };

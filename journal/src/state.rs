@@ -18,7 +18,8 @@ use crate::index::Index;
 pub struct Options {
     /// Bytes of each file, a multiple of 4,096.
     pub segment_bytes: u32,
-    /// Bytes of all files above which timelines are to be flushed that need the oldest.
+    /// Bytes of all files above which timelines are to be flushed that need the oldest. Half as much again is the limit
+    /// for those who wait for [`Lane::room`](crate::Lane::room).
     pub bytes: u64,
     /// Bytes in memory that wait to be written, above which nobody is to add more.
     pub pending_bytes: usize,
@@ -59,8 +60,10 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     /// Something is pending.
     pub(crate) work: Notify,
-    /// Less is.
+    /// Less is, or files have gone.
     pub(crate) room: Notify,
+    /// There is one more file.
+    pub(crate) grown: Notify,
     pub(crate) cancel: CancellationToken,
     pub(crate) writing: Mutex<Option<JoinHandle<()>>>,
 }
@@ -97,6 +100,11 @@ pub(crate) struct Pending {
 }
 
 impl State {
+    /// Bytes of all files that are in use.
+    pub(crate) fn bytes(&self, options: &Options) -> u64 {
+        self.segments.len() as u64 * u64::from(options.segment_bytes)
+    }
+
     /// Adds what is to be written.
     pub(crate) fn add(&mut self, pending: Pending) {
         self.pending_bytes += pending.wal.len();

@@ -183,6 +183,7 @@ impl Writer {
         let file = segment::begin(dir, &spare?, &header).await?;
         self.next.segment += 1;
         self.inner.state.lock().segments.push_back(Segment { number: header.number, ids: Default::default() });
+        self.inner.grown.notify_waiters();
         Ok(Current { header, file, offset: BLOCK as u64 })
     }
 

@@ -19,6 +19,7 @@ mod slot;
 mod source;
 mod status;
 pub(crate) mod stored;
+mod upkeep;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
@@ -35,13 +36,11 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use backoff::Backoff;
-use engine::context::{DownloadBehavior, RequestContext};
-use engine::task_mgr::TaskKind;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use failure::{Failure, Remedy};
-use journal::{Journal, Lane, Need};
+use journal::Journal;
 use metrics::METRICS;
 use session::{Ended, Receiver};
 pub use source::WalSource;
@@ -117,28 +116,14 @@ impl WalReceivers {
         Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, is_scratch, journal, cancel }) }
     }
 
-    /// Whether WAL is durable in a journal before layers have it.
-    pub fn has_journal(&self) -> bool {
-        self.inner.journal.is_some()
-    }
-
-    fn lane(&self, (tenant, timeline): Id) -> Option<Lane> {
-        Some(self.inner.journal.as_ref()?.lane(journal::Id { tenant, timeline }))
-    }
-
-    /// Forgets what the journal has behind the end of a timeline, which another server will write from there on.
-    async fn end_journal(&self, timeline: &Timeline) -> Result<(), StorageError> {
-        match self.lane((timeline.tenant_shard_id(), timeline.timeline_id())) {
-            Some(lane) => lane.void(timeline.last_record_lsn()).await,
-            None => Ok(()),
-        }
-    }
-
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that
     /// appear later, from wherever: a timeline that should follow a server does, or reports why not.
     pub async fn start_all(&self) {
         self.start_missing(&self.inner.manager.tenants()).await;
         env::spawn::vital("look after WAL receivers", self.clone().look_after());
+        if let Some(journal) = &self.inner.journal {
+            env::spawn::vital("size of the journal", self.clone().keep_journal_small(journal.clone()));
+        }
     }
 
     async fn look_after(self) {
@@ -148,32 +133,6 @@ impl WalReceivers {
                 () = self.inner.cancel.cancelled() => return,
             }
             self.start_missing(&self.inner.manager.tenants()).await;
-            self.trim_journal().await;
-        }
-    }
-
-    /// Gives up what of the journal layers have, and has those timelines written to layers that keep it from going when
-    /// it is too large.
-    async fn trim_journal(&self) {
-        let Some(journal) = &self.inner.journal else { return };
-        let manager = &self.inner.manager;
-        let broken: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
-        let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
-            Ok(timeline) if timeline.fenced().is_some() => Need::Nothing,
-            Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
-            Err(_) if broken.contains(&(id.tenant, id.timeline)) => Need::Unknown,
-            Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,
-            Err(_) => Need::Unknown,
-        };
-        let pins = match journal.trim(need).await {
-            Ok(pins) => pins,
-            Err(error) => return tracing::warn!("the journal was not cut: {error}"),
-        };
-        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
-        for pin in pins {
-            let Ok(timeline) = manager.get(pin.tenant, pin.timeline) else { continue };
-            // It was logged there, and is tried again.
-            let _ = timeline.flush(&ctx).await;
         }
     }
 

@@ -30,9 +30,16 @@ impl World {
         }
     }
 
-    /// What was promised of a tenant is there; what may have been lost, and was, is forgotten.
+    /// What was promised of a tenant is there; what may have been lost, and was, is not asked for unless it is there
+    /// again.
     pub fn check_promises(&mut self, tenant: usize) {
         let (name, Some(manager)) = (self.tenants[tenant].id, self.owner_of(tenant).manager()) else { return };
+        for (id, known) in
+            self.lost.extract_if(.., |id, known| known.tenant == tenant && manager.get(name, *id).is_ok())
+        {
+            tell!(self.story, "timeline {id} is there again");
+            self.known.insert(id, known);
+        }
         let own = self.known.iter().filter(|(_, known)| known.tenant == tenant);
         let lost: Vec<TimelineId> = own
             .filter(|(id, known)| known.kept == Kept::Perhaps && manager.get(name, **id).is_err())
@@ -40,7 +47,7 @@ impl World {
             .collect();
         for id in lost {
             tell!(self.story, "timeline {id}, which nobody was promised, is not there");
-            self.known.remove(&id);
+            self.lost.extend(self.known.remove_entry(&id));
         }
         for id in self.deleted.iter().filter(|id| manager.get(name, **id).is_ok()) {
             violation!(self.story, "timeline {id} was deleted, and is there again");

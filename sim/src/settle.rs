@@ -7,7 +7,7 @@ use simulated::platter::Survival;
 use utils::id::TimelineId;
 
 use crate::reader::Kept;
-use crate::server::PATIENCE;
+use crate::server::{PATIENCE, Server};
 use crate::story::{tell, violation};
 use crate::world::World;
 
@@ -29,6 +29,7 @@ impl World {
             self.check_promises(tenant);
         }
         self.note_said();
+        self.servers.iter_mut().for_each(Server::note_journal);
         for (number, server) in self.servers.iter_mut().enumerate() {
             for known in self.known.values() {
                 let tenant = &self.tenants[known.tenant];

@@ -88,6 +88,9 @@ pub struct World {
     pub bucket: Arc<AgedStore>,
     /// All timelines that are there, or may be.
     pub known: BTreeMap<TimelineId, Known>,
+    /// Those that nobody was promised, and that are gone since another server has their tenant. One whose disk has them
+    /// still may be the next to have it.
+    pub lost: BTreeMap<TimelineId, Known>,
     /// Those that were deleted.
     pub deleted: Vec<TimelineId>,
     /// The tenant in which each timeline was made, also those that are not there any more.
@@ -115,6 +118,7 @@ impl World {
             servers,
             bucket,
             known: BTreeMap::new(),
+            lost: BTreeMap::new(),
             deleted: Vec::new(),
             homes: BTreeMap::new(),
             weather: Weather::default(),
@@ -205,7 +209,8 @@ impl World {
         let it = &mut self.tenants[tenant];
         (it.owner, it.is_to_attach) = (owner, true);
         *it.owner_name.lock() = self.servers[owner].name;
-        for known in self.known.values_mut().filter(|known| known.tenant == tenant) {
+        let all = self.known.values_mut().chain(self.lost.values_mut());
+        for known in all.filter(|known| known.tenant == tenant) {
             // Of two disks and the bucket the newest counts, which may be older than what one of them had.
             known.said = Default::default();
             known.forget_disk();
@@ -214,7 +219,7 @@ impl World {
 
     /// This server has lost its disk: nothing that it has said has to be so any more.
     pub fn forget_disk(&mut self, server: usize) {
-        for known in self.known.values_mut() {
+        for known in self.known.values_mut().chain(self.lost.values_mut()) {
             known.said[server] = Said::default();
             if self.tenants[known.tenant].owner == server {
                 known.forget_disk();

@@ -165,7 +165,8 @@ settings! {
         /// `bucket` has what they wrote, or the local disk without one; or until the `journal` on the local disk has
         /// it, which takes milliseconds.
         durability: Durability = "bucket", "bucket or journal";
-        /// Bytes that the journal's files may take. Above that, timelines are written to layers that need the oldest.
+        /// Bytes that the journal's files may take. Above that, timelines are written to layers that need the oldest;
+        /// at half as much again intake waits.
         journal_size: u64 = 1_073_741_824, "bytes";
         /// Bytes of the newest values of each in-memory layer that stay in memory although they are also on disk, for
         /// reads of recent changes.

@@ -91,6 +91,9 @@ impl JournalWatch {
 
 /// Takes in the WAL that the journal has, and layers have not.
 pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failure> {
+    if lane.synced() <= timeline.last_record_lsn() {
+        return Ok(());
+    }
     let beginning = Beginning::load(timeline).await?;
     let timeline = timeline.timeline_id();
     let stored = beginning.last_record();

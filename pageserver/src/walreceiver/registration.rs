@@ -4,6 +4,7 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use super::WalReceivers;
+use super::journaled;
 use super::source::WalSource;
 use super::writer::{NewWriter, Writer};
 use engine::tenant::manager::ManageError;
@@ -38,18 +39,30 @@ impl WalReceivers {
             check_free(id.1, before.as_ref(), new.replace)?;
             // Everything sent so far is ingested, so that the timeline's end is known.
             self.halt(id).await;
-            if let Err(error) = check_end(timeline, &new.writer) {
+            if let Err(error) = self.end_writer(timeline, &new.writer).await {
                 if let Some(before) = before {
                     self.start(timeline.clone(), before).await;
                 }
                 return Err(error);
             }
-            self.end_journal(timeline).await?;
             source.writer = Some(new.writer);
         }
         source.store(timeline).await?;
         self.start(timeline.clone(), source).await;
         Ok(())
+    }
+
+    /// Ends what the former writer wrote where `new` begins. What was received, and durable in the journal only, belongs
+    /// to it; what the journal has behind that is void.
+    async fn end_writer(&self, timeline: &Timeline, new: &Writer) -> Result<(), ManageError> {
+        let Some(lane) = self.lane((timeline.tenant_shard_id(), timeline.timeline_id())) else {
+            return check_end(timeline, new);
+        };
+        journaled::replay(timeline, &lane).await.map_err(|failure| {
+            ManageError::Busy(format!("what the journal has of the branch was not taken in yet: {failure}"))
+        })?;
+        check_end(timeline, new)?;
+        Ok(lane.void(timeline.last_record_lsn()).await?)
     }
 
     /// Releases the compute `writer`: everything it has sent is made durable, and the branch is free for another one.

@@ -140,7 +140,7 @@ async fn begin_journal(
 }
 
 /// If another server has taken the tenant over, that one receives its WAL, and this one would only block the slot.
-fn check_owner(timeline: &Timeline) -> Result<(), Failure> {
+pub(super) fn check_owner(timeline: &Timeline) -> Result<(), Failure> {
     match timeline.remote() {
         Some(remote) => Ok(remote.check_known()?),
         None => Ok(()),

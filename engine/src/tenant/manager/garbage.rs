@@ -6,6 +6,7 @@ use pageserver_api::shard::TenantShardId;
 
 use super::{ManageError, TenantManager, no_tenant};
 use crate::tenant::timeline::{GcReport, Timeline};
+use errors::StorageError;
 
 impl TenantManager {
     /// Removes the history of a tenant that nothing keeps. With `dry_run` only says what would go.
@@ -14,9 +15,11 @@ impl TenantManager {
     /// [`ManageError::Precondition`] if it is not known of all branches what they need.
     pub async fn collect_garbage(&self, id: TenantShardId, dry_run: bool) -> Result<Vec<GcReport>, ManageError> {
         self.check_branches_known(id)?;
-        if let Err(error) = Timeline::prepare_garbage(&self.timelines(id)?).await {
+        match Timeline::prepare_garbage(&self.timelines(id)?).await {
+            Ok(()) => {}
+            Err(error @ StorageError::Shutdown) => return Err(error.into()),
             // More is kept than would have to be.
-            tracing::warn!(tenant = %id, "it is not known which keys are in use: {error}");
+            Err(error) => tracing::warn!(tenant = %id, "it is not known which keys are in use: {error}"),
         }
         // No branch is made meanwhile.
         let _changing = self.change(id).await?;
@@ -60,7 +63,7 @@ impl TenantManager {
             }
             for id in self.tenants() {
                 match self.collect_garbage(id, false).await {
-                    Ok(_) => {}
+                    Ok(_) | Err(ManageError::Storage(StorageError::Shutdown)) => {}
                     Err(ManageError::Precondition(reason)) => tracing::debug!("{reason}"),
                     Err(error) => tracing::warn!(tenant = %id, "history is not removed, will be tried again: {error}"),
                 }

@@ -102,8 +102,9 @@ async fn start(
     let (tenants, broken) = (manager.tenants().len(), manager.broken().len());
     let elapsed = env::clock::now().saturating_duration_since(started);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %engine, tenants, broken, ?elapsed, "{workdir} is open");
-    ports::publish(workdir, &pg, &http).await?;
     let running = Running::new(manager, !settings.remote_storage_scratch.as_str().is_empty(), journal);
+    running.receivers.recover().await;
+    ports::publish(workdir, &pg, &http).await?;
     running.receivers.start_all().await;
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, secrets, http)?;

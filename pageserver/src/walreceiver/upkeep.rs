@@ -1,0 +1,92 @@
+//! The journal of the whole server: a start takes in what it has before anybody is served, and it stays within its
+//! size.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use journal::{Journal, Lane, Need};
+
+use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session};
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
+
+/// How many timelines take in WAL from the journal at once.
+const REPLAYS: usize = 4;
+/// Pause after each attempt to make the journal smaller.
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
+
+impl WalReceivers {
+    /// Whether WAL is durable in a journal before layers have it.
+    pub fn has_journal(&self) -> bool {
+        self.inner.journal.is_some()
+    }
+
+    pub(super) fn lane(&self, (tenant, timeline): Id) -> Option<Lane> {
+        Some(self.inner.journal.as_ref()?.lane(journal::Id { tenant, timeline }))
+    }
+
+    /// Takes in what the journal has of all timelines: whoever is served afterwards sees all that was durable. Returns
+    /// of how many that failed; it is tried again when their servers are followed.
+    pub async fn recover(&self) -> usize {
+        let manager = &self.inner.manager;
+        let all = manager.tenants().into_iter().flat_map(|tenant| manager.timelines(tenant).unwrap_or_default());
+        let replays = all.filter_map(|timeline| {
+            let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
+            session::check_owner(&timeline).ok()?;
+            Some(async move {
+                let replayed = journaled::replay(&timeline, &lane).await.inspect_err(|failure| {
+                    let timeline = timeline.timeline_id();
+                    tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
+                });
+                usize::from(replayed.is_err())
+            })
+        });
+        futures_util::stream::iter(replays).buffer_unordered(REPLAYS).fold(0, async |sum, one| sum + one).await
+    }
+
+    /// Trims the journal again and again, at once when it becomes too large, until shutdown.
+    pub(super) async fn keep_journal_small(self, journal: Journal) {
+        loop {
+            tokio::select! {
+                () = env::clock::sleep(LOOK_PERIOD) => {}
+                () = journal.crowded() => {}
+                () = self.inner.cancel.cancelled() => return,
+            }
+            self.trim_journal(&journal).await;
+            env::clock::sleep(TRIM_PAUSE).await;
+        }
+    }
+
+    /// Gives up what of the journal layers have, and has those timelines written to layers that keep it from going when
+    /// it is too large.
+    async fn trim_journal(&self, journal: &Journal) {
+        let manager = &self.inner.manager;
+        let closed: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
+        let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
+            Ok(timeline) if timeline.fenced().is_some() => Need::Nothing,
+            // It is written to layers no more, and must not hold up all others.
+            Ok(timeline) if timeline.broken().is_some() => Need::Unknown,
+            Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
+            Err(_) if closed.contains(&(id.tenant, id.timeline)) => Need::Unknown,
+            Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,
+            Err(_) => Need::Unknown,
+        };
+        let pins = match journal.trim(need).await {
+            Ok(pins) => pins,
+            Err(error) => return tracing::warn!("the journal was not cut: {error}"),
+        };
+        if pins.is_empty() {
+            return;
+        }
+        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+        for pin in pins {
+            let Ok(timeline) = manager.get(pin.tenant, pin.timeline) else { continue };
+            // It was logged there, and is tried again.
+            let _ = timeline.flush(&ctx).await;
+        }
+        if let Err(error) = journal.trim(need).await {
+            tracing::warn!("the journal was not cut: {error}");
+        }
+    }
+}
