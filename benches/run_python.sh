@@ -3,6 +3,7 @@
 # a table. What it measures and what its arguments mean, its program says with --help; BENCH_NAME_ARGS passes some. With
 # these it takes a minute or two, and little disk:
 #   BENCH_ATTRIBUTION_ARGS='--gib 0.1 --scale 2 --rounds 1'
+#   BENCH_COMMIT_ARGS='--scale 1 --seconds 3 --rounds 1 --gib 0.1'
 #   BENCH_FIRST_COPY_ARGS='--mib 64 128 --rounds 1'
 #   BENCH_MEMORY_ARGS='--mib 90 --wal-mib 64 192 --step-mib 64 --reads 8000'
 #   BENCH_SOCIAL_ARGS='--users 5000 --executions 2'

@@ -63,6 +63,7 @@ impl Journal {
             room: Notify::new(),
             grown: Notify::new(),
             cancel: CancellationToken::new(),
+            ended: CancellationToken::new(),
             writing: Mutex::new(None),
         });
         let writing = env::spawn::vital("journal", writer::run(Arc::clone(&inner), next));
@@ -175,7 +176,7 @@ impl Lane {
         let pending = Pending { id: self.id, kind: Kind::Void, lsn, wal: Bytes::new(), done: Some(done) };
         self.inner.state.lock().add(pending);
         self.inner.work.notify_one();
-        wait.await.map_err(|_| StorageError::Shutdown)
+        self.inner.until(wait).await
     }
 
     /// The LSN up to which all WAL that was added is durable.

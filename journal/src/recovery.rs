@@ -180,5 +180,5 @@ async fn carry(inner: &Arc<Inner>, id: Id) -> Result<bool, StorageError> {
         wait
     };
     inner.work.notify_one();
-    done.await.map(|()| true).map_err(|_| StorageError::Shutdown)
+    inner.until(done).await.map(|()| true)
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use camino::Utf8PathBuf;
+use errors::StorageError;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -65,7 +66,20 @@ pub(crate) struct Inner {
     /// There is one more file.
     pub(crate) grown: Notify,
     pub(crate) cancel: CancellationToken,
+    /// Nothing more is written.
+    pub(crate) ended: CancellationToken,
     pub(crate) writing: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Inner {
+    /// Waits until what was added is durable.
+    pub(crate) async fn until(&self, done: oneshot::Receiver<()>) -> Result<(), StorageError> {
+        tokio::select! {
+            biased;
+            done = done => done.map_err(|_| StorageError::Shutdown),
+            () = self.ended.cancelled() => Err(StorageError::Shutdown),
+        }
+    }
 }
 
 #[derive(Debug, Default)]

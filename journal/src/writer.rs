@@ -61,6 +61,7 @@ pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
         };
         writer.write(batch).await;
     }
+    writer.inner.ended.cancel();
     if let Some(ahead) = writer.ahead.take() {
         // What it has made is removed by the next start.
         let _ = ahead.await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
+use errors::StorageError;
 use journal::{Id, Journal, Lane, Need, Options};
 use simulated::disk::SimDisk;
 use simulated::platter::Survival;
@@ -218,6 +219,22 @@ fn who_waits_for_room_waits_until_files_have_gone() {
             tokio::join!(env::clock::timeout(PATIENCE, lane.room()), journal.trim(|_| Need::From(end)),);
         assert!(waited.is_ok() && trimmed.unwrap().is_empty());
         assert!(in_use(OPTIONS.bytes), "{:?}", journal.stats());
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_journal_that_has_ended() {
+    let dir = Utf8PathBuf::from("/simulated/journal-ended");
+    let disk = SimDisk::new(&dir);
+    let _mounted = disk.mount();
+    in_a_process(async {
+        let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+        let lane = journal.lane(Model::new(1).id);
+        lane.append(Lsn(1000), Bytes::from(vec![1; 100]));
+        journal.shutdown().await;
+        assert_eq!(lane.synced(), Lsn(1100), "what was pending is written first");
+        let void = env::clock::timeout(PATIENCE, lane.void(Lsn(1050))).await;
+        assert!(matches!(void, Ok(Err(StorageError::Shutdown))), "{void:?}");
     });
 }
 
