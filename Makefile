@@ -34,7 +34,7 @@ test-aarch64: AARCH64_OPT = 1
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
 .PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
-.PHONY: test-api golden build-aarch64 test-aarch64
+.PHONY: test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
@@ -127,6 +127,10 @@ golden:  ## a store of today's formats in pageserver/tests/golden/NAME: make gol
 	test -n "$(NAME)" && test ! -e pageserver/tests/golden/$(NAME)
 	GOLDEN=$(abspath pageserver/tests/golden/$(NAME)) \
 		$(CARGO) test $(TESTED) --test remote_tenants golden::write_one -- --ignored
+
+golden-journal:  ## a journal of today's format in journal/tests/golden/NAME: make golden-journal NAME=2026-11
+	test -n "$(NAME)" && test ! -e journal/tests/golden/$(NAME)
+	GOLDEN_JOURNAL=$(NAME) $(CARGO) test $(TESTED) --test golden a_golden_journal -- --ignored
 
 lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) fmt --all --check

@@ -93,18 +93,29 @@ pub(crate) fn segment_header(header: &SegmentHeader) -> Vec<u8> {
     block
 }
 
+/// Why a block is not the first one of a segment that this program can read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoSegment {
+    /// It was written by another version of the program.
+    #[error("version {0} of the journal; this program knows {VERSION}")]
+    Version(u32),
+    /// It is not what was written.
+    #[error(transparent)]
+    Damaged(#[from] FormatError),
+}
+
 /// The header of the segment with this first block.
-pub(crate) fn parse_segment_header(block: &[u8]) -> Result<SegmentHeader, FormatError> {
+pub(crate) fn parse_segment_header(block: &[u8]) -> Result<SegmentHeader, NoSegment> {
     let mut cursor = Cursor::new(block);
     if cursor.array()? != SEGMENT_MAGIC {
-        return Err(FormatError("this is no segment of a journal".to_owned()));
+        return Err(FormatError("this is no segment of a journal".to_owned()).into());
     }
     if cursor.u32()? != crc32c::crc32c(cursor.rest()) {
-        return Err(FormatError("checksum mismatch".to_owned()));
+        return Err(FormatError("checksum mismatch".to_owned()).into());
     }
     let (version, len) = (cursor.u32()?, cursor.u32()?);
     if version != VERSION {
-        return Err(FormatError(format!("version {version} of the journal; this program knows {VERSION}")));
+        return Err(NoSegment::Version(version));
     }
     Ok(SegmentHeader { number: cursor.u64()?, len, key: cursor.u64()? })
 }

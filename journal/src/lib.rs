@@ -9,6 +9,7 @@
 
 mod batch;
 mod index;
+mod look;
 mod recovery;
 mod replay;
 mod segment;
@@ -29,6 +30,7 @@ use utils::shard::TenantShardId;
 
 pub use crate::batch::Id;
 use crate::batch::Kind;
+pub use crate::look::{Found, look, sealed};
 pub use crate::replay::Replay;
 use crate::state::{Inner, Pending};
 pub use crate::state::{Need, Options, Stats};

@@ -2,10 +2,11 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use errors::StorageError;
+use layer_format::FormatError;
 use virtual_file::fs::{fsync_dir, rename, unlink};
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
-use crate::batch::{BLOCK, BatchHeader, Frame, SegmentHeader, parse_segment_header, segment_header};
+use crate::batch::{BLOCK, BatchHeader, Frame, NoSegment, SegmentHeader, parse_segment_header, segment_header};
 
 /// What the names of files that are used again begin with.
 const SPARE: &str = "spare-";
@@ -98,25 +99,42 @@ pub(crate) enum Scanned {
 pub(crate) async fn scan(dir: &Utf8Path, number: u64) -> Result<Scanned, StorageError> {
     let path = path(dir, number);
     let bytes = read_all(&path).await?;
-    let corrupt = |reason: String| StorageError::Corrupt { path: path.clone(), offset: 0, reason };
-    let block = bytes.get(..BLOCK).ok_or_else(|| corrupt("the file has no header".to_owned()))?;
-    let segment = parse_segment_header(block).map_err(|error| corrupt(error.to_string()))?;
+    let corrupt =
+        |error: FormatError| StorageError::Corrupt { path: path.clone(), offset: 0, reason: error.to_string() };
+    let segment = header_of(&bytes).map_err(|error| match error {
+        // Nothing is taken for damage, and given up, because another version wrote it.
+        NoSegment::Version(_) => StorageError::Invalid(format!(
+            "{path}: {error}: start the version that wrote it, and stop it after `durability` was set to \"bucket\" and \
+             everything was uploaded; then remove the journal's directory"
+        )),
+        NoSegment::Damaged(error) => corrupt(error),
+    })?;
     if segment.number != number {
         return Ok(Scanned::Spare);
     }
+    batches_of(&bytes, &segment).map(Scanned::Segment).map_err(corrupt)
+}
+
+/// The header of the segment that a file has.
+pub(crate) fn header_of(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
+    parse_segment_header(bytes.get(..BLOCK).ok_or_else(|| FormatError("the file has no header".to_owned()))?)
+}
+
+/// The batches of a segment, its header included, that are whole.
+pub(crate) fn batches_of(bytes: &[u8], segment: &SegmentHeader) -> Result<Vec<Found>, FormatError> {
     let (mut found, mut offset) = (Vec::new(), BLOCK);
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
-        let batch =
-            BatchHeader::parse(rest, number).and_then(|header| Some((header, header.frames(rest, &segment).ok()?)));
+        let header = BatchHeader::parse(rest, segment.number);
+        let batch = header.and_then(|header| Some((header, header.frames(rest, segment).ok()?)));
         let Some((header, frames)) = batch else {
             offset += BLOCK;
             continue;
         };
-        let at = u32::try_from(offset).map_err(|_| corrupt(format!("batch at offset {offset}")))?;
+        let at = u32::try_from(offset).map_err(|_| FormatError(format!("batch at offset {offset}")))?;
         found.push(Found { offset: at, number: header.number, frames });
         offset += header.padded();
     }
-    Ok(Scanned::Segment(found))
+    Ok(found)
 }
 
 async fn read_all(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {

@@ -7,6 +7,7 @@ mod backend;
 mod case;
 mod frontend;
 mod image;
+mod journal;
 mod maps;
 mod page;
 mod pagestream;
@@ -48,6 +49,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "page", run: page::run },
     Target { name: "record", run: record::run },
     Target { name: "stream", run: stream::run },
+    // Our own: what a crash may have left of it.
+    Target { name: "journal", run: journal::run },
     // Protocols.
     Target { name: "backend", run: backend::run },
     Target { name: "frontend", run: frontend::run },

@@ -72,8 +72,8 @@ macro_rules! targets {
 }
 
 targets! {
-    backend brin btree frontend generic gin gist hash heap heap2 image maps page pagestream record seq spgist startup
-    stream xlog
+    backend brin btree frontend generic gin gist hash heap heap2 image journal maps page pagestream record seq spgist
+    startup stream xlog
 }
 
 /// The lists agree: targets run here, programs, seeds, and what `make fuzz` builds.
