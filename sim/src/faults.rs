@@ -161,13 +161,18 @@ impl World {
             start..bytes.len().min(start + BLOCK)
         };
         let (to, from, foreign) = (block(&bytes), block(&bytes), block(&other));
-        let (what, new) = match random.below(4) {
+        let name = path.file_name().unwrap_or_default();
+        let (what, new) = match random.below(5) {
+            4 => {
+                tell!(self.story, "{name} has what another file has");
+                return disk.damage(path, |bytes| *bytes = other);
+            }
             0 => ("a bit is another", vec![bytes[to.start] ^ 1 << random.below(8)]),
             1 => ("a write went to another place", bytes[from].to_vec()),
             2 => ("a write to another file went here", other[foreign].to_vec()),
             _ => ("a write was lost", vec![0; to.len()]),
         };
-        tell!(self.story, "{}, block at {}: {what}", path.file_name().unwrap_or_default(), to.start);
+        tell!(self.story, "{name}, block at {}: {what}", to.start);
         disk.damage(path, |bytes| {
             let len = new.len().min(to.len());
             bytes[to.start..to.start + len].copy_from_slice(&new[..len]);
