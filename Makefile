@@ -66,7 +66,7 @@ test-rust:  ## unit and property tests
 	$(CARGO) test $(TESTED) --no-fail-fast
 
 test-py: test-build  ## tests against a real Postgres
-	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile
+	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 build-aarch64:  ## the programs for aarch64, not optimised: that they compile and link
 	$(AARCH64_ENV) $(CARGO) build $(AARCH64) --bin pagectl --bin pageserver --bin compute-fs

@@ -1,5 +1,7 @@
 """Registers the fixtures of fixtures/ for every test, and the options that scale the open-ended tests."""
 
+from collections import Counter
+
 from fixtures import servers
 
 pytest_plugins = [
@@ -32,3 +34,10 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     servers.deselect(config, items)
+    slow_files_first(items)
+
+
+def slow_files_first(items):
+    """Files that take longest begin first, so that no worker is left alone with them in the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
