@@ -38,7 +38,7 @@ impl World {
             self.lost.extract_if(.., |id, known| known.tenant == tenant && manager.get(name, *id).is_ok())
         {
             tell!(self.story, "timeline {id} is there again");
-            self.known.insert(id, known);
+            self.known.entry(id).or_insert(known).may_lack = true;
         }
         let own = self.known.iter().filter(|(_, known)| known.tenant == tenant);
         let lost: Vec<TimelineId> = own

@@ -70,6 +70,8 @@ pub struct Subject {
     pub owner: Arc<Mutex<&'static str>>,
     /// Clocks were never set, so that times can be relied upon.
     pub clocks_agree: bool,
+    /// An owner that did not know of it may have removed what it inherits: reads may be refused.
+    pub may_lack: bool,
 }
 
 /// How a read was asked for.
@@ -179,6 +181,9 @@ impl Subject {
 
     /// Why a read must not be refused, if so, where only the text of the refusal is known.
     pub fn why_refused(&self, text: &str, asked: &Asked) -> Option<&'static str> {
+        if self.may_lack {
+            return None;
+        }
         if asked.is_calm {
             return Some("nothing fails any more");
         }
@@ -217,6 +222,7 @@ impl Subject {
     /// Why `error` must not be, if so.
     fn why_wrong(&self, error: &StorageError, asked: &Asked) -> Option<&'static str> {
         match error.kind() {
+            _ if self.may_lack => None,
             ErrorKind::Invalid => asked.promised.filter(|_| asked.of_owner),
             _ if asked.is_calm => Some("nothing fails any more"),
             // The ancestor's WAL may have to come again. An owner that is to have the tenant back need not have it yet.

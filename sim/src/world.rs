@@ -42,6 +42,8 @@ pub struct Known {
     pub promises: Promises,
     /// The least that was ever said to be kept of it, in bytes of WAL.
     pub gc_horizon: u64,
+    /// An owner that did not know of it may have removed what it inherits.
+    pub may_lack: bool,
     /// Its deletion has failed, and will be tried again: until then nothing of it is uploaded.
     is_doomed: bool,
     /// What each server has said of it that must still be so after a restart.
@@ -62,7 +64,8 @@ pub struct Said {
 impl Known {
     fn new(tenant: usize, origin: Origin, kept: Kept, setting: &Setting) -> Self {
         let (promises, said) = Default::default();
-        Self { tenant, origin, kept, promises, gc_horizon: setting.gc_horizon, is_doomed: false, said }
+        let gc_horizon = setting.gc_horizon;
+        Self { tenant, origin, kept, promises, gc_horizon, may_lack: false, is_doomed: false, said }
     }
 
     /// What only its owner's disk had may be lost.
@@ -201,6 +204,7 @@ impl World {
             server: self.servers[server].name,
             owner: Arc::clone(&self.tenants[known.tenant].owner_name),
             clocks_agree: self.clocks_agree,
+            may_lack: known.may_lack,
         }
     }
 
@@ -233,7 +237,8 @@ impl World {
         let (number, Some(manager)) = (known.tenant, self.owner_of(known.tenant).manager()) else { return };
         let tenant = self.tenants[number].id;
         let origin = known.origin.branch(id, lsn);
-        self.add(Known::new(number, origin, Kept::Perhaps, &self.setting));
+        let may_lack = known.may_lack;
+        self.add(Known { may_lack, ..Known::new(number, origin, Kept::Perhaps, &self.setting) });
         let new = NewBranch { timeline_id: id, ancestor_id: ancestor, lsn: Some(lsn) };
         let made = self.owner_of(number).run("branch", PATIENCE, async move {
             let (branch, _) = manager.branch(tenant, new).await?;
