@@ -104,8 +104,8 @@ pub(crate) async fn scan(dir: &Utf8Path, number: u64) -> Result<Scanned, Storage
     let segment = header_of(&bytes).map_err(|error| match error {
         // Nothing is taken for damage, and given up, because another version wrote it.
         NoSegment::Version(_) => StorageError::Invalid(format!(
-            "{path}: {error}: start the version that wrote it, and stop it after `durability` was set to \"bucket\" and \
-             everything was uploaded; then remove the journal's directory"
+            "{path}: {error}. Start the version that wrote it, stop it once everything is uploaded, and remove the \
+             journal's directory before this one starts"
         )),
         NoSegment::Damaged(error) => corrupt(error),
     })?;

@@ -1,5 +1,6 @@
-//! Journals in all formats that a server ever wrote and that this one promises to read; `docs/formats.md` has the policy.
-//! Each directory below `tests/golden` is one as a version left it, never written again: a new format gets its own.
+//! Journals in all formats that a server ever wrote and that this one promises to read; `docs/formats.md` has the
+//! policy. Each directory below `tests/golden` is one as a version left it, never written again: a new format gets its
+//! own.
 
 use std::fs;
 

@@ -15,7 +15,7 @@ def one(who: str, clients: int, rate: float) -> dict:
 
 
 def results() -> dict:
-    waits = [one(who, clients, rate + round) for clients in (1, 16) for who, rate in RATES.items() for round in range(3)]
+    waits = [one(who, clients, rate + more) for clients in (1, 16) for who, rate in RATES.items() for more in range(3)]
     intake = [{"journal": journal, "wal_mib": 1000, "mib_per_s": 100.0, "cpu_ms_per_mib": 10.0}
               for journal in (False, True)]
     group = {"servers": 16, "clients": 4, "commits": 4000, "syncs": 1200, "per_s": 1600.0, "syncs_per_4_commits": 1.2}

@@ -52,8 +52,8 @@ impl WalReceivers {
         Ok(())
     }
 
-    /// Ends what the former writer wrote where `new` begins. What was received, and durable in the journal only, belongs
-    /// to it; what the journal has behind that is void.
+    /// Ends what the former writer wrote where `new` begins. What was received, and is durable in the journal only,
+    /// belongs to it; what the journal has behind that is void.
     async fn end_writer(&self, timeline: &Timeline, new: &Writer) -> Result<(), ManageError> {
         let Some(lane) = self.lane((timeline.tenant_shard_id(), timeline.timeline_id())) else {
             return check_end(timeline, new);
