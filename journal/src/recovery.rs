@@ -169,8 +169,8 @@ async fn carry(inner: &Arc<Inner>, id: Id) -> Result<bool, StorageError> {
     }
     let done = {
         let mut state = inner.state.lock();
-        let has_more = state.pending.iter().any(|pending| pending.id == id);
-        if has_more || state.index.last(&id) != Some(&last) {
+        // What is not in the index yet would be void behind this.
+        if state.has_more(&id) || state.index.last(&id) != Some(&last) {
             return Ok(false);
         }
         let (done, wait) = oneshot::channel();

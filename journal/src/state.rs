@@ -86,6 +86,8 @@ impl Inner {
 pub(crate) struct State {
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) pending_bytes: usize,
+    /// Whose frames are being written, and are in the index soon.
+    pub(crate) writing: Vec<Id>,
     pub(crate) index: Index,
     pub(crate) segments: VecDeque<Segment>,
     /// Files to be used again.
@@ -117,6 +119,11 @@ impl State {
     /// Bytes of all files that are in use.
     pub(crate) fn bytes(&self, options: &Options) -> u64 {
         self.segments.len() as u64 * u64::from(options.segment_bytes)
+    }
+
+    /// Whether more of a timeline comes than the index has.
+    pub(crate) fn has_more(&self, id: &Id) -> bool {
+        self.writing.contains(id) || self.pending.iter().any(|pending| pending.id == *id)
     }
 
     /// Adds what is to be written.

@@ -114,6 +114,7 @@ impl Writer {
                 taken.push(part);
             }
             state.pending_bytes -= wal_bytes;
+            state.writing.extend(taken.iter().map(|pending| pending.id));
         }
         if taken.is_empty() {
             return None;
@@ -141,6 +142,7 @@ impl Writer {
         {
             let mut state = self.inner.state.lock();
             state.note(current.header.number, &found);
+            state.writing.clear();
             state.stats.frames += frames;
             state.stats.syncs += 1;
         }

@@ -156,6 +156,10 @@ fn what_was_told_survives_a_crash_at_any_moment() {
         for life in 0..5 {
             let what = format!("seed {seed}, life {life}");
             let mounted = disk.mount();
+            // So that something is on its way while other things happen.
+            if seed % 2 == 0 {
+                disk.delay_calls(random.next(), Duration::from_millis(3));
+            }
             if random.below(4) > 0 {
                 disk.crash_in(random.below(60) as usize);
             }
@@ -220,6 +224,36 @@ fn who_waits_for_room_waits_until_files_have_gone() {
         assert!(waited.is_ok() && trimmed.unwrap().is_empty());
         assert!(in_use(OPTIONS.bytes), "{:?}", journal.stats());
     });
+}
+
+/// Layers have all of a timeline, so its last page is journaled once more, while more of it is on its way.
+#[test]
+fn a_page_that_is_carried_replaces_nothing_that_follows() {
+    let dir = Utf8PathBuf::from("/simulated/journal-carried");
+    for delay in 0..40 {
+        let disk = SimDisk::new(&dir);
+        disk.delay_calls(delay, Duration::from_millis(4));
+        let _mounted = disk.mount();
+        in_a_process(async {
+            let journal = Journal::open(&dir, OPTIONS).await.unwrap();
+            let (one, other, begins) = (Model::new(1).id, Model::new(2).id, Lsn(1 << 20));
+            let (lane, filler) = (journal.lane(one), journal.lane(other));
+            lane.append(begins, Bytes::from(vec![1; 1000]));
+            assert!(wait(&lane, begins + 1000u64).await);
+            filler.append(begins, Bytes::from(vec![2; 100_000]));
+            assert!(wait(&filler, begins + 100_000u64).await);
+            let need = |id: &Id| if *id == one { Need::From(begins + 1000u64) } else { Need::Nothing };
+            let more = async {
+                env::clock::sleep(Duration::from_millis(delay)).await;
+                lane.append(begins + 1000u64, Bytes::from(vec![3; 500]));
+            };
+            let (trimmed, ()) = tokio::join!(journal.trim(need), more);
+            trimmed.unwrap();
+            assert!(wait(&lane, begins + 1500u64).await);
+            journal.trim(need).await.unwrap();
+            assert_eq!(lane.replay(begins).end(), Some(begins + 1500u64), "appended after {delay} ms");
+        });
+    }
 }
 
 #[test]
