@@ -23,7 +23,7 @@ use bytes::Bytes;
 use camino::Utf8Path;
 use errors::StorageError;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use utils::lsn::Lsn;
 use utils::shard::TenantShardId;
@@ -48,6 +48,7 @@ pub struct Lane {
     id: Id,
     life: u64,
     synced: watch::Receiver<Lsn>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Journal {
@@ -79,7 +80,8 @@ impl Journal {
         let end = state.index.last(&id).map_or(Lsn::INVALID, |last| last.end());
         let synced = state.synced.entry(id).or_insert_with(|| watch::Sender::new(end)).subscribe();
         let life = state.lives.get(&id).copied().unwrap_or_default();
-        Lane { inner: Arc::clone(&self.inner), id, life, synced }
+        let turn = Arc::clone(state.turns.entry(id).or_default());
+        Lane { inner: Arc::clone(&self.inner), id, life, synced, turn }
     }
 
     /// Makes all WAL of a tenant void, durably: another server may have gone on with it.
@@ -189,6 +191,11 @@ impl Lane {
     /// Watches [`Lane::synced`].
     pub fn watch(&self) -> watch::Receiver<Lsn> {
         self.synced.clone()
+    }
+
+    /// Waits until nobody else takes in what there is of the timeline; nobody does until this is dropped.
+    pub async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
     }
 
     /// The durable WAL from the byte at `from` on.

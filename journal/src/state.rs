@@ -1,6 +1,7 @@
 //! What a journal knows in memory, and what is told of it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use camino::Utf8PathBuf;
@@ -95,6 +96,8 @@ pub(crate) struct State {
     pub(crate) synced: HashMap<Id, watch::Sender<Lsn>>,
     /// How often a timeline was forgotten: what those add is nothing any more who knew it before.
     pub(crate) lives: HashMap<Id, u64>,
+    /// Whoever takes in what there is of a timeline has its turn.
+    pub(crate) turns: HashMap<Id, Arc<tokio::sync::Mutex<()>>>,
     pub(crate) stats: Stats,
 }
 

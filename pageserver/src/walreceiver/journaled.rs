@@ -91,6 +91,7 @@ impl JournalWatch {
 
 /// Takes in the WAL that the journal has, and layers have not.
 pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failure> {
+    let _turn = lane.turn().await;
     if lane.synced() <= timeline.last_record_lsn() {
         return Ok(());
     }

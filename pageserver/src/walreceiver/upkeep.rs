@@ -10,9 +10,12 @@ use journal::{Journal, Lane, Need};
 use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::Timeline;
 
 /// How many timelines take in WAL from the journal at once.
 const REPLAYS: usize = 4;
+/// A start serves after this time although more WAL is to come from the journal.
+const RECOVERY: Duration = Duration::from_secs(30);
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -27,22 +30,29 @@ impl WalReceivers {
     }
 
     /// Takes in what the journal has of all timelines: whoever is served afterwards sees all that was durable. Returns
-    /// of how many that failed; it is tried again when their servers are followed.
-    pub async fn recover(&self) -> usize {
+    /// whether that is so. What takes too long goes on, and what fails is tried again when a server is followed.
+    pub async fn recover(&self) -> bool {
         let manager = &self.inner.manager;
         let all = manager.tenants().into_iter().flat_map(|tenant| manager.timelines(tenant).unwrap_or_default());
         let replays = all.filter_map(|timeline| {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
             session::check_owner(&timeline).ok()?;
-            Some(async move {
-                let replayed = journaled::replay(&timeline, &lane).await.inspect_err(|failure| {
-                    let timeline = timeline.timeline_id();
-                    tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
-                });
-                usize::from(replayed.is_err())
-            })
+            Some(replay(timeline, lane))
         });
-        futures_util::stream::iter(replays).buffer_unordered(REPLAYS).fold(0, async |sum, one| sum + one).await
+        let replays: Vec<_> = replays.collect();
+        if replays.is_empty() {
+            return true;
+        }
+        let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
+        let all = all.fold(true, async |all, one| all && one);
+        let all = env::spawn::task("WAL of the journal", all);
+        match env::clock::timeout(RECOVERY, all).await {
+            Ok(done) => done.unwrap_or(false),
+            Err(_) => {
+                tracing::warn!("WAL in the journal is still being taken in: what is served may be older for a while");
+                false
+            }
+        }
     }
 
     /// Trims the journal again and again, at once when it becomes too large, until shutdown.
@@ -89,4 +99,13 @@ impl WalReceivers {
             tracing::warn!("the journal was not cut: {error}");
         }
     }
+}
+
+/// Whether all that the journal has of a timeline is there.
+async fn replay(timeline: Timeline, lane: Lane) -> bool {
+    let replayed = journaled::replay(&timeline, &lane).await.inspect_err(|failure| {
+        let timeline = timeline.timeline_id();
+        tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
+    });
+    replayed.is_ok()
 }
