@@ -33,13 +33,14 @@ pub(crate) fn decide(local: Option<Manifest>, index: Option<&Manifest>, bucket: 
 }
 
 fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
-    // A state that was never uploaded, or that only this server has written since, is not behind anybody else's
-    // changes.
-    let never_uploaded = !local.in_bucket;
-    let nobody_since = index.generation <= local.generation;
+    // A state that only this server has written since is not behind anybody else's changes, nor is one of before there
+    // was a bucket. That a state does not know of an upload means nothing: one whose answer was lost may have been taken
+    // up by another server.
+    let (never_uploaded, is_later) = (!local.in_bucket, index.generation > local.generation);
+    let nobody_since = !is_later || never_uploaded && local.generation == 0;
     if index.deleted {
         // The local timeline may be one of the same name that was created after the deletion.
-        return if never_uploaded && nobody_since { Decision::Local(local) } else { Decision::Deleted };
+        return if never_uploaded && !is_later { Decision::Local(local) } else { Decision::Deleted };
     }
     if (never_uploaded || nobody_since) && local.origin != index.origin {
         return Decision::Refused(format!(
@@ -50,7 +51,7 @@ fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
     let position = |manifest: &Manifest| (manifest.disk_consistent_lsn, manifest.edition);
     // The ancestor of one that was detached may be gone.
     let ahead = position(&local) >= position(index) && (local.detached || !index.detached);
-    if (never_uploaded || nobody_since) && ahead {
+    if nobody_since && ahead {
         // Earlier versions stored `wal_source` in a separate file, which may be missing or damaged.
         let is_sound = local.wal_source.as_ref().is_some_and(Told::is_sound);
         let there = index.wal_source.as_ref().filter(|_| !is_sound);
@@ -126,6 +127,8 @@ mod tests {
             ("a crash right after the first publication", local(0, 200, false), index(1, 200), "local"),
             ("the same, and flushed since", local(1, 300, false), index(1, 200), "local"),
             ("another bucket, or removed from it", local(3, 200, true), None, "refused"),
+            ("an upload that was not noted, and another server's since", local(1, 200, false), index(2, 200), "bucket"),
+            ("the same, and flushed here since", local(1, 300, false), index(2, 200), "bucket"),
             ("a restart", local(3, 200, true), index(3, 200), "local"),
             ("a restart before the last upload", local(3, 300, true), index(3, 200), "local"),
             ("a restart without a flush since the one before", local(3, 200, true), index(4, 200), "bucket"),
@@ -174,12 +177,12 @@ mod tests {
                             assert_eq!(chosen.layers, local.layers);
                             // Local is never behind the bucket, and ignores nothing that another owner did since.
                             assert!(deleted || local_lsn >= index_lsn);
-                            assert!(!in_bucket || index_generation <= local_generation);
+                            assert!(index_generation <= local_generation || !in_bucket && local_generation == 0);
                         }
                         Decision::Bucket(chosen) => {
                             assert!(!deleted && chosen == index);
-                            // A state that was never uploaded is not discarded while it is ahead.
-                            assert!(in_bucket || local_lsn < index_lsn);
+                            // What only this server has had since is not discarded while it is ahead.
+                            assert!(local_lsn < index_lsn || index_generation > local_generation);
                         }
                         Decision::Deleted => assert!(deleted && (in_bucket || index_generation > local_generation)),
                         other => panic!("{other:?}"),
