@@ -66,8 +66,8 @@ pub struct Server {
     root: Utf8PathBuf,
     is_postgres: bool,
     has_journal: bool,
-    /// Up to which record its timelines were durable in the journal, and the instances that were.
-    journaled: BTreeMap<(TenantShardId, TimelineId), (u64, Lsn)>,
+    /// Up to which record its timelines were durable in the journal; of which life, and which of its instances.
+    journaled: BTreeMap<(TenantShardId, TimelineId), ((u64, u64), Lsn)>,
     /// How often it was started.
     starts: u64,
     story: Story,
@@ -354,10 +354,11 @@ impl Server {
 
     /// Notes what the journal has made durable.
     pub fn note_journal(&mut self) {
-        let Some(Life { manager, journal: Some(journal), .. }) = &self.life else { return };
+        let Some(Life { manager, journal: Some(journal), number, .. }) = &self.life else { return };
         let before = std::mem::take(&mut self.journaled);
         for timeline in manager.all_timelines() {
-            let (id, instance) = ((timeline.tenant_shard_id(), timeline.timeline_id()), timeline.instance());
+            let id = (timeline.tenant_shard_id(), timeline.timeline_id());
+            let instance = (*number, timeline.instance());
             let synced = journal.lane(journal::Id { tenant: id.0, timeline: id.1 }).synced();
             let known = before.get(&id).filter(|(of, _)| *of == instance).map_or(Lsn::INVALID, |(_, lsn)| *lsn);
             // What is durable may end in the middle of a record.
