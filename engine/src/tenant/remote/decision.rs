@@ -34,8 +34,8 @@ pub(crate) fn decide(local: Option<Manifest>, index: Option<&Manifest>, bucket: 
 
 fn between(local: Manifest, index: &Manifest, bucket: &str) -> Decision {
     // A state that only this server has written since is not behind anybody else's changes, nor is one of before there
-    // was a bucket. That a state does not know of an upload means nothing: one whose answer was lost may have been taken
-    // up by another server.
+    // was a bucket. That a state does not know of an upload means nothing: one whose answer was lost may have been
+    // taken up by another server.
     let (never_uploaded, is_later) = (!local.in_bucket, index.generation > local.generation);
     let nobody_since = !is_later || never_uploaded && local.generation == 0;
     if index.deleted {
