@@ -10,7 +10,7 @@ mod account;
 mod ahead;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -83,8 +83,7 @@ pub struct BlockCache {
     /// Fetches of whole layers, and blocks that were read and are being written to local disk.
     pub(crate) background: Arc<Account>,
     disk_used: AtomicU64,
-    disk_budget: RwLock<Option<DiskBudget>>,
-    disk_allowed: AtomicBool,
+    disk_budget: RwLock<DiskBudget>,
 }
 
 impl Default for BlockCache {
@@ -97,8 +96,7 @@ impl Default for BlockCache {
             reads: Account::new(limits.memory / READS_SHARE),
             background: Account::new(limits.memory / BACKGROUND_SHARE),
             disk_used: AtomicU64::new(0),
-            disk_budget: RwLock::new(None),
-            disk_allowed: AtomicBool::new(true),
+            disk_budget: RwLock::default(),
         }
     }
 }
@@ -191,43 +189,53 @@ impl BlockCache {
         self.limits.read().whole_after
     }
 
-    /// Whether `bytes` more may be kept on local disk.
+    /// Whether `bytes` more of layers that are only partially on local disk may be kept there.
     pub(crate) fn disk_has_room(&self, bytes: u64) -> bool {
         let used = self.disk_used.load(Ordering::Relaxed);
-        self.disk_allowed() && used.saturating_add(bytes) <= self.limits.read().disk
+        used.saturating_add(bytes) <= self.limits.read().disk && self.disk_allowed(bytes)
+    }
+
+    /// Whether `bytes` more may be written to local disk: what is only a copy may not take the room of the intake.
+    pub(crate) fn disk_allowed(&self, bytes: u64) -> bool {
+        self.disk_budget.read().can_spare(bytes)
     }
 
     /// Adds `bytes` to what is kept on local disk.
     pub(crate) fn add_disk_used(&self, bytes: u64) {
         self.disk_used.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(budget) = &*self.disk_budget.read() {
-            budget.note_used(bytes);
-        }
+        self.disk_budget.read().note_used(bytes);
     }
 
     /// From now on, blocks written to local disk are charged to this budget.
     pub fn set_budget(&self, budget: DiskBudget) {
-        *self.disk_budget.write() = Some(budget);
+        *self.disk_budget.write() = budget;
     }
 
     /// Sets the bytes that blocks occupy on local disk, as measured by the keeper. Later writes are added to it.
     pub fn set_disk_used(&self, bytes: u64) {
         self.disk_used.store(bytes, Ordering::Relaxed);
     }
-
-    /// Sets whether blocks may be cached on local disk; they may not when it is nearly full.
-    pub fn allow_disk(&self, allowed: bool) {
-        self.disk_allowed.store(allowed, Ordering::Relaxed);
-    }
-
-    /// Whether blocks may be cached on local disk.
-    pub fn disk_allowed(&self) -> bool {
-        self.disk_allowed.load(Ordering::Relaxed)
-    }
 }
 
 impl fmt::Debug for BlockCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockCache").field("limits", &*self.limits.read()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_budget::Measured;
+
+    #[test]
+    fn blocks_take_no_room_of_the_intake_between_two_measurements() {
+        let (cache, budget) = (BlockCache::default(), DiskBudget::default());
+        cache.set_budget(budget.clone());
+        let measured = Measured { room: 10 << 20, slow_below: 4 << 20, ..Measured::default() };
+        budget.set(measured, budget.begin());
+        assert!(cache.disk_has_room(6 << 20) && !cache.disk_has_room(7 << 20));
+        cache.add_disk_used(6 << 20);
+        assert!(!cache.disk_has_room(1) && !cache.disk_allowed(1));
     }
 }

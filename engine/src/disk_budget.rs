@@ -159,6 +159,15 @@ impl DiskBudget {
         self.room().saturating_sub(signed(bytes)) > keep
     }
 
+    /// Whether `bytes` could be written without slowing intake down. If not, the keeper makes room.
+    pub fn can_spare(&self, bytes: u64) -> bool {
+        let can = self.room().saturating_sub(signed(bytes)) >= self.inner.slow_below.load(Ordering::Relaxed);
+        if !can {
+            self.inner.pressed.notify_one();
+        }
+        can
+    }
+
     /// Notes that `bytes` were written.
     pub fn note_used(&self, bytes: u64) {
         // Nobody writes that much; the limit keeps the sum from wrapping around.
@@ -260,7 +269,7 @@ impl DiskBudget {
         let deadline = env::clock::now() + PATIENCE;
         loop {
             rounds.mark_unchanged();
-            if self.room().saturating_sub(signed(bytes)) >= self.inner.slow_below.load(Ordering::Relaxed) {
+            if self.can_spare(bytes) {
                 return Ok(());
             }
             let left = deadline.saturating_duration_since(env::clock::now());
@@ -268,7 +277,6 @@ impl DiskBudget {
                 let advice = self.inner.measured.lock().advice.clone();
                 return Err(StorageError::NoRoom(format!("the local disk has no room to spare: {advice}")));
             }
-            self.inner.pressed.notify_one();
             let _ = env::clock::timeout(left, rounds.changed()).await;
         }
     }

@@ -47,6 +47,21 @@ async fn room_is_ample_with_three_times_as_much_as_causes_evictions() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_can_be_spared_is_what_intake_does_not_need() {
+    let budget = DiskBudget::default();
+    assert!(budget.can_spare(1 << 40), "without a keeper there is no limit");
+    budget.set(measured(110 * MIB), budget.begin());
+    assert!(budget.can_spare(10 * MIB));
+    assert!(tokio::time::timeout(Duration::from_secs(1), budget.pressed()).await.is_err(), "nobody needs room");
+    assert!(!budget.can_spare(10 * MIB + 1));
+    budget.pressed().await;
+    // Between two measurements it counts what was written since the last one.
+    budget.note_used(MIB);
+    assert!(budget.can_spare(9 * MIB) && !budget.can_spare(10 * MIB));
+    assert_eq!(budget.level(), Level::Open);
+}
+
+#[tokio::test(start_paused = true)]
 async fn intake_slows_with_the_debt() {
     let seconds_for_a_mib = async |room: u64| {
         let budget = DiskBudget::default();

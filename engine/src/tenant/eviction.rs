@@ -116,7 +116,6 @@ impl Keeper {
         let measured = Limits::of(self.conf, space).measure(&survey.usage());
         METRICS.resident_bytes.set(measured.resident);
         self.conf.resources.blocks.set_disk_used(survey.partial_bytes());
-        self.conf.resources.blocks.allow_disk(measured.room > measured.slow_below);
         if measured.room < measured.slow_below {
             self.roll(timelines);
         }
