@@ -124,9 +124,9 @@ impl Room {
         }
     }
 
-    /// Returns room that was reserved but not used.
-    pub(super) fn give_back(&self, bytes: u64) {
-        self.hold.release(bytes);
+    /// Counts bytes that are on disk without having been waited for.
+    pub(super) fn add(&self, bytes: u64) {
+        self.hold.add(bytes);
     }
 
     /// Registers a finished layer, which may now be uploaded.

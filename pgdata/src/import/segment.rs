@@ -1,6 +1,6 @@
 //! A large segment file of a relation, written to layers of its own while it arrives.
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use pageserver_api::key::rel_block_key;
 use pageserver_api::reltag::{BlockNumber, RelTag};
@@ -49,26 +49,29 @@ impl Segment {
         if !self.partial.is_empty() {
             let part = bytes.split_to(bytes.len().min(BLCKSZ - self.partial.len()));
             self.partial.extend_from_slice(&part);
-            let Ok(page) = PageBytes::try_from(self.partial.as_slice()) else { return Ok(()) };
-            self.partial.clear();
-            self.page(&page).await?;
+            if self.partial.len() < BLCKSZ {
+                return Ok(());
+            }
+            let page = std::mem::replace(&mut self.partial, Vec::with_capacity(BLCKSZ));
+            self.page(Bytes::from(page)).await?;
         }
-        let (pages, rest) = bytes.chunk().as_chunks::<BLCKSZ>();
-        for page in pages {
-            self.page(page).await?;
+        while bytes.len() >= BLCKSZ {
+            self.page(bytes.split_to(BLCKSZ)).await?;
         }
-        self.partial.extend_from_slice(rest);
+        self.partial.extend_from_slice(&bytes);
         Ok(())
     }
 
-    async fn page(&mut self, page: &PageBytes) -> Result<(), StorageError> {
+    /// Takes the next page, which must be whole.
+    async fn page(&mut self, bytes: Bytes) -> Result<(), StorageError> {
+        let Ok(page) = <&PageBytes>::try_from(&bytes[..]) else { return Ok(()) };
         let blkno = self.next;
         // A page written after the backup's start may be torn; the WAL has it whole.
         if self.mismatch.is_none() && PageRef::new(page).lsn() <= self.backup_start.0 {
             let offset = u64::from(blkno - self.first) * BLCKSZ as u64;
             self.mismatch = check_page(page, blkno, &self.path, offset).err();
         }
-        self.sink.put(rel_block_key(self.rel, blkno), page).await?;
+        self.sink.put_bytes(rel_block_key(self.rel, blkno), bytes).await?;
         self.next += 1;
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -12,11 +13,8 @@ pub(super) use super::room::FinishedLayer;
 use super::room::Room;
 use engine::config::PageServerConf;
 use engine::context::RequestContext;
-use engine::tenant::storage_layer::ImageLayerWriter;
+use engine::tenant::storage_layer::{EncodedImages, ImageEncoding, ImageLayerWriter};
 use errors::StorageError;
-
-/// Unused reserved room, in bytes, from which it is given back.
-const GIVEN_BACK: u64 = 1 << 20;
 
 /// Destination of the layers.
 #[derive(Clone, Debug)]
@@ -38,6 +36,8 @@ pub(super) struct ImageSink {
     target: Target,
     /// The keys that no finished layer covers yet.
     rest: Range<Key>,
+    /// What is not written yet.
+    encoding: ImageEncoding,
     writer: Option<ImageLayerWriter>,
     /// Room reserved for the current layer.
     taken: u64,
@@ -47,23 +47,43 @@ pub(super) struct ImageSink {
 impl ImageSink {
     /// A sink for images of `keys`.
     pub(super) fn new(target: Target, keys: Range<Key>) -> Self {
-        Self { target, rest: keys, writer: None, taken: 0, finished: Vec::new() }
+        Self { target, rest: keys, encoding: ImageEncoding::default(), writer: None, taken: 0, finished: Vec::new() }
     }
 
     /// Appends an image. Keys must ascend.
     pub(super) async fn put(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
-        if self.writer.as_ref().is_some_and(|full| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes) {
-            self.cut(key).await?;
+        self.put_bytes(key, Bytes::copy_from_slice(image)).await
+    }
+
+    /// Appends an image, without copying it. Keys must ascend.
+    pub(super) async fn put_bytes(&mut self, key: Key, image: Bytes) -> Result<(), StorageError> {
+        self.encoding.push(key, image)?;
+        if self.encoding.is_full()
+            && let Some(images) = self.encoding.next().await?
+        {
+            self.write(&images).await?;
         }
-        self.target.room.take(image.len() as u64).await?;
-        self.taken += image.len() as u64;
-        let writer = self.writer().await?;
-        writer.put_image(key, image).await?;
-        let stored = writer.stored_bytes();
-        // Images may be compressed.
-        if self.taken >= stored + GIVEN_BACK {
-            self.target.room.give_back(self.taken - stored);
-            self.taken = stored;
+        Ok(())
+    }
+
+    /// Writes all that has been appended.
+    async fn write_all(&mut self) -> Result<(), StorageError> {
+        self.encoding.start_batch()?;
+        while let Some(images) = self.encoding.next().await? {
+            self.write(&images).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, images: &EncodedImages) -> Result<(), StorageError> {
+        for image in images.iter() {
+            let is_full = |full: &ImageLayerWriter| !full.is_empty() && full.stored_bytes() >= self.target.layer_bytes;
+            if self.writer.as_ref().is_some_and(is_full) {
+                self.cut(image.key).await?;
+            }
+            self.target.room.take(image.stored_bytes()).await?;
+            self.taken += image.stored_bytes();
+            self.writer().await?.put_encoded(image).await?;
         }
         Ok(())
     }
@@ -72,6 +92,7 @@ impl ImageSink {
     pub(super) async fn splice(&mut self, layers: Vec<FinishedLayer>) -> Result<(), StorageError> {
         let (Some((first, _)), Some((last, _))) = (layers.first(), layers.last()) else { return Ok(()) };
         let (start, end) = (first.key_range.start, last.key_range.end);
+        self.write_all().await?;
         if start > self.rest.start {
             self.cut(start).await?;
         }
@@ -87,6 +108,7 @@ impl ImageSink {
 
     /// Finishes the last layer and returns all layers.
     pub(super) async fn finish(mut self) -> Result<Vec<FinishedLayer>, StorageError> {
+        self.write_all().await?;
         if !self.rest.is_empty() {
             self.cut(self.rest.end).await?;
         }
@@ -98,8 +120,8 @@ impl ImageSink {
         self.writer().await?;
         if let Some(full) = self.writer.take() {
             let layer = full.finish_at(end, &self.target.ctx).await?;
-            // The index needs a little more than was reserved.
-            self.target.room.give_back(std::mem::take(&mut self.taken).saturating_sub(layer.0.file_size));
+            // Checksums and the index come on top of what was reserved.
+            self.target.room.add(layer.0.file_size.saturating_sub(std::mem::take(&mut self.taken)));
             self.target.room.finished(layer.clone());
             self.finished.push(layer);
         }

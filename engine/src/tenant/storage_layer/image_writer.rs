@@ -14,19 +14,13 @@ use utils::shard::TenantShardId;
 use zstd::bulk::Decompressor;
 
 use super::block_writer::BlockWriter;
+use super::image_encoder::{EncodedImage, ImageEncoder, Stored};
 use super::layer_writer::{IndexBuilder, Owner, new_file_id};
 use super::{LayerName, PersistentLayerDesc};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use errors::StorageError;
 use virtual_file::{OpenMode, VirtualFile};
-
-/// Images shorter than this, in bytes, are not worth compressing.
-const COMPRESS_LEN_MIN: usize = 128;
-const ZSTD_LEVEL: i32 = 1;
-/// After this many images in a row that do not compress, only one in `TRY_EVERY` is tried: trying is not cheap.
-const TRIES_MAX: u32 = 8;
-const TRY_EVERY: u32 = 16;
 
 /// An image layer file being written under a temporary name.
 pub struct ImageLayerWriter {
@@ -36,10 +30,8 @@ pub struct ImageLayerWriter {
     path: Utf8PathBuf,
     writer: BlockWriter,
     index: IndexBuilder,
-    compressor: zstd::bulk::Compressor<'static>,
-    compressed: Vec<u8>,
-    /// Images in a row that were not compressed.
-    uncompressed: u32,
+    /// Created for the first image that comes as it is.
+    encoder: Option<ImageEncoder>,
 }
 
 impl ImageLayerWriter {
@@ -56,10 +48,7 @@ impl ImageLayerWriter {
         let path = owner.temp_path(&LayerName::Image { key_range: key_range.clone(), lsn });
         let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
         let writer = BlockWriter::new(file, new_file_id());
-        let compressor =
-            zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| StorageError::Internal(error.to_string()))?;
-        let (index, compressed, uncompressed) = Default::default();
-        Ok(Self { owner, key_range, lsn, path, writer, index, compressor, compressed, uncompressed })
+        Ok(Self { owner, key_range, lsn, path, writer, index: IndexBuilder::default(), encoder: None })
     }
 
     /// If asked to, makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits
@@ -71,39 +60,27 @@ impl ImageLayerWriter {
         self
     }
 
-    /// Appends an image, compressed if that saves at least an eighth and is not known to be vain. Keys must ascend.
+    /// Appends an image, compressed if that is worth it. Keys must ascend.
     pub async fn put_image(&mut self, key: Key, image: &[u8]) -> Result<(), StorageError> {
-        debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");
-        let is_tried = self.uncompressed < TRIES_MAX || self.uncompressed.is_multiple_of(TRY_EVERY);
-        let compressed = is_tried && self.compress(image);
-        self.uncompressed = if compressed { 0 } else { self.uncompressed.wrapping_add(1) };
-        let stored = if compressed { self.compressed.as_slice() } else { image };
-        self.writer.reserve(stored.len()).await?;
-        let position = self.writer.position();
-        self.writer.push(stored);
-        let len = stored.len() as u32;
-        self.index.push(IndexEntry { key: key.to_compact(), lsn: self.lsn, position, len, flag: compressed });
-        Ok(())
+        let mut encoder = self.encoder.take().map_or_else(ImageEncoder::new, Ok)?;
+        let put = self.put(key, encoder.encode(image)).await;
+        self.encoder = Some(encoder);
+        put
     }
 
-    /// Compresses into `self.compressed`, prefixed with the raw length. Returns whether that is worth it.
-    fn compress(&mut self, image: &[u8]) -> bool {
-        if image.len() < COMPRESS_LEN_MIN {
-            return false;
-        }
-        let limit = image.len() - image.len() / 8;
-        self.compressed.clear();
-        self.compressed.extend_from_slice(&(image.len() as u32).to_le_bytes());
-        self.compressed.resize(limit, 0);
-        let body = self.compressed.get_mut(4..).unwrap_or_default();
-        match self.compressor.compress_to_buffer(image, body) {
-            Ok(len) => {
-                self.compressed.truncate(4 + len);
-                true
-            }
-            // The only way the compressor can fail here is that the result does not fit.
-            Err(_) => false,
-        }
+    /// Appends an image that was encoded elsewhere. Keys must ascend.
+    pub async fn put_encoded(&mut self, image: EncodedImage<'_>) -> Result<(), StorageError> {
+        self.put(image.key, image.stored).await
+    }
+
+    async fn put(&mut self, key: Key, Stored { bytes, compressed }: Stored<'_>) -> Result<(), StorageError> {
+        debug_assert!(self.key_range.contains(&key), "key {key} is outside the layer");
+        self.writer.reserve(bytes.len()).await?;
+        let position = self.writer.position();
+        self.writer.push(bytes);
+        let len = bytes.len() as u32;
+        self.index.push(IndexEntry { key: key.to_compact(), lsn: self.lsn, position, len, flag: compressed });
+        Ok(())
     }
 
     /// The temporary name.

@@ -239,7 +239,8 @@ impl Layer {
 
     /// Starts to download the whole layer in the background.
     pub(crate) fn download_soon(self: &Arc<Self>) {
-        if !self.resources.blocks.disk_allowed(self.desc.file_size) || self.download_wanted.swap(true, Ordering::AcqRel) {
+        if !self.resources.blocks.disk_allowed(self.desc.file_size) || self.download_wanted.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let layer = Arc::clone(self);
