@@ -37,6 +37,16 @@ pub enum Level {
     Refuse,
 }
 
+impl Level {
+    fn of(room: i64, slow_below: i64) -> Self {
+        match room {
+            ..=0 => Level::Refuse,
+            room if room < slow_below => Level::Slow,
+            _ => Level::Open,
+        }
+    }
+}
+
 /// The keeper's last measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Measured {
@@ -60,6 +70,13 @@ pub struct Measured {
     pub disk_free: Option<u64>,
     /// What to do about a lack of room, for humans.
     pub advice: String,
+}
+
+impl Measured {
+    /// How intake is treated if nothing was taken in since.
+    pub(crate) fn level(&self) -> Level {
+        Level::of(self.room, self.slow_below)
+    }
 }
 
 /// The budget of one working directory. Cheap to clone.
@@ -129,11 +146,7 @@ impl DiskBudget {
 
     /// How intake is treated now.
     pub fn level(&self) -> Level {
-        match self.room() {
-            ..=0 => Level::Refuse,
-            room if room < self.inner.slow_below.load(Ordering::Relaxed) => Level::Slow,
-            _ => Level::Open,
-        }
+        Level::of(self.room(), self.inner.slow_below.load(Ordering::Relaxed))
     }
 
     /// Bytes that may still be taken in, as far as known.

@@ -100,7 +100,8 @@ impl Keeper {
     /// Whether there is room and nothing has been written or freed since the last round.
     fn is_idle(&self, space: Option<DiskSpace>) -> bool {
         let now = (self.budget().room(), space.map(|space| space.free));
-        self.level == Level::Open && self.seen == Some(now) && self.waited < IDLE_PERIOD
+        let is_open = self.level == Level::Open && self.budget().level() == Level::Open;
+        is_open && self.seen == Some(now) && self.waited < IDLE_PERIOD
     }
 
     /// Measures, evicts, and publishes the remaining room. Returns the bytes freed.
@@ -142,9 +143,10 @@ impl Keeper {
         }));
     }
 
+    /// What was taken in meanwhile does not count yet: the next round may evict as much.
     fn log(&mut self, measured: &Measured) {
-        let level = self.budget().level();
-        METRICS.intake_level.set(level as u64);
+        METRICS.intake_level.set(self.budget().level() as u64);
+        let level = measured.level();
         if level == self.level {
             return;
         }
