@@ -8,7 +8,7 @@
 //! A base backup streamed by a server is imported the same way ([`BackupImport`]); its large files are never stored
 //! on disk.
 //!
-//! Memory is bounded by a chunk of pages and the names of all files.
+//! Memory is bounded by a chunk of pages, a few MiB of those being compressed, and the names of all files.
 
 mod backup;
 mod room;

@@ -64,7 +64,9 @@ impl Segment {
 
     /// Takes the next page, which must be whole.
     async fn page(&mut self, bytes: Bytes) -> Result<(), StorageError> {
-        let Ok(page) = <&PageBytes>::try_from(&bytes[..]) else { return Ok(()) };
+        let Ok(page) = <&PageBytes>::try_from(&bytes[..]) else {
+            return Err(StorageError::Internal(format!("{}: a page of {} bytes", self.path, bytes.len())));
+        };
         let blkno = self.next;
         // A page written after the backup's start may be torn; the WAL has it whole.
         if self.mismatch.is_none() && PageRef::new(page).lsn() <= self.backup_start.0 {
