@@ -353,6 +353,10 @@ impl Session<'_> {
                             journaled.append(start, &bytes);
                         }
                         permit.send(WalPiece { start, bytes });
+                        // Commits may wait for this (`remote_write`). With a journal they wait for that.
+                        if self.journaled.is_none() && self.received >= server_end {
+                            self.report(false).await?;
+                        }
                     }
                     Some((_, PhysicalEvent::KeepAlive { server_end, reply_requested })) => {
                         self.heard(server_end);
