@@ -38,7 +38,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
-.PHONY: bench-ingest-more bench-commit
+.PHONY: bench-ingest-more bench-commit bench-gateway
 .PHONY: bench-compute bench demo demo-s3 clean
 
 help:  ## list the targets
@@ -198,6 +198,9 @@ bench-attribution:  ## on what the write path spends its time, by place of the b
 bench-commit:  ## what a commit waits for: a journal beside a stock standby; needs 30 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh commit $(RESULTS)
 
+bench-gateway:  ## waking branches, what a session through a gateway loses, memory; needs 60 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh gateway $(RESULTS)
+
 bench-ingest-more:  ## reads beside writes, timelines at once, image layers, downloads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_ingest_more.sh $(RESULTS)
 
@@ -205,7 +208,8 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
-	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more bench-commit
+	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more bench-commit \
+	bench-gateway
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

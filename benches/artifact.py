@@ -20,7 +20,7 @@ TOPOLOGY = ("date", "commit", "dirty", "cores", "cpu", "memory_gib", "kernel", "
 VALIDITY = ("unit", "expected", "seen", "compared", "different")
 # The code that the figures measure; changes elsewhere in the repository do not make them out of date.
 MEASURED = ("pageserver", "pageserver_api", "pageserver_client", "engine", "redo", "pgdata", "datadir", "compute",
-            "remote_storage", "virtual_file", "wal_decoder", "libs", "Cargo.lock")
+            "gateway", "remote_storage", "virtual_file", "wal_decoder", "libs", "Cargo.lock")
 NOT_MEASURED = (":!libs/xtask", ":!*/tests/*", ":!*/fuzz/*", ":!*.md")
 
 

@@ -1,6 +1,7 @@
 //! Commands for a running pageserver; each is one or a few calls of its management interface.
 
 mod branch;
+mod branches;
 mod client;
 mod compact;
 mod compute;
@@ -56,6 +57,10 @@ pub(crate) enum RemoteCommand {
     },
     /// Stock Postgres servers on branches: start, stop, list, connect, logs, destroy.
     Compute(compute::ComputeArgs),
+    /// One Postgres address for all branches: computes start when a client asks for their branch, and stop when nobody
+    /// is connected. A client names a branch by options=-cbranch=NAME or user=ROLE@NAME, and a moment of it by
+    /// NAME@-10min, NAME@TIME or NAME@LSN.
+    Gateway(Box<compute::gateway::GatewayArgs>),
     /// List the layers of a timeline, or draw them.
     Layers {
         /// Draw the layers to this SVG file: keys horizontally, LSNs vertically, one box per layer.
@@ -184,6 +189,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         }
         RemoteCommand::Branch { command } => branch::run(&remote, command),
         RemoteCommand::Compute(args) => compute::run(&remote, args),
+        RemoteCommand::Gateway(args) => compute::gateway::run(&remote, *args),
         RemoteCommand::Layers { svg } => layers::run(&remote, svg),
         RemoteCommand::Checkpoint => lsn::checkpoint(&remote),
         RemoteCommand::Compact { now: _ } => compact::run(&remote),

@@ -117,6 +117,7 @@ impl ComputeConfig {
             new.token = at.token.or(new.token);
             new.page_server()?;
         }
+        new.port = changes.port.unwrap_or(new.port);
         new.options.change(changes)?;
         *self = new;
         Ok(())

@@ -1,7 +1,6 @@
 //! Creates a compute: its directory, filled, with `compute.json` written last.
 
 use std::fs::DirBuilder;
-use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -11,13 +10,10 @@ use utils::lsn::Lsn;
 use super::config::{ComputeConfig, Storage, Subscriptions};
 use super::options::Options;
 use super::owner::Owner;
-use super::{Computes, LifecycleError, Result, access, copy, install, io_error, subscriptions};
+use super::{Computes, LifecycleError, Result, access, copy, install, io_error, port, subscriptions};
 use crate::boot;
 use crate::layout::Layout;
 use crate::private;
-
-/// The first port to try.
-const FIRST_PORT: u16 = 55_432;
 
 /// A compute to be created.
 #[derive(Clone, Debug)]
@@ -74,7 +70,7 @@ pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig
         pg_version: new.pg_version,
         data_checksums: false,
         bin_dir,
-        port: choose_port(computes, new.port)?,
+        port: 0,
         page_service: new.page_service.to_owned(),
         token: new.token.clone(),
         read_only: new.read_only,
@@ -85,7 +81,9 @@ pub fn create(computes: &Computes, new: &NewCompute<'_>) -> Result<ComputeConfig
         subscriptions: Subscriptions::Settled,
     };
     make_root(&layout)?;
-    let filled = fill(&layout, &mut config, new).and_then(|()| config.store(&layout));
+    let reserved = port::reserve(computes, &layout, new.port).map(|port| config.port = port);
+    let filled = reserved.and_then(|()| fill(&layout, &mut config, new)).and_then(|()| config.store(&layout));
+    let filled = filled.and_then(|()| port::settle(&layout));
     if filled.is_err()
         && let Err(left) = std::fs::remove_dir_all(layout.root())
     {
@@ -137,14 +135,4 @@ fn fill(layout: &Layout, config: &mut ComputeConfig, new: &NewCompute<'_>) -> Re
         owner.give_all(layout.root()).map_err(io_error(layout.root()))?;
     }
     Ok(())
-}
-
-/// The requested port, or one that is neither in use nor assigned to another compute of the directory.
-fn choose_port(computes: &Computes, wanted: Option<u16>) -> Result<u16> {
-    if let Some(port) = wanted {
-        return Ok(port);
-    }
-    let taken: Vec<u16> = computes.list()?.into_iter().filter_map(|(_, config)| Some(config.ok()?.port)).collect();
-    let is_free = |port: &u16| !taken.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    (FIRST_PORT..u16::MAX).find(is_free).ok_or_else(|| LifecycleError::Refused("no port is free: give one".to_owned()))
 }

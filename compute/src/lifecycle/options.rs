@@ -21,6 +21,8 @@ pub struct Options {
     pub settings: Vec<String>,
     /// How the pageserver reaches the compute; by default over its socket.
     pub connstr: Option<String>,
+    /// A gateway may stop it when nobody is connected.
+    pub sleeps: bool,
 }
 
 /// Changes that apply from now on.
@@ -40,6 +42,10 @@ pub struct Changes {
     pub unset: Vec<String>,
     /// See [`Options::connstr`]; empty for none.
     pub connstr: Option<String>,
+    /// See [`Options::sleeps`].
+    pub sleeps: Option<bool>,
+    /// Listen on another port.
+    pub port: Option<u16>,
     /// Switch to another pageserver.
     pub page_server: Option<PageServerAt>,
 }
@@ -68,6 +74,9 @@ impl Options {
         }
         if let Some(until) = changes.until_durable {
             new.until_durable = until;
+        }
+        if let Some(sleeps) = changes.sleeps {
+            new.sleeps = sleeps;
         }
         if let Some(connstr) = changes.connstr {
             new.connstr = Some(connstr).filter(|connstr| !connstr.is_empty());

@@ -72,6 +72,11 @@ pub fn connstr(compute: &ComputeConfig, layout: &Layout) -> String {
     format!("host='{sockets}' port={} user={}", compute.port, compute.superuser)
 }
 
+/// The server's socket.
+pub fn socket(compute: &ComputeConfig, layout: &Layout) -> PathBuf {
+    sockets(compute, layout).join(format!(".s.PGSQL.{}", compute.port))
+}
+
 /// The file that the server writes its log to.
 fn log_path(layout: &Layout) -> PathBuf {
     layout.root().join("postgres.log")

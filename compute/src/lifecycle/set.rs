@@ -31,5 +31,6 @@ pub fn set(layout: &Layout, changes: Changes, control: &impl Control) -> Result<
     compute.store_origin(layout)?;
     let mut at_next_start = compute.options.clone();
     at_next_start.connstr = before.options.connstr.clone();
+    at_next_start.sleeps = before.options.sleeps;
     Ok(Changed { needs_restart: runs && at_next_start != before.options })
 }

@@ -39,6 +39,8 @@ states! {
     DUPLICATE_CURSOR = b"42P03";
     /// No prepared statement has this name.
     INVALID_SQL_STATEMENT_NAME = b"26000";
+    /// There is no such database.
+    INVALID_CATALOG_NAME = b"3D000";
     /// No portal has this name.
     INVALID_CURSOR_NAME = b"34000";
     /// Something is larger than the server permits.

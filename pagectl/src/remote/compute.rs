@@ -1,6 +1,7 @@
 //! `pagectl compute ...`: stock Postgres servers on branches.
 
 mod control;
+pub(crate) mod gateway;
 mod serve;
 mod set;
 mod show;
@@ -19,7 +20,7 @@ use serde_json::json;
 
 use super::connection::Remote;
 use crate::output;
-use control::Registry;
+pub(crate) use control::Registry;
 pub(crate) use start::StartArgs;
 
 /// Operations on computes.
@@ -82,16 +83,29 @@ pub(crate) enum ComputeCommand {
 /// Options of all compute commands.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// Directory of this machine's computes.
-    #[arg(long, global = true, env = "PAGECTL_COMPUTES", default_value = "computes", value_name = "DIR")]
-    computes: Utf8PathBuf,
+    #[command(flatten)]
+    directory: Directory,
     #[command(subcommand)]
     command: ComputeCommand,
 }
 
+/// Where this machine's computes are.
+#[derive(Debug, Args)]
+pub(crate) struct Directory {
+    /// Directory of this machine's computes.
+    #[arg(long, global = true, env = "PAGECTL_COMPUTES", default_value = "computes", value_name = "DIR")]
+    computes: Utf8PathBuf,
+}
+
+impl Directory {
+    pub(crate) fn computes(&self) -> Computes {
+        Computes::new(self.computes.as_std_path())
+    }
+}
+
 /// Runs the command.
 pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> {
-    let computes = Computes::new(args.computes.into_std_path_buf());
+    let computes = args.directory.computes();
     match args.command {
         ComputeCommand::Start(args) => start::run(remote, &computes, &args),
         ComputeCommand::Stop { name, timeout } => stop::run(remote, &computes, &name, timeout),

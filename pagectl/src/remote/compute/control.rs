@@ -9,10 +9,10 @@ use crate::remote::connection::Remote;
 use crate::table::text;
 
 /// Registers computes with the server.
-pub(super) struct Registry(pub(super) Client);
+pub(crate) struct Registry(pub(super) Client);
 
 impl Registry {
-    pub(super) fn of(remote: &Remote<'_>) -> Self {
+    pub(crate) fn of(remote: &Remote<'_>) -> Self {
         Self(remote.client.clone())
     }
 }

@@ -33,6 +33,10 @@ pub(super) struct Told {
     /// How the page server connects to the compute; by its socket if empty.
     #[arg(long, value_name = "CONNSTR")]
     connstr: Option<String>,
+    /// Let a gateway stop the compute when nobody is connected. What a gateway has started may sleep, what this command
+    /// starts may not, unless this says otherwise.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    sleeps: Option<bool>,
 }
 
 /// Options of an existing compute.
@@ -48,6 +52,11 @@ pub(crate) struct SetArgs {
 }
 
 impl Told {
+    /// For a compute that a gateway starts: it may sleep, and listens on these addresses if they change.
+    pub(super) fn to_sleep(listen: Option<String>) -> Self {
+        Self { listen, sleeps: Some(true), ..Self::default() }
+    }
+
     /// As changes to a compute. The token applies only together with a page service.
     pub(super) fn changes(&self, page_service: Option<String>, token: Option<String>) -> Changes {
         Changes {
@@ -58,6 +67,8 @@ impl Told {
             settings: self.settings.clone(),
             unset: self.unset.clone(),
             connstr: self.connstr.clone(),
+            sleeps: self.sleeps,
+            port: None,
             page_server: page_service.map(|page_service| PageServerAt { page_service, token }),
         }
     }

@@ -72,6 +72,9 @@ fn told(options: &Options) -> String {
     if !options.listen_users.is_empty() {
         told.push(format!("--listen-users {}", quoted(&options.listen_users.join(","))));
     }
+    if options.sleeps {
+        told.push("--sleeps".to_owned());
+    }
     told.extend(options.settings.iter().map(|setting| format!("--set {}", quoted(setting))));
     // It may contain a password.
     told.extend(options.connstr.iter().map(|_| "--connstr ...".to_owned()));
@@ -80,10 +83,10 @@ fn told(options: &Options) -> String {
 
 /// The options as JSON, without `connstr`, which may contain a password.
 pub(super) fn options(options: &Options) -> Value {
-    let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr } = options;
+    let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr, sleeps } = options;
     json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,
         "until_durable": *wait_for_pageserver && *until_durable,
-        "settings": settings, "has_connstr": connstr.is_some() })
+        "settings": settings, "sleeps": sleeps, "has_connstr": connstr.is_some() })
 }
 
 fn describe(remote: &Remote<'_>, computes: &Computes, config: &ComputeConfig) -> anyhow::Result<Value> {

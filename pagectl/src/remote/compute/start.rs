@@ -16,7 +16,7 @@ use super::set::Told;
 use super::show;
 use crate::output;
 use crate::remote::connection::Remote;
-use crate::remote::{branch, moment};
+use crate::remote::{branches, moment};
 use crate::table::text;
 
 /// Default address of the page service.
@@ -40,33 +40,33 @@ pub(super) struct Wanted {
     pub(super) name: Option<String>,
     /// The branch, by name or id. Created if it does not exist; a read-only compute needs none of its own.
     #[arg(long)]
-    branch: Option<String>,
+    pub(super) branch: Option<String>,
     /// Where a new branch begins, or what a read-only compute sees: an LSN (0/16B3748), a time
     /// (2026-01-31T12:30:00Z), or '10 minutes ago'.
     #[arg(long, value_name = "MOMENT")]
-    at: Option<String>,
+    pub(super) at: Option<String>,
     /// The branch that a new one continues; defaults to the only root, the one that was followed or imported.
     #[arg(long, value_name = "BRANCH")]
-    from: Option<String>,
+    pub(super) from: Option<String>,
     /// Only read: nothing is written to any branch, and there may be any number of such computes.
     #[arg(long)]
-    read_only: bool,
+    pub(super) read_only: bool,
     /// Copy all relations to this machine before starting, instead of reading them on demand.
     #[arg(long)]
-    copy: bool,
-    /// Port of Postgres; a free one by default. A stopped compute keeps its own.
+    pub(super) copy: bool,
+    /// Port of Postgres; a free one by default. A stopped compute keeps its own if none is given.
     #[arg(long)]
-    port: Option<u16>,
+    pub(super) port: Option<u16>,
     #[command(flatten)]
     #[serde(flatten)]
-    told: Told,
+    pub(super) told: Told,
     /// Replace the branch's writer, whose host is lost; whatever it has not sent is lost with it.
     #[arg(long, conflicts_with = "read_only")]
-    replace: bool,
+    pub(super) replace: bool,
     /// Keep subscriptions of logical replication enabled on a new branch; they then consume rows at the publisher
     /// that are meant for the branch's ancestor.
     #[arg(long, conflicts_with = "read_only")]
-    keep_subscriptions: bool,
+    pub(super) keep_subscriptions: bool,
 }
 
 /// How computes are started on this machine.
@@ -165,7 +165,8 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
         bail!("the compute {name} exists: it goes on where it was. For another moment give another name");
     }
     let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
-    let changes = Changes { until_durable: Some(has_journal(remote)?), ..changes };
+    let sleeps = Some(changes.sleeps.unwrap_or(false));
+    let changes = Changes { until_durable: Some(has_journal(remote)?), sleeps, port: args.port, ..changes };
     let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
     let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
         Ok(started) => started,
@@ -263,13 +264,13 @@ fn branch_for(remote: &Remote<'_>, name: &str, args: &Wanted) -> anyhow::Result<
         None => bail!("say with --branch what {name} is to write, or that it is to be --read-only"),
     };
     let Some(found) = found else {
-        let value = branch::create(remote, wanted.unwrap_or(name), args.from.as_deref(), args.at.as_deref())?;
+        let value = branches::create(remote, wanted.unwrap_or(name), args.from.as_deref(), args.at.as_deref())?;
         return Ok(Branch { value, is_new: true });
     };
     if args.at.is_some() || args.from.is_some() {
         bail!("the branch {} exists: for another moment give a new one", wanted.unwrap_or(name));
     }
-    match branch::writer(&found) {
+    match branches::writer(&found) {
         Some(writer) if !args.replace || !writer.starts_with("compute") => bail!(
             "{writer} writes the branch {}: stop it first, or give another branch with --branch NAME --from {0}",
             wanted.unwrap_or(name)

@@ -1,0 +1,90 @@
+//! `pagectl branch delete` and `reset`: branches that go, with their computes of this machine.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use compute::lifecycle::{self, ComputeConfig, State};
+use pageserver_api::shard::TenantShardId;
+use serde_json::{Value, json};
+use utils::lsn::Lsn;
+
+use crate::output;
+use crate::remote::branches::{create, writer};
+use crate::remote::compute::{Directory, Registry};
+use crate::remote::connection::Remote;
+use crate::remote::{moment, timeline};
+use crate::table::text;
+
+/// What becomes of the computes of a branch that goes.
+#[derive(Debug, Args)]
+pub(crate) struct ComputesOfIt {
+    #[command(flatten)]
+    directory: Directory,
+    /// Even if a compute of this machine runs on it: that is ended, and what its clients are doing is lost.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Deletes a branch.
+pub(super) fn delete(remote: &Remote<'_>, wanted: &str, computes: &ComputesOfIt) -> anyhow::Result<()> {
+    let branch = remote.branch_or_root(Some(wanted))?;
+    let answer = remove(remote, &branch, wanted, computes)?;
+    output::finish(remote.common.json, &answer, format!("branch {wanted} is deleted"));
+    Ok(())
+}
+
+/// Deletes a branch and creates it again under its name.
+pub(super) fn reset(
+    remote: &Remote<'_>,
+    wanted: &str,
+    to: Option<&str>,
+    computes: &ComputesOfIt,
+) -> anyhow::Result<()> {
+    let branch = remote.branch_or_root(Some(wanted))?;
+    let Some(parent) = branch["ancestor_timeline_id"].as_str() else {
+        bail!("{wanted} was not made of another branch: there is nothing that it could begin anew from");
+    };
+    let Some(name) = branch["name"].as_str() else { bail!("the branch {wanted} has no name to be found by again") };
+    // Before anything goes: the moment must exist, and stay until the branch begins there.
+    let ancestor = remote.branch_or_root(Some(parent))?;
+    let lsn = moment::lsn_at(remote, &ancestor, to)?;
+    let end: Lsn = text(&ancestor, "last_record_lsn").parse()?;
+    if lsn > end {
+        bail!("{wanted} stays as it is: LSN {lsn} is after the last record of {parent}, which ends at {end}");
+    }
+    let path = format!("/v1/tenant/{}/timeline/{parent}/lsn_lease", text(&branch, "tenant_id"));
+    let leased = remote.client.call("POST", &path, Some(&json!({ "lsn": lsn })));
+    leased.with_context(|| format!("{wanted} stays as it is"))?;
+    remove(remote, &branch, wanted, computes)?;
+    let made = create(remote, name, Some(parent), Some(&lsn.to_string())).with_context(|| {
+        format!(
+            "the branch {name} is deleted; create it again: pagectl branch create {name} --from {parent} --at {lsn}"
+        )
+    })?;
+    let summary = format!("branch {name} begins anew at LSN {lsn} (timeline {})", text(&made, "timeline_id"));
+    output::finish(remote.common.json, &made, summary);
+    Ok(())
+}
+
+/// Destroys the computes of a branch, and deletes it.
+fn remove(remote: &Remote<'_>, branch: &Value, wanted: &str, of_it: &ComputesOfIt) -> anyhow::Result<Value> {
+    let computes = of_it.directory.computes();
+    let id = text(branch, "timeline_id");
+    let is_on_it = |compute: &ComputeConfig| compute.timeline.to_string() == id;
+    let on_it: Vec<_> = computes.list()?.into_iter().filter_map(|(_, one)| one.ok()).filter(is_on_it).collect();
+    for compute in &on_it {
+        if !of_it.force && matches!(State::of(compute, &computes.layout(&compute.name)?), State::Running(_)) {
+            bail!("the compute {} runs on the branch {wanted}: stop it first, or say --force", compute.name);
+        }
+    }
+    let is_here = |writer: &str| on_it.iter().any(|compute| writer == format!("compute {}", compute.name));
+    if let Some(elsewhere) = writer(branch).filter(|writer| writer.starts_with("compute") && !is_here(writer)) {
+        bail!("{elsewhere} writes the branch {wanted}: destroy it first");
+    }
+    for compute in &on_it {
+        lifecycle::destroy(&computes.layout(&compute.name)?, of_it.force, &Registry::of(remote))?;
+    }
+    let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
+    let answer = remote.client.call("DELETE", &format!("/v1/tenant/{tenant}/timeline/{id}"), None)?;
+    timeline::tell_left_slots(remote, &answer);
+    Ok(answer)
+}

@@ -1,0 +1,263 @@
+//! The computes of this machine, as a gateway uses them.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use compute::layout::Layout;
+use compute::lifecycle::{self, ComputeConfig, Computes, State};
+use gateway::{Address, Fleet, Place, Refused};
+use serde_json::Value;
+use utils::lsn::Lsn;
+
+use crate::args::Common;
+use crate::remote::client::Client;
+use crate::remote::compute::control::Registry;
+use crate::remote::compute::set::Told;
+use crate::remote::compute::start::{self, HostArgs, Wanted};
+use crate::remote::compute::stop::stopped;
+use crate::remote::connection::Remote;
+use crate::remote::{branches, moment};
+use crate::table::text;
+
+/// Time limit for a compute to stop.
+const STOP: Duration = Duration::from_secs(60);
+/// Time limit for a compute to say who is connected.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Where computes listen for the gateway.
+const LOOPBACK: &str = "127.0.0.1";
+/// Beginning of the names of computes that are made for moments.
+const MOMENT: &str = "moment-";
+/// Branches named to who asks for one that does not exist.
+const NAMED: usize = 10;
+
+/// The computes in a directory.
+pub(super) struct LocalFleet {
+    client: Client,
+    common: Common,
+    token: Option<String>,
+    computes: Computes,
+    host: HostArgs,
+    /// Clients get in without a password.
+    trust: bool,
+    /// The computes of places that have been woken.
+    names: Mutex<HashMap<Place, String>>,
+}
+
+impl LocalFleet {
+    pub(super) fn new(remote: &Remote<'_>, computes: Computes, host: HostArgs, trust: bool) -> Self {
+        let (client, common, token) = (remote.client.clone(), remote.common.clone(), remote.token.clone());
+        Self { client, common, token, computes, host, trust, names: Mutex::default() }
+    }
+
+    fn remote(&self) -> Remote<'_> {
+        Remote { client: self.client.clone(), common: &self.common, token: self.token.clone() }
+    }
+
+    fn branch(&self, wanted: &str) -> Result<Value, Refused> {
+        let all = self.remote().branches().map_err(unavailable)?;
+        let is_wanted = |branch: &&Value| text(branch, "name") == wanted || text(branch, "timeline_id") == wanted;
+        if let Some(found) = all.iter().find(is_wanted) {
+            return Ok(found.clone());
+        }
+        let mut names: Vec<String> = all.iter().map(name_of).collect();
+        names.sort();
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        let mut hint = format!("There are {}", names.join(", "));
+        if more > 0 {
+            hint += &format!(", and {more} more");
+        }
+        let hint = if names.is_empty() { "There is none as yet".to_owned() } else { hint };
+        Err(Refused::Missing { message: format!("branch {wanted:?} does not exist"), hint: format!("{hint}.") })
+    }
+
+    /// Where a running compute listens for the gateway.
+    fn address(&self, compute: &ComputeConfig, layout: &Layout) -> Result<Address, Refused> {
+        if self.trust {
+            return Ok(Address::Unix(lifecycle::socket(compute, layout)));
+        }
+        if !listens(&compute.options.listen) {
+            return Err(Refused::Unavailable {
+                message: format!("the compute {} does not listen on {LOOPBACK}", compute.name),
+                hint: Some(format!("pagectl compute set {} --listen {LOOPBACK}, then stop it.", compute.name)),
+            });
+        }
+        Ok(Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, compute.port))))
+    }
+
+    /// The compute that serves a place, if there is one already.
+    fn existing(&self, place: &Place, branch: &Value) -> Result<Option<ComputeConfig>, Refused> {
+        let all = self.computes.list().map_err(|error| unavailable(error.into()))?;
+        let id = text(branch, "timeline_id");
+        let name = place.lsn.map(|lsn| moment_name(&id, lsn));
+        let serves = |compute: &ComputeConfig| match &name {
+            Some(name) => compute.name == *name,
+            None => !compute.read_only && compute.timeline.to_string() == id,
+        };
+        Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).find(serves))
+    }
+
+    fn start(&self, place: &Place, branch: &Value, existing: Option<&ComputeConfig>) -> anyhow::Result<String> {
+        let named = match place.lsn {
+            Some(lsn) => moment_name(&text(branch, "timeline_id"), lsn),
+            None => name_of(branch),
+        };
+        let name = existing.map_or(named, |compute| compute.name.clone());
+        let listen = existing.map(|compute| compute.options.listen.clone()).unwrap_or_default();
+        let listen = if self.trust || listens(&listen) { None } else { Some(joined(&listen)) };
+        let told = Told::to_sleep(listen);
+        let mut wanted = Wanted { name: Some(name.clone()), told, ..Wanted::default() };
+        // Somebody may have taken its port while the compute slept, and nobody but a gateway needs to know it.
+        if existing.is_none_or(|compute| !lifecycle::is_free(compute.port)) {
+            wanted.port = Some(lifecycle::free_port(&self.computes)?);
+        }
+        if existing.is_none() {
+            wanted.branch = Some(text(branch, "timeline_id"));
+            wanted.at = place.lsn.map(|lsn| lsn.to_string());
+            wanted.read_only = place.lsn.is_some();
+        }
+        let started = start::start(&self.remote(), &self.computes, &wanted, &self.host)?;
+        tracing::info!("{place} is awake after {} ms", text(&started, "ready_ms"));
+        Ok(name)
+    }
+
+    fn know(&self, place: &Place, name: &str) {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone(), name.to_owned());
+    }
+
+    fn destroy(&self, layout: &Layout) -> anyhow::Result<()> {
+        Ok(lifecycle::destroy(layout, false, &Registry::of(&self.remote()))?)
+    }
+
+    fn put_to_sleep(&self, place: &Place) -> anyhow::Result<bool> {
+        let name = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned();
+        let Some(name) = name else { return Ok(true) };
+        let layout = self.computes.layout(&name)?;
+        let compute = ComputeConfig::load(&layout)?;
+        if !compute.options.sleeps {
+            return Ok(false);
+        }
+        if matches!(State::of(&compute, &layout), State::Running(_)) {
+            if lifecycle::guests(&layout, ANSWER)? > 0 {
+                return Ok(false);
+            }
+            stopped(&self.remote(), &self.computes, &name, STOP)?;
+        }
+        if name.starts_with(MOMENT) {
+            self.destroy(&layout)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Fleet for LocalFleet {
+    fn lsn(&self, branch: &str, moment: &str) -> Result<Lsn, Refused> {
+        let found = self.branch(branch)?;
+        let text = moment.strip_prefix('-').map_or_else(|| moment.to_owned(), |ago| format!("{ago} ago"));
+        moment::lsn_at(&self.remote(), &found, Some(&text)).map_err(|error| Refused::Missing {
+            message: format!("{branch} has no moment {moment:?}: {error:#}"),
+            hint: "Say BRANCH@-10min, BRANCH@2026-01-31T12:30:00Z or BRANCH@0/16B3748.".to_owned(),
+        })
+    }
+
+    fn wake(&self, place: &Place) -> Result<Address, Refused> {
+        let branch = self.branch(&place.branch)?;
+        let existing = self.existing(place, &branch)?;
+        if let Some(compute) = &existing {
+            let layout = self.computes.layout(&compute.name).map_err(|error| unavailable(error.into()))?;
+            if matches!(State::of(compute, &layout), State::Running(_)) {
+                self.know(place, &compute.name);
+                return self.address(compute, &layout);
+            }
+        }
+        if let Some(writer) =
+            branches::writer(&branch).filter(|writer| place.lsn.is_none() && !is_own(writer, &existing))
+        {
+            return Err(Refused::Unavailable {
+                message: format!("{writer} writes the branch {:?}", name_of(&branch)),
+                hint: Some(format!("To read it as it is now, say {}@-0s.", name_of(&branch))),
+            });
+        }
+        let name = self.start(place, &branch, existing.as_ref()).map_err(unavailable)?;
+        self.know(place, &name);
+        let layout = self.computes.layout(&name).map_err(|error| unavailable(error.into()))?;
+        let compute = ComputeConfig::load(&layout).map_err(|error| unavailable(error.into()))?;
+        self.address(&compute, &layout)
+    }
+
+    fn sleep(&self, place: &Place) -> Result<bool, String> {
+        self.put_to_sleep(place).map_err(|error| format!("{error:#}"))
+    }
+
+    fn awake(&self) -> Vec<(Place, Address)> {
+        let all = self.computes.list().unwrap_or_default().into_iter().filter_map(|(_, compute)| compute.ok());
+        let mut awake = Vec::new();
+        for compute in all.filter(|compute| compute.options.sleeps) {
+            let Ok(layout) = self.computes.layout(&compute.name) else { continue };
+            let is_moment = compute.name.starts_with(MOMENT);
+            if !matches!(State::of(&compute, &layout), State::Running(_)) {
+                if is_moment && let Err(error) = self.destroy(&layout) {
+                    tracing::warn!("{} is left: {error:#}", compute.name);
+                }
+                continue;
+            }
+            let branch = compute.branch.clone().unwrap_or_else(|| compute.timeline.to_string());
+            let place = Place { branch, lsn: is_moment.then_some(compute.boot_lsn) };
+            if let Ok(address) = self.address(&compute, &layout) {
+                self.know(&place, &compute.name);
+                awake.push((place, address));
+            }
+        }
+        awake
+    }
+}
+
+fn unavailable(error: anyhow::Error) -> Refused {
+    Refused::Unavailable { message: format!("{error:#}"), hint: None }
+}
+
+/// A branch's name, or its id if it has none.
+fn name_of(branch: &Value) -> String {
+    branch["name"].as_str().map_or_else(|| text(branch, "timeline_id"), str::to_owned)
+}
+
+fn moment_name(timeline: &str, lsn: Lsn) -> String {
+    format!("{MOMENT}{}-{}", timeline.get(..12).unwrap_or(timeline), lsn.to_string().replace('/', "-"))
+}
+
+fn is_own(writer: &str, existing: &Option<ComputeConfig>) -> bool {
+    existing.as_ref().is_some_and(|compute| writer == format!("compute {}", compute.name))
+}
+
+/// Whether these addresses include the one that the gateway connects to.
+fn listens(addresses: &str) -> bool {
+    addresses.split(',').any(|address| ["*", "0.0.0.0", LOOPBACK, "localhost"].contains(&address.trim()))
+}
+
+fn joined(addresses: &str) -> String {
+    if addresses.trim().is_empty() { LOOPBACK.to_owned() } else { format!("{addresses},{LOOPBACK}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn computes_listen_for_the_gateway_too() {
+        for enough in ["*", "localhost", "10.0.0.1, 127.0.0.1", "0.0.0.0"] {
+            assert!(listens(enough), "{enough}");
+        }
+        assert!(!listens("") && !listens("10.0.0.1"));
+        assert_eq!((joined(""), joined("10.0.0.1")), ("127.0.0.1".to_owned(), "10.0.0.1,127.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn moments_have_names_that_computes_may_have() {
+        let name = moment_name("0123456789abcdef0123456789abcdef", Lsn(0x1_0000_0028));
+        assert_eq!(name, "moment-0123456789ab-1-28");
+        assert!(Computes::new("x").layout(&name).is_ok());
+    }
+}
