@@ -19,7 +19,8 @@ use crate::table::text;
 pub(crate) struct ComputesOfIt {
     #[command(flatten)]
     directory: Directory,
-    /// Even if a compute of this machine runs on it: that is ended, and what its clients are doing is lost.
+    /// Even if a compute of this machine writes it now; those that run on it are ended, and what their clients are
+    /// doing is lost.
     #[arg(long)]
     force: bool,
 }
@@ -71,16 +72,23 @@ fn remove(remote: &Remote<'_>, branch: &Value, wanted: &str, of_it: &ComputesOfI
     let id = text(branch, "timeline_id");
     let is_on_it = |compute: &ComputeConfig| compute.timeline.to_string() == id;
     let on_it: Vec<_> = computes.list()?.into_iter().filter_map(|(_, one)| one.ok()).filter(is_on_it).collect();
+    let mut going = Vec::new();
     for compute in &on_it {
-        if !of_it.force && matches!(State::of(compute, &computes.layout(&compute.name)?), State::Running(_)) {
-            bail!("the compute {} runs on the branch {wanted}: stop it first, or say --force", compute.name);
+        let runs = matches!(State::of(compute, &computes.layout(&compute.name)?), State::Running(_));
+        match (runs && !of_it.force, compute.read_only) {
+            (true, false) => {
+                bail!("the compute {} runs on the branch {wanted}: stop it first, or say --force", compute.name)
+            }
+            // Its clients are told that the branch is gone.
+            (true, true) => {}
+            (false, _) => going.push(compute),
         }
     }
     let is_here = |writer: &str| on_it.iter().any(|compute| writer == format!("compute {}", compute.name));
     if let Some(elsewhere) = writer(branch).filter(|writer| writer.starts_with("compute") && !is_here(writer)) {
         bail!("{elsewhere} writes the branch {wanted}: destroy it first");
     }
-    for compute in &on_it {
+    for compute in going {
         lifecycle::destroy(&computes.layout(&compute.name)?, of_it.force, &Registry::of(remote))?;
     }
     let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
