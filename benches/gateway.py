@@ -142,7 +142,8 @@ class GatewayFigures(Bench):
 
     async def idle(self, gateway: Gateway) -> dict:
         """Connections that ask once and then nothing."""
-        resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         before = rss_mib(gateway.process.pid)
         connections = []
         for number in range(self.args.idle):

@@ -179,8 +179,10 @@ def test_the_port_of_one_that_slept_may_be_taken(computes, make_gateway, make_br
     assert computes.about(moved)["port"] != before
 
 
-def test_everybody_is_let_in_on_loopback_only(computes, make_gateway, make_branch):
+def test_what_a_gateway_refuses_to_begin_with(computes, make_gateway, make_branch):
     done = computes.pagectl("gateway", "--trust", "--listen", "0.0.0.0:0")
     assert done.code == 1 and "needs an address on loopback" in done.stderr, done.text
+    done = computes.pagectl("gateway", "--listen", "127.0.0.1:0", "--connections-max", "100000000")
+    assert done.code == 1 and "connections need" in done.stderr and "ulimit" in done.stderr, done.text
     gateway = make_gateway(computes, "--trust")
     assert gateway.sql(make_branch("open"), "SELECT current_user", user="nobody") == "nobody"

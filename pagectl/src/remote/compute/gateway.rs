@@ -10,6 +10,7 @@ use camino::Utf8PathBuf;
 use clap::Args;
 use gateway::{Gateway, Settings};
 use pageserver::tls::Certificate;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +24,8 @@ use fleet::LocalFleet;
 
 /// What clients name that begin with TLS at once.
 const PROTOCOL: &[u8] = b"postgresql";
+/// Open files that are no client's.
+const OTHER_FILES: u64 = 256;
 /// How long a client may take until it has said what it wants.
 const LOGIN: Duration = Duration::from_secs(30);
 
@@ -85,6 +88,7 @@ pub(crate) fn run(remote: &Remote<'_>, args: GatewayArgs) -> anyhow::Result<()> 
         _ => None,
     };
     let settings = settings(&args, certificate.as_ref())?;
+    raise_file_limit(args.connections_max)?;
     let fleet = LocalFleet::new(remote, args.directory.computes(), args.host, args.trust);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -120,6 +124,24 @@ fn settings(args: &GatewayArgs, certificate: Option<&Arc<Certificate>>) -> anyho
         wake_limit: args.wake_timeout,
         idle_timeout: Some(args.idle_timeout).filter(|idle| !idle.is_zero()),
     })
+}
+
+/// Each session has two sockets, and as many clients again may be waiting for a refusal.
+fn raise_file_limit(connections: usize) -> anyhow::Result<()> {
+    let wanted = (connections as u64).saturating_mul(3).saturating_add(OTHER_FILES);
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    if let Some(hard) = limit.maximum.filter(|hard| *hard < wanted) {
+        bail!(
+            "{connections} connections need {wanted} open files, and {hard} are allowed: raise that (ulimit -Hn, or \
+             LimitNOFILE= of systemd), or say --connections-max {}",
+            hard.saturating_sub(OTHER_FILES) / 3
+        );
+    }
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).with_context(|| format!("cannot allow {wanted} open files"))
 }
 
 async fn until_terminated(certificate: Option<&Certificate>) -> anyhow::Result<()> {
