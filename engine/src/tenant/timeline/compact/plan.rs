@@ -35,11 +35,6 @@ const FOLD_GAIN: u64 = 8;
 const IMAGE_EFFORT: u64 = 4;
 /// An index page of an image layer lists at least so many images, but for the last one.
 const IMAGES_PER_INDEX_PAGE: u64 = 1000;
-/// A delta layer's index page lists about so many changes.
-const CHANGES_PER_INDEX_PAGE: u64 = 700;
-/// A change counts for so many bytes at most when it is asked whether an image is worth making: a longer one is an
-/// image itself, behind which a read goes no further.
-const CHANGE_MAX: u64 = 256;
 /// Images are not worth a job below this fraction of a file's intended size.
 pub(super) const SMALLEST_IMAGES: u64 = 16;
 
@@ -165,14 +160,15 @@ impl Weights {
         Self { samples }
     }
 
-    /// About how many of `layer`'s `bytes` are about `keys`.
-    fn share(&self, layer: &Arc<Layer>, keys: &Range<Key>, bytes: u64) -> u64 {
+    /// About how many bytes of `layer` are about `keys`.
+    fn bytes(&self, layer: &Arc<Layer>, keys: &Range<Key>) -> u64 {
+        let size = layer.desc().file_size;
         match self.samples.get(&layer.identity().file_id) {
             Some(samples) if !samples.is_empty() => {
                 let within = samples.iter().filter(|key| keys.contains(key)).count() as u64;
-                bytes * within / samples.len() as u64
+                size * within / samples.len() as u64
             }
-            _ => bytes,
+            _ => size,
         }
     }
 }
@@ -207,8 +203,6 @@ pub(super) struct Cell {
     /// What its image costs to make, in bytes.
     image_effort: u64,
     delta_bytes: u64,
-    /// What of them is changes that a read may have to apply.
-    changes: u64,
     /// The file of the image.
     image: Option<u64>,
     /// One of its layers cannot be read.
@@ -225,7 +219,7 @@ impl Cell {
         if self.image.is_some_and(|image| known.dead_images.contains(&image)) {
             return true;
         }
-        self.changes >= self.enough(policy)
+        self.delta_bytes >= self.enough(policy)
     }
 
     /// The bytes of changes from which on its image is due.
@@ -260,8 +254,7 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
     deltas.dedup_by_key(|layer| layer.identity().file_id);
     let image = part.first().and_then(|stack| stack.image.as_ref());
     let is_damaged = deltas.iter().copied().chain(image).any(|layer| known.is_damaged(layer));
-    let delta_bytes = deltas.iter().map(|layer| weights.share(layer, &keys, layer.desc().file_size)).sum();
-    let changes = deltas.iter().map(|layer| weights.share(layer, &keys, changes(layer))).sum();
+    let delta_bytes = deltas.into_iter().map(|layer| weights.bytes(layer, &keys)).sum();
     let image_bytes = image.map_or(0, |image| image.desc().file_size);
     let image_effort = image.map_or(0, |image| effort(image));
     Cell {
@@ -269,7 +262,6 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
         image_bytes,
         image_effort,
         delta_bytes,
-        changes,
         image: image.map(|image| image.identity().file_id),
         is_damaged,
     }
@@ -283,28 +275,17 @@ fn effort(image: &Layer) -> u64 {
     size.max(full * IMAGES_PER_INDEX_PAGE * PAGE_BYTES / IMAGE_EFFORT)
 }
 
-/// The bytes of a delta layer that are changes, not images.
-fn changes(layer: &Layer) -> u64 {
-    let size = layer.desc().file_size;
-    match u64::from(index_pages(layer.identity(), size)) {
-        0 => size,
-        pages => size.min(pages * CHANGES_PER_INDEX_PAGE * CHANGE_MAX),
-    }
-}
-
 /// The keys of which images are due: those of the cell with the most changes for its size, and of its neighbors, as far
 /// as they are due too.
 pub(crate) fn image(stacks: &[Stack], weights: &Weights, known: &Known, policy: &CompactionPolicy) -> Option<Due> {
     let cells = cells(stacks, weights, known);
     let is_due = |cell: &Cell| cell.is_due(policy, known);
-    let ratio = |cell: &Cell| cell.changes as f64 / cell.image_effort.max(1) as f64;
+    let ratio = |cell: &Cell| cell.delta_bytes as f64 / cell.image_effort.max(1) as f64;
     let due = || cells.iter().enumerate().filter(|(_, cell)| is_due(cell));
     let (at, first) = due().max_by(|(_, one), (_, other)| ratio(one).total_cmp(&ratio(other)))?;
     let sum = |bytes: &dyn Fn(&Cell) -> u64| due().map(|(_, cell)| bytes(cell)).sum::<u64>();
-    let changes = sum(&|cell| cell.changes);
-    let enough_for_all = cells.iter().map(|cell| cell.enough(policy)).sum();
-    let enough = sum(&|cell| cell.enough(policy));
-    let urgency = Urgency::of_images(changes, enough, enough_for_all, sum(&Cell::bytes), policy);
+    let changes = sum(&|cell| cell.delta_bytes);
+    let urgency = Urgency::of_images(changes, sum(&|cell| cell.enough(policy)), sum(&Cell::bytes));
     let (keys, bytes) = extended(first, cells.get(at + 1..).unwrap_or_default(), is_due, policy);
     Some(Due { keys, bytes, urgency })
 }

@@ -23,18 +23,9 @@ pub(crate) struct Urgency {
 }
 
 impl Urgency {
-    /// Of images of cells with `changes`, which are due when these are `enough`; for all cells, due or not, that would
-    /// be `enough_for_all`. All in bytes. To a small database one job of sorting brings several times as much at once:
-    /// that is not overdue.
-    pub(crate) fn of_images(
-        changes: u64,
-        enough: u64,
-        enough_for_all: u64,
-        bytes: u64,
-        policy: &CompactionPolicy,
-    ) -> Self {
-        let expected = enough.saturating_add(policy.job_bytes.saturating_sub(enough_for_all)).max(1);
-        Self { times: (changes as f64 / expected as f64).max(1.0), bytes }
+    /// Of images of cells with `changes`, which are due when these are `enough`. All in bytes.
+    pub(crate) fn of_images(changes: u64, enough: u64, bytes: u64) -> Self {
+        Self { times: (changes as f64 / enough.max(1) as f64).max(1.0), bytes }
     }
 
     /// Of merging stacks of which the tallest has `height` layers.
@@ -65,7 +56,7 @@ mod tests {
 
     #[test]
     fn ingest_is_slowed_smoothly_as_jobs_are_overdue() {
-        let images = |changes| Urgency::of_images(changes, 1000, 1000, 5000, &POLICY).pressure(&POLICY);
+        let images = |changes| Urgency::of_images(changes, 1000, 5000).pressure(&POLICY);
         let pressures: Vec<f64> = (0..5000).step_by(50).map(images).collect();
         assert!(pressures.is_sorted() && pressures.first() == Some(&0.0) && pressures.last() == Some(&SLOWED_MAX));
         assert!(pressures.windows(2).all(|pair| pair[1] - pair[0] < 0.08), "{pressures:?}");
@@ -79,15 +70,6 @@ mod tests {
 
     #[test]
     fn a_few_changes_slow_nothing() {
-        assert!(Urgency::of_images(9000, 10, 10, 1, &POLICY).pressure(&POLICY) < 0.001);
-    }
-
-    #[test]
-    fn what_one_sort_brings_to_a_small_database_slows_nothing() {
-        let pressure = |changes, enough, all| Urgency::of_images(changes, enough, all, 5000, &POLICY).pressure(&POLICY);
-        assert_eq!(pressure(1200, 10, 10), 0.0);
-        assert!(pressure(3000, 10, 10) > 0.9, "what three of them bring does");
-        assert_eq!(pressure(1000, 500, 1000), SLOWED_MAX, "of one that is not small nothing is added");
-        assert_eq!(pressure(1000, 500, 700), 0.0);
+        assert!(Urgency::of_images(900, 10, 1).pressure(&POLICY) < 0.001);
     }
 }
