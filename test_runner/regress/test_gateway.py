@@ -159,6 +159,14 @@ def test_who_sleeps_and_who_does_not(computes, make_gateway, make_branch):
     assert by_hand.state() == "running"
 
 
+def test_a_branch_may_be_called_as_the_compute_of_another(computes, make_gateway, make_branch):
+    gateway = make_gateway(computes)
+    other = computes.start("taken", "--branch", make_branch("elsewhere"))
+    assert gateway.sql(make_branch("taken"), "CREATE TABLE here (); SELECT count(*) FROM kept") == str(ROWS)
+    assert other.sql("SELECT to_regclass('here') IS NULL") == "t"
+    assert len(computes.names()) == 2
+
+
 def test_many_computes_wake_at_once(computes, make_gateway, make_branch):
     gateway = make_gateway(computes, "--wakes-max", "2")
     branches = [make_branch(f"many{number}") for number in range(5)]

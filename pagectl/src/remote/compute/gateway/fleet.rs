@@ -103,7 +103,7 @@ impl LocalFleet {
     fn start(&self, place: &Place, branch: &Value, existing: Option<&ComputeConfig>) -> anyhow::Result<String> {
         let named = match place.lsn {
             Some(lsn) => moment_name(&text(branch, "timeline_id"), lsn),
-            None => name_of(branch),
+            None => self.new_name(branch),
         };
         let name = existing.map_or(named, |compute| compute.name.clone());
         let listen = existing.map(|compute| compute.options.listen.clone()).unwrap_or_default();
@@ -122,6 +122,15 @@ impl LocalFleet {
         let started = start::start(&self.remote(), &self.computes, &wanted, &self.host)?;
         tracing::info!("{place} is awake after {} ms", text(&started, "ready_ms"));
         Ok(name)
+    }
+
+    /// The name of a new compute of a branch: that of the branch, unless the compute of another one has it.
+    fn new_name(&self, branch: &Value) -> String {
+        let name = name_of(branch);
+        match self.computes.layout(&name) {
+            Ok(layout) if !layout.config().exists() => name,
+            _ => format!("branch-{}", short(&text(branch, "timeline_id"))),
+        }
     }
 
     fn know(&self, place: &Place, name: &str) {
@@ -225,7 +234,12 @@ fn name_of(branch: &Value) -> String {
 }
 
 fn moment_name(timeline: &str, lsn: Lsn) -> String {
-    format!("{MOMENT}{}-{}", timeline.get(..12).unwrap_or(timeline), lsn.to_string().replace('/', "-"))
+    format!("{MOMENT}{}-{}", short(timeline), lsn.to_string().replace('/', "-"))
+}
+
+/// Enough of an id to tell it from others.
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
 }
 
 fn is_own(writer: &str, existing: &Option<ComputeConfig>) -> bool {
