@@ -60,7 +60,7 @@ impl Spot {
 
 /// One client at a place: while this lives, the place's compute is not put to sleep.
 pub(crate) struct Visit {
-    spot: Arc<Spot>,
+    counted: Counted,
     address: Address,
 }
 
@@ -70,7 +70,7 @@ impl Visit {
     }
 
     pub(crate) fn place(&self) -> &Place {
-        &self.spot.place
+        &self.counted.0.place
     }
 }
 
@@ -79,27 +79,8 @@ struct Counted(Arc<Spot>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        leave(&self.0);
-    }
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        leave(&self.spot);
-    }
-}
-
-fn leave(spot: &Spot) {
-    *spot.used.lock() = env::clock::now();
-    spot.visits.fetch_sub(1, Ordering::SeqCst);
-}
-
-impl Counted {
-    fn into_visit(self, address: Address) -> Visit {
-        let spot = Arc::clone(&self.0);
-        // One comes for the other.
-        spot.visits.fetch_add(1, Ordering::SeqCst);
-        Visit { spot, address }
+        *self.0.used.lock() = env::clock::now();
+        self.0.visits.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -140,14 +121,14 @@ impl<F: Fleet> Places<F> {
             if let Some(address) = known
                 && let Ok(stream) = address.connect().await
             {
-                return Ok((counted.into_visit(address), stream));
+                return Ok((Visit { counted, address }, stream));
             }
             let address = self.wake(&counted.0).await?;
             let stream = address.connect().await.map_err(|error| Refused::Unavailable {
                 message: format!("the compute of {} runs, and cannot be reached: {error}", counted.0.place),
                 hint: None,
             })?;
-            Ok((counted.into_visit(address), stream))
+            Ok((Visit { counted, address }, stream))
         })
         .await
     }
@@ -176,13 +157,14 @@ impl<F: Fleet> Places<F> {
 
     /// Wakes a compute, one after the other where there are many. It goes on if the caller no longer waits.
     async fn wake(&self, spot: &Arc<Spot>) -> Result<Address, ErrorFields> {
-        let turn = Arc::clone(&spot.address).lock_owned().await;
+        let mut turn = Arc::clone(&spot.address).lock_owned().await;
         if let Some(address) = &*turn
             && address.connect().await.is_ok()
         {
             return Ok(address.clone());
         }
-        let counted = Awake::count(&self.awake, turn.is_some());
+        // One that is gone is counted still, and is known to be gone from here on, however this ends.
+        let counted = Awake::count(&self.awake, turn.take().is_some());
         if self.awake.load(Ordering::SeqCst) > self.awake_max {
             return Err(refusal::too_many("to different branches and moments"));
         }

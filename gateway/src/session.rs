@@ -39,21 +39,15 @@ pub(crate) async fn serve<F: Fleet>(gateway: &Shared<F>, client: TcpStream) {
         Ok(Err(error)) => return tracing::debug!("no client: {error}"),
         Err(_) => return tracing::debug!("a client said nothing"),
     };
-    let Start { mut stream, startup, is_encrypted, server_name } = start;
-    let mut startup = startup;
-    let wanted = allowed(gateway, is_encrypted).and_then(|()| {
+    let Start { mut stream, mut startup, is_encrypted, server_name } = start;
+    let visiting = async {
+        allowed(gateway, is_encrypted)?;
         let wanted = Wanted::take(&mut startup, server_name.as_deref(), &gateway.settings);
-        wanted.ok_or_else(refusal::no_branch)
-    });
-    let found = match wanted {
-        Ok(wanted) => place(gateway, wanted).await,
-        Err(error) => Err(error),
+        let place = place(gateway, wanted.ok_or_else(refusal::no_branch)?).await?;
+        gateway.places.visit(place).await
     };
-    let (visit, mut server) = match found {
-        Ok(place) => match gateway.places.visit(place).await {
-            Ok(found) => found,
-            Err(error) => return refuse(stream, error).await,
-        },
+    let (visit, mut server) = match visiting.await {
+        Ok(found) => found,
         Err(error) => return refuse(stream, error).await,
     };
     let begun = relay::begin(&mut stream, &mut server, startup).await;
