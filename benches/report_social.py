@@ -74,6 +74,18 @@ def every_level(executions, delays):
                            f"{middle(some, 'pages'):,.0f} | {middle(some, 'start_to_row_ms'):,.0f} |")
 
 
+def processor_time(executions, delays):
+    """What the scan takes of the cores, by program: medians."""
+    for delay in delays:
+        some = select(executions, query="scan-filter", level="none", delay_ms=delay)
+        if not some:
+            continue
+        middles = {name: median(one["cpu_ms"].get(name, 0) for one in some) for one in some for name in one["cpu_ms"]}
+        most = sorted(middles.items(), key=lambda item: -item[1])
+        took = ", ".join(f"{name} {ms:,.0f}" for name, ms in most if ms >= 20)
+        yield f"* at {delay:g} ms, in {middle(some, 'ms'):,.0f} ms: {took}"
+
+
 def asked(found, delays):
     executions = found["executions"]
     points = [one for one in executions if one["query"] != "scan-filter" and one["level"] == "none"]
@@ -135,6 +147,9 @@ def lines(found):
     yield from ("", "## Asked", "", "| what | measured | reached |", "|---|---|---|")
     yield from (f"| {what} | {measured} | {artifact.verdict(reached)} |" for what, measured, reached in
                 asked(found, delays))
+    yield from ("", "## Processor time of scan-filter with nothing in memory", "",
+                "Two cores. In ms; python is the link, versitygw the S3 server.", "",
+                *processor_time(executions, delays))
     if found.get("matrix"):
         yield from ("", f"## Settings, at {found['matrix'][0]['delay_ms']:g} ms with nothing in memory", "",
                     "The three quickest of 24 combinations, and two to compare with.", "",

@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import artifact  # noqa: E402
+import cpu  # noqa: E402
 from world import DATABASE, MIB, PREFIX, RELATIONS, SETTINGS, World, digest, execute, prepare, shape  # noqa: E402
 from fixtures.computes import Computes, stay_where_it_is  # noqa: E402
 from fixtures.pageserver import Pageserver  # noqa: E402
@@ -114,13 +115,14 @@ class Run:
 
     def measure(self, session, name: str, asked: dict) -> dict:
         self.link.taken()
-        pages = self.pages_asked()
+        pages, before = self.pages_asked(), cpu.by_process()
         rows, took = timed(session, execute(name, asked["keys"]))
+        cpu_ms = cpu.since(before)
         requests = [request for request in self.link.taken() if request.method == "GET"]
         self.validity.equal(digest(rows), asked["digest"])
         return {"ms": took, "gets": len(requests), "pages": self.pages_asked() - pages,
                 "mib": sum(request.received for request in requests) / MIB,
-                "round_trips": one_after_the_other(requests), "rows": asked["rows"]}
+                "round_trips": one_after_the_other(requests), "rows": asked["rows"], "cpu_ms": cpu_ms}
 
     def pages_asked(self) -> int:
         metrics = self.pageserver.http.metrics()

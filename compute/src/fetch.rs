@@ -2,7 +2,7 @@
 //!
 //! A block is fetched once, however many requests wait for it: a [`Flight`] covers it from the request until it is in
 //! the overlay or the source has refused. Storing it in the overlay is off the request's path. A sequential scan is
-//! prefetched in pieces of 1 MiB; a point read fetches what it asks for.
+//! prefetched in pieces of 1 MiB; a point read fetches what it asks for, and what an index says comes next.
 
 mod outage;
 #[cfg(test)]
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::BLOCK;
+use crate::index_scan::IndexScans;
 use crate::overlay::file::{FetchFailed, FileNode, Flight, Origin, Outcome, State};
 use crate::overlay::{Change, Overlay};
 use crate::overlay::{Fetched, blocks};
@@ -76,6 +77,7 @@ pub(crate) struct Volume<S> {
     landed: mpsc::Sender<Landed>,
     under_way: AtomicUsize,
     outage: Outage,
+    index_scans: IndexScans,
 }
 
 /// Fetched blocks on their way to the overlay.
@@ -117,6 +119,7 @@ impl<S: PageSource> Volume<S> {
             landed,
             under_way: AtomicUsize::new(0),
             outage: Outage::default(),
+            index_scans: IndexScans::default(),
         });
         let weak = Arc::downgrade(&volume);
         env::spawn::vital_blocking("arrivals", move || {
@@ -136,10 +139,15 @@ impl<S: PageSource> Volume<S> {
         offset: u64,
         size: usize,
     ) -> io::Result<Result<Vec<u8>, Pending>> {
-        let waits = self.fetch(file, blocks(offset, size)?, true)?;
+        let wanted = blocks(offset, size)?;
+        let waits = self.fetch(file, wanted.clone(), true)?;
+        if wanted.len() == 1 {
+            self.fetch_next(file, wanted.start, !waits.is_empty())?;
+        }
         if waits.is_empty()
             && let Some(data) = self.overlay.read_here(file, offset, size)?
         {
+            self.note_page(file, offset, &data);
             return Ok(Ok(data));
         }
         Ok(Err(Pending { waits, offset, size }))
@@ -148,7 +156,28 @@ impl<S: PageSource> Volume<S> {
     /// Waits for the missing blocks of a read.
     pub(crate) async fn finish_read(&self, file: &Arc<FileNode>, pending: Pending) -> io::Result<Vec<u8>> {
         let fetched = arrived(pending.waits).await?;
-        self.overlay.assemble(file, pending.offset, pending.size, &fetched)
+        let data = self.overlay.assemble(file, pending.offset, pending.size, &fetched)?;
+        self.note_page(file, pending.offset, &data);
+        Ok(data)
+    }
+
+    /// What was read may lead to what is read next.
+    fn note_page(&self, file: &FileNode, offset: u64, data: &[u8]) {
+        let at = offset / BLOCK as u64;
+        if let Some(block) = file.origin.and_then(|origin| u32::try_from(at + u64::from(origin.first)).ok()) {
+            self.index_scans.note_page(file.id, block, data);
+        }
+    }
+
+    /// Fetches what an index scan that has come to `block` is about to read.
+    fn fetch_next(self: &Arc<Self>, file: &Arc<FileNode>, block: u32, is_missing: bool) -> io::Result<()> {
+        let Some(origin) = file.origin else { return Ok(()) };
+        let blocks = self.index_scans.next(file.id, origin.first + block, is_missing);
+        for next in blocks.iter().filter_map(|next| next.checked_sub(origin.first)) {
+            // Nobody waits for it.
+            self.start(file, origin, &(next..next), |_| next + 1)?;
+        }
+        Ok(())
     }
 
     /// Writes all of `data` at `offset`. Waits for free space if the disk is full.
@@ -197,10 +226,22 @@ impl<S: PageSource> Volume<S> {
     /// Ensures that the remote ones among `blocks` are being fetched; returns what to wait for.
     fn fetch(self: &Arc<Self>, file: &Arc<FileNode>, blocks: Range<u32>, is_read: bool) -> io::Result<Vec<Wait>> {
         let Some(origin) = file.origin else { return Ok(Vec::new()) };
+        let ahead = |state: &mut State| if is_read { state.scan.read(&blocks) } else { blocks.end };
+        self.start(file, origin, &blocks, ahead)
+    }
+
+    /// As [`Volume::fetch`], for `blocks` and those up to what `ahead` says.
+    fn start(
+        self: &Arc<Self>,
+        file: &Arc<FileNode>,
+        origin: Origin,
+        blocks: &Range<u32>,
+        ahead: impl FnOnce(&mut State) -> u32,
+    ) -> io::Result<Vec<Wait>> {
         let (waits, starts) = self.overlay.with_state(file, false, |state| {
-            let ahead = if is_read { state.scan.read(&blocks) } else { blocks.end };
+            let ahead = ahead(state);
             let is_busy = self.under_way.load(Ordering::Relaxed) > AHEAD_MAX;
-            Ok(claim(state, &blocks, if is_busy { blocks.end } else { ahead }))
+            Ok(claim(state, blocks, if is_busy { blocks.end } else { ahead }))
         })?;
         for start in starts {
             self.under_way.fetch_add(start.blocks.len() * BLOCK, Ordering::Relaxed);

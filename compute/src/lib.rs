@@ -8,6 +8,7 @@ pub mod boot;
 pub mod catalog;
 pub mod fetch;
 pub mod fs;
+mod index_scan;
 pub mod layout;
 pub mod lifecycle;
 pub mod manifest;

@@ -17,7 +17,7 @@ pub(crate) mod file;
 mod load;
 mod mark;
 mod names;
-mod node_id;
+pub(crate) mod node_id;
 mod removed;
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,17 @@ use std::ffi::OsStr;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
+use crate::index_scan::tests::leaf;
 use crate::layout::Layout;
 use crate::manifest;
 use crate::overlay::tree::ROOT;
 use crate::source::{RelFork, RelationFile};
 
 const REL: RelFork = RelFork { spc: 1663, db: 5, rel: 10, fork: 0 };
+const INDEX: RelFork = RelFork { rel: 11, ..REL };
 const BLOCKS: u32 = 1024;
+/// What the index leads to: keys, and blocks of the table.
+const ROWS: [(u64, u32); 6] = [(1, 20), (1, 700), (1, 90), (2, 300), (2, 8), (3, 400)];
 
 /// Answers only when permitted, and counts how many requests waited at once.
 struct Gate {
@@ -22,7 +26,7 @@ impl PageSource for Arc<Gate> {
         Ok(Vec::new())
     }
 
-    async fn read_blocks(&self, _: RelFork, first: u32, _: u32, out: &mut [u8]) -> Result<(), SourceError> {
+    async fn read_blocks(&self, rel: RelFork, first: u32, _: u32, out: &mut [u8]) -> Result<(), SourceError> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _open = self.open.acquire().await;
         if self.failures.load(Ordering::SeqCst) > 0 {
@@ -33,7 +37,10 @@ impl PageSource for Arc<Gate> {
             return Err(SourceError::Gone("lease 7 would have kept it".into()));
         }
         for (block, out) in (first..).zip(out.chunks_exact_mut(BLOCK)) {
-            out.fill(block as u8);
+            match rel == INDEX {
+                true => out.copy_from_slice(&leaf(&ROWS)[..]),
+                false => out.fill(block as u8),
+            }
         }
         Ok(())
     }
@@ -44,28 +51,34 @@ struct World {
     gate: Arc<Gate>,
     volume: Arc<Volume<Arc<Gate>>>,
     file: Arc<FileNode>,
+    index: Arc<FileNode>,
 }
 
 fn world(open: usize) -> World {
     let dir = camino_tempfile::tempdir().unwrap();
     let layout = Layout::new(dir.path());
     std::fs::create_dir_all(layout.upper()).unwrap();
-    manifest::write(&layout.manifest(), &[RelationFile { path: "10".into(), rel: REL, blocks: BLOCKS }]).unwrap();
+    let files = [("10", REL), ("11", INDEX)].map(|(path, rel)| RelationFile { path: path.into(), rel, blocks: BLOCKS });
+    manifest::write(&layout.manifest(), &files).unwrap();
     let gate = Gate { open: Semaphore::new(open), waiting: AtomicU32::new(0), failures: AtomicU32::new(0) };
     let gate = Arc::new(gate);
     let overlay = Overlay::open_at(&layout, false).unwrap();
-    let id = overlay.lookup(ROOT, OsStr::new("10")).unwrap().unwrap().id;
-    let file = overlay.file(id).unwrap();
+    let id = |name| overlay.lookup(ROOT, OsStr::new(name)).unwrap().unwrap().id;
+    let [file, index] = ["10", "11"].map(|name| overlay.file(id(name)).unwrap());
     let policy = Policy { in_flight: 40, ..Policy::default() };
     let volume = Volume::new(overlay, Arc::clone(&gate), policy);
-    World { _dir: dir, gate, volume, file }
+    World { _dir: dir, gate, volume, file, index }
 }
 
 async fn read(world: &World, block: u32, count: u32) -> io::Result<Vec<u8>> {
+    read_of(world, &world.file, block, count).await
+}
+
+async fn read_of(world: &World, file: &Arc<FileNode>, block: u32, count: u32) -> io::Result<Vec<u8>> {
     let (offset, size) = (u64::from(block) * BLOCK as u64, count as usize * BLOCK);
-    match world.volume.begin_read(&world.file, offset, size)? {
+    match world.volume.begin_read(file, offset, size)? {
         Ok(data) => Ok(data),
-        Err(pending) => world.volume.finish_read(&world.file, pending).await,
+        Err(pending) => world.volume.finish_read(file, pending).await,
     }
 }
 
@@ -176,4 +189,22 @@ async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     })
     .await;
     futures.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+#[tokio::test]
+async fn what_an_index_leads_to_is_fetched_together() {
+    let world = world(1);
+    // Once as it comes from the source, and once from the overlay.
+    for (first, key) in [(20, [700, 90].as_slice()), (300, &[8])] {
+        read_of(&world, &world.index, 1, 1).await.unwrap();
+        let before = world.volume.counts.requests.load(Ordering::SeqCst);
+        assert_eq!(read(&world, first, 1).await.unwrap()[0], first as u8);
+        until(|| !world.volume.is_busy()).await;
+        let all = before + 1 + key.len() as u64;
+        assert_eq!(world.volume.counts.requests.load(Ordering::SeqCst), all, "each row's page was asked for");
+        for block in key {
+            assert_eq!(read(&world, *block, 1).await.unwrap()[0], *block as u8);
+        }
+        assert_eq!(world.volume.counts.requests.load(Ordering::SeqCst), all, "they are here");
+    }
 }

@@ -3,6 +3,7 @@
 
 use postgres_formats::{
     BLCKSZ,
+    btree::{is_leaf, leaf_entries},
     page::{ItemId, Page, data_checksum},
 };
 
@@ -35,6 +36,7 @@ pub(crate) fn run(input: &[u8]) {
         };
     }
     let _ = data_checksum(page.bytes(), 1);
+    let _ = (is_leaf(&page), leaf_entries(&page));
     if sane {
         let Ok(layout) = page.layout() else { panic!("a sane page does not stay sane") };
         for offset in 1..=page.max_offset() {
