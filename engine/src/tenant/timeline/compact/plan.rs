@@ -10,7 +10,7 @@ use pageserver_api::keyspace::KeySpace;
 use utils::lsn::Lsn;
 
 use super::outputs::PAGE_BYTES;
-use super::urgency::Urgency;
+use super::urgency::{ImagesDue, Urgency};
 use crate::config::CompactionPolicy;
 use crate::context::RequestContext;
 use crate::tenant::layer_map::debt::{Stack, stacks};
@@ -35,6 +35,11 @@ const FOLD_GAIN: u64 = 8;
 const IMAGE_EFFORT: u64 = 4;
 /// An index page of an image layer lists at least so many images, but for the last one.
 const IMAGES_PER_INDEX_PAGE: u64 = 1000;
+/// An index page of a delta layer lists about so many changes.
+const CHANGES_PER_INDEX_PAGE: u64 = 700;
+/// What a change counts for at most where it is asked what reads have to apply: a longer one is an image itself, behind
+/// which they go no further.
+const APPLIED_MAX: u64 = 256;
 /// Images are not worth a job below this fraction of a file's intended size.
 pub(super) const SMALLEST_IMAGES: u64 = 16;
 
@@ -160,15 +165,14 @@ impl Weights {
         Self { samples }
     }
 
-    /// About how many bytes of `layer` are about `keys`.
-    fn bytes(&self, layer: &Arc<Layer>, keys: &Range<Key>) -> u64 {
-        let size = layer.desc().file_size;
+    /// About how many of the `bytes` of `layer` are about `keys`.
+    fn share(&self, layer: &Arc<Layer>, keys: &Range<Key>, bytes: u64) -> u64 {
         match self.samples.get(&layer.identity().file_id) {
             Some(samples) if !samples.is_empty() => {
                 let within = samples.iter().filter(|key| keys.contains(key)).count() as u64;
-                size * within / samples.len() as u64
+                bytes * within / samples.len() as u64
             }
-            _ => size,
+            _ => bytes,
         }
     }
 }
@@ -203,6 +207,8 @@ pub(super) struct Cell {
     /// What its image costs to make, in bytes.
     image_effort: u64,
     delta_bytes: u64,
+    /// What of these a read may have to apply.
+    applied: u64,
     /// The file of the image.
     image: Option<u64>,
     /// One of its layers cannot be read.
@@ -254,7 +260,8 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
     deltas.dedup_by_key(|layer| layer.identity().file_id);
     let image = part.first().and_then(|stack| stack.image.as_ref());
     let is_damaged = deltas.iter().copied().chain(image).any(|layer| known.is_damaged(layer));
-    let delta_bytes = deltas.into_iter().map(|layer| weights.bytes(layer, &keys)).sum();
+    let delta_bytes = deltas.iter().map(|layer| weights.share(layer, &keys, layer.desc().file_size)).sum();
+    let applied = deltas.iter().map(|layer| weights.share(layer, &keys, applied(layer))).sum();
     let image_bytes = image.map_or(0, |image| image.desc().file_size);
     let image_effort = image.map_or(0, |image| effort(image));
     Cell {
@@ -262,6 +269,7 @@ fn cell(part: &[Stack], keys: Range<Key>, weights: &Weights, known: &Known) -> C
         image_bytes,
         image_effort,
         delta_bytes,
+        applied,
         image: image.map(|image| image.identity().file_id),
         is_damaged,
     }
@@ -275,6 +283,15 @@ fn effort(image: &Layer) -> u64 {
     size.max(full * IMAGES_PER_INDEX_PAGE * PAGE_BYTES / IMAGE_EFFORT)
 }
 
+/// The bytes of changes in a delta layer that reads may have to apply.
+fn applied(layer: &Layer) -> u64 {
+    let size = layer.desc().file_size;
+    match u64::from(index_pages(layer.identity(), size)) {
+        0 => size,
+        pages => size.min(pages * CHANGES_PER_INDEX_PAGE * APPLIED_MAX),
+    }
+}
+
 /// The keys of which images are due: those of the cell with the most changes for its size, and of its neighbors, as far
 /// as they are due too.
 pub(crate) fn image(stacks: &[Stack], weights: &Weights, known: &Known, policy: &CompactionPolicy) -> Option<Due> {
@@ -284,8 +301,14 @@ pub(crate) fn image(stacks: &[Stack], weights: &Weights, known: &Known, policy: 
     let due = || cells.iter().enumerate().filter(|(_, cell)| is_due(cell));
     let (at, first) = due().max_by(|(_, one), (_, other)| ratio(one).total_cmp(&ratio(other)))?;
     let sum = |bytes: &dyn Fn(&Cell) -> u64| due().map(|(_, cell)| bytes(cell)).sum::<u64>();
-    let changes = sum(&|cell| cell.delta_bytes);
-    let urgency = Urgency::of_images(changes, sum(&|cell| cell.enough(policy)), sum(&Cell::bytes));
+    let images = ImagesDue {
+        changes: sum(&|cell| cell.delta_bytes),
+        applied: sum(&|cell| cell.applied),
+        enough: sum(&|cell| cell.enough(policy)),
+        enough_for_all: cells.iter().map(|cell| cell.enough(policy)).sum(),
+        bytes: sum(&Cell::bytes),
+    };
+    let urgency = Urgency::of_images(images, policy);
     let (keys, bytes) = extended(first, cells.get(at + 1..).unwrap_or_default(), is_due, policy);
     Some(Due { keys, bytes, urgency })
 }
