@@ -42,6 +42,8 @@ LIMITS = {"page_cache_size": 8192, "block_cache_memory": 96 * MIB, "compaction_m
           "checkpoint_distance": 256 * MIB, "ephemeral_keep_bytes": 16 * MIB}
 # What memory is used for, as the label of `pageserver_memory_bytes` has it. A use without a metric is unexplained.
 USES = ("page_cache", "in_memory_index", "buffers")
+# What the allocator says: what it was asked for, and what of it is in memory.
+STATES = ("allocated", "resident")
 # WAL that the server may keep for the pageserver, besides the step that it has just written.
 KEPT_MIB = 2048
 # The open layer is killed once it is this full.
@@ -124,7 +126,9 @@ class Memory(Bench):
         used["block_cache"] = round(total(metrics, "block_memory_bytes") / MIB, 1)
         program = status(pid, "RssFile") + status(pid, "RssShmem")
         return {"what": what, "layers": info["layer_count"], "rss_mib": round(rss_mib(pid), 1),
-                "program_mib": round(program / 1024, 1), "used_mib": used}
+                "program_mib": round(program / 1024, 1), "used_mib": used,
+                "allocator_mib": {state: mib_of(metrics, f'pageserver_allocator_bytes{{state="{state}"}}')
+                                  for state in STATES}}
 
     def idle_and_loaded(self, followed: Followed, when: str) -> list[dict]:
         """Samples of a process that has just been started, and of the same after many reads."""

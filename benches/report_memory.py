@@ -25,6 +25,11 @@ def unexplained(sample) -> float:
     return 1 - sum(one or 0 for one in known) / sample["rss_mib"]
 
 
+def kept(sample) -> float:
+    """MiB that the allocator has in memory beyond what it was asked for."""
+    return sample["allocator_mib"]["resident"] - sample["allocator_mib"]["allocated"]
+
+
 def told_steps(found, size):
     """For each amount of WAL that is told about, the steps up to there."""
     for wal in found["told_wal_mib"]:
@@ -82,12 +87,14 @@ def memory(found):
     uses = list(found["sizes"][0]["samples"][0]["used_mib"])
     names = " | ".join(use.replace("_", " ") for use in uses)
     yield from (f"| database MiB | when | layers | most MiB | sampled MiB | program | {names} | "
-                "unexplained |", "|---|---|---|---|---|---|" + "---|" * len(uses) + "---|")
+                "unexplained | allocated | kept |", "|---|---|---|---|---|---|" + "---|" * (len(uses) + 3))
     for size in found["sizes"]:
         for what, sample, most in moments(found, size):
             used = " | ".join(cell(sample["used_mib"][use]) for use in uses)
             yield (f"| {size['database_mib']:,} | {what} | {sample['layers']} | {most:.0f} | {sample['rss_mib']:.0f} | "
-                   f"{sample['program_mib']:.0f} | {used} | {unexplained(sample):.0%} |")
+                   f"{sample['program_mib']:.0f} | {used} | {unexplained(sample):.0%} | "
+                   f"{sample['allocator_mib']['allocated']:.0f} | {kept(sample):.0f} |")
+    yield from ("", "Allocated is what the allocator was asked for, kept what it has in memory besides.")
     missing = [use.replace("_", " ") for use in uses if found["sizes"][0]["samples"][0]["used_mib"][use] is None]
     if missing:
         yield from ("", f"No metric has: {', '.join(missing)}. What these take counts as unexplained.")

@@ -11,7 +11,8 @@ MIB = 1 << 20
 
 def sample(what: str, rss: float, **used) -> dict:
     return {"what": what, "layers": 4, "rss_mib": rss, "program_mib": 20.0,
-            "used_mib": {"page_cache": 15.0, "in_memory_index": 10.0, "block_cache": 0.0, **used}}
+            "used_mib": {"page_cache": 15.0, "in_memory_index": 10.0, "block_cache": 0.0, **used},
+            "allocator_mib": {"allocated": 30.0, "resident": 35.5}}
 
 
 def results() -> dict:
@@ -43,6 +44,7 @@ def test_every_target_has_a_row(tmp_path):
     assert "| 1,000 | rate of the last step, of the first (at least 0.85) | 0.90 | yes |" in page
     assert "| 1,000 | recovery, of the intake of the same WAL: slowest (at most 2) | 1.50 | yes |" in page
     assert "| 1,000 | intake of 2,048 MiB, peak | 4 | 70 |" in page and "| 2,548 | 1.00 |" in page
+    assert "| 10% | 30 | 6 |" in page, "what the allocator has"
     assert "**missed**" not in page and "No metric has" not in page
     assert (tmp_path / "memory.svg").read_text().count("<polyline") == 2
 

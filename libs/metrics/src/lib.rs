@@ -31,6 +31,7 @@ pub use label::{
     StorageOperation, StoreFault,
 };
 pub use per_page::PerPage;
+pub use process::set_allocator;
 pub use stopwatch::Stopwatch;
 
 /// The metrics of the process.

@@ -1,6 +1,7 @@
 //! `pageserver`: stores the history of Postgres clusters and serves pages as of any LSN.
 #![deny(unsafe_code)]
 
+mod allocator;
 mod args;
 mod init;
 mod lock;
@@ -57,6 +58,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     logging::init(&settings)?;
     remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+    metrics::set_allocator(allocator::bytes_by_state);
     let lock = lock::WorkdirLock::take(&workdir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
