@@ -55,6 +55,25 @@ def asked(order, strict, deep, echo):
     return [f"| {order} | {what} | {found} | {artifact.verdict(reached)} |" for what, found, reached in checks]
 
 
+def others(rows):
+    """Whether a relation is there, sizes, and many pages in flight."""
+    yield "| request | connections | per s | p50 us | p99 us | CPU us each: client, server |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        if row["form"] not in ("page", "echo"):
+            yield (f"| {row['form']} | {row['connections']} | {row['per_s']:,.0f} | {row['p50_us']:,.0f} | "
+                   f"{row['p99_us']:,.0f} | {row['client_us']:.1f}, {row['server_us']:.1f} |")
+
+
+def missing_costs_no_more(rows):
+    """Whether asking for a relation that is not there takes no longer than for one that is."""
+    by = {(row["form"], row["connections"]): row["p50_us"] for row in rows}
+    for connections in (1, 16):
+        there, missing = by["exists", connections], by["exists, missing", connections]
+        yield (f"| | {connections} connections: exists, missing: p50, of one that is there (at most 1) | "
+               f"{missing / there:.2f} | {artifact.verdict(missing <= there)} |")
+
+
 def check(rows):
     """Refuses times that cannot be."""
     wrong = [row for row in rows if not 1 < row["p50_us"] <= row["p99_us"]]
@@ -72,9 +91,11 @@ def lines(found):
                 "", "## Asked", "", "| pages drawn | what | measured | reached |", "|---|---|---|---|")
     for order in ("uniform", "zipf 0.99"):
         yield from asked(order, select(rows, "page", order, 1), select(rows, "page", order, 16), echo)
+    yield from missing_costs_no_more(rows)
     for order in ("uniform", "zipf 0.99"):
         pages = select(rows, "page", order, 1) + select(rows, "page", order, 16)
         yield from ("", f"## Pages drawn: {order}", "", *table(pages, echo))
+    yield from ("", "## Other requests", "", *others(rows))
     yield from ("", "## The echo", "", *table(echo.values(), {}), "", "![curve](load.svg)", "")
 
 

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
+use pageserver_api::reltag::RelTag;
 use pageserver_client::PageServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -75,9 +77,50 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 
-/// Random pages, by Zipf's law or uniformly.
-pub async fn pages(target: &Target, zipf: Option<&Zipf>, load: Load, span: Duration) -> anyhow::Result<Found> {
-    measured(target, load, span, |number, part| ask(target, zipf, (number, load.depth), part)).await
+/// What is asked for, and what the answer must be.
+#[derive(Clone, Copy)]
+pub enum Form<'a> {
+    /// Random pages, by Zipf's law or uniformly.
+    Pages(Option<&'a Zipf>),
+    /// Whether a relation is there, that is or is not.
+    Exists(bool),
+    /// The number of blocks of the relation.
+    RelationSize,
+    /// The size of its database, which has nothing else.
+    DatabaseSize,
+}
+
+impl Form<'_> {
+    /// A request, and the block that it asks for, if it is for a page.
+    fn query(self, chance: u64, pages: u32) -> (Query, u32) {
+        match self {
+            Form::Pages(zipf) => {
+                let block = zipf.map_or(chance as u32 & (pages - 1), |zipf| zipf.draw(chance));
+                (Query::GetPage(REL, block), block)
+            }
+            Form::Exists(true) => (Query::Exists(REL), 0),
+            // Another one each time: nothing may be remembered of it.
+            Form::Exists(false) => (Query::Exists(RelTag { relnode: 1 << 30 | chance as u32 >> 2, ..REL }), 0),
+            Form::RelationSize => (Query::Nblocks(REL), 0),
+            Form::DatabaseSize => (Query::DbSize { dbnode: REL.dbnode }, 0),
+        }
+    }
+
+    /// Whether `answer` is right; `None` if it is another kind of answer.
+    fn is_right(self, answer: &Answer<Bytes>, block: u32, target: &Target) -> Option<bool> {
+        match (self, answer) {
+            (Form::Pages(_), Answer::Page(page)) => Some(target.contents.is_page(block, page)),
+            (Form::Exists(there), Answer::Exists(found)) => Some(there == *found),
+            (Form::RelationSize, Answer::Nblocks(blocks)) => Some(*blocks == target.pages),
+            (Form::DatabaseSize, Answer::DbSize(bytes)) => Some(*bytes == i64::from(target.pages) * 8192),
+            _ => None,
+        }
+    }
+}
+
+/// Requests of one form.
+pub async fn requests(target: &Target, form: Form<'_>, load: Load, span: Duration) -> anyhow::Result<Found> {
+    measured(target, load, span, |number, part| ask(target, form, (number, load.depth), part)).await
 }
 
 /// Exchanges of as many bytes with one who does nothing.
@@ -116,13 +159,8 @@ async fn measured<F: Future<Output = anyhow::Result<Part>>>(
     Ok(Found { answers, times, validity, seconds: span.as_secs_f64(), client_cpu, server_cpu, server_rss_mib })
 }
 
-/// One connection that asks for pages.
-async fn ask(
-    target: &Target,
-    zipf: Option<&Zipf>,
-    (number, depth): (u64, usize),
-    mut part: Part,
-) -> anyhow::Result<Part> {
+/// One connection that asks.
+async fn ask(target: &Target, form: Form<'_>, (number, depth): (u64, usize), mut part: Part) -> anyhow::Result<Part> {
     let (tenant, timeline) = target.ids;
     let stream = target.server.pagestream(ProtocolVersion::V3, tenant, timeline).await?;
     let (mut sender, mut receiver) = stream.split();
@@ -131,10 +169,9 @@ async fn ask(
     while Instant::now() < part.end {
         while under_way.len() < depth {
             id += 1;
-            let chance = mixed(id);
-            let block = zipf.map_or(chance as u32 & (target.pages - 1), |zipf| zipf.draw(chance));
+            let (query, block) = form.query(mixed(id), target.pages);
             let header = RequestHeader { reqid: id, request_lsn: Lsn::MAX, not_modified_since: target.last };
-            sender.queue(&Request { header, query: Query::GetPage(REL, block) });
+            sender.queue(&Request { header, query });
             under_way.push_back((block, Instant::now()));
         }
         sender.flush().await?;
@@ -143,8 +180,8 @@ async fn ask(
             let response = receiver.receive().await?;
             let now = Instant::now();
             let Some((block, asked)) = under_way.pop_front() else { anyhow::bail!("an answer too many") };
-            let Answer::Page(page) = response.answer else { anyhow::bail!("no page: {:?}", response.answer) };
-            part.validity.compare(target.contents.is_page(block, &page));
+            let right = form.is_right(&response.answer, block, target);
+            part.validity.compare(right.ok_or_else(|| anyhow::anyhow!("an answer to nothing asked"))?);
             part.note(asked, now);
         }
     }

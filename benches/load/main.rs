@@ -1,5 +1,5 @@
 //! Pages over TCP from a server in a process of its own, asked for by 1 to 128 connections with one request in flight
-//! each, and by up to 16 with sixteen.
+//! each, and by up to 16 with sixteen; then the other requests, and ten thousand pages in flight.
 //!
 //! A relation of `BENCH_LOAD_PAGES` pages (131,072, 1 GiB) is an image layer on the local disk; a quarter of it may be
 //! kept in memory as it is rebuilt. Pages are drawn uniformly or by Zipf's law. The client has one thread; every page
@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use artifact::{Setting, Topology, Unit, Validity};
-use client::{Found, Load, Target};
+use client::{Form, Found, Load, Target};
 use server::Server;
 use zipf::Zipf;
 
@@ -33,6 +33,20 @@ const CONNECTIONS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Connections of which each has that many requests in flight.
 const DEEP: [usize; 5] = [1, 2, 4, 8, 16];
 const DEPTH: usize = 16;
+/// Other requests, and one connection with many pages in flight.
+const FORMS: [(&str, Form<'_>, Load); 9] = [
+    ("exists", Form::Exists(true), ONE),
+    ("exists", Form::Exists(true), SIXTEEN),
+    ("exists, missing", Form::Exists(false), ONE),
+    ("exists, missing", Form::Exists(false), SIXTEEN),
+    ("relation size", Form::RelationSize, ONE),
+    ("relation size", Form::RelationSize, SIXTEEN),
+    ("database size", Form::DatabaseSize, ONE),
+    ("database size", Form::DatabaseSize, SIXTEEN),
+    ("page, window of 10,000", Form::Pages(None), Load { connections: 1, depth: 10_000 }),
+];
+const ONE: Load = Load { connections: 1, depth: 1 };
+const SIXTEEN: Load = Load { connections: 16, depth: 1 };
 
 fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -72,10 +86,15 @@ async fn sweep(target: &Target, validity: &mut Validity) -> anyhow::Result<Vec<V
     }
     for (order, zipf) in [("uniform", None), ("zipf 0.99", Some(&zipf))] {
         for load in strict.into_iter().chain(deep) {
-            let found = client::pages(target, zipf, load, seconds).await?;
+            let found = client::requests(target, Form::Pages(zipf), load, seconds).await?;
             validity.add(found.validity);
             note(row("page", order, load, &found));
         }
+    }
+    for (name, form, load) in FORMS {
+        let found = client::requests(target, form, load, seconds).await?;
+        validity.add(found.validity);
+        note(row(name, "", load, &found));
     }
     Ok(rows)
 }

@@ -18,7 +18,8 @@ from world import shape  # noqa: E402
 def execution(query: str, level: str, delay: float, **other) -> dict:
     gets = 0 if level == "data" else 5
     found = {"query": query, "level": level, "delay_ms": delay, "ms": 80.0 if gets else 0.4, "gets": gets,
-             "pages": 6 * bool(gets), "mib": 0.5 * bool(gets), "round_trips": gets, "rows": 1, "start_to_row_ms": 500.0}
+             "pages": 6 * bool(gets), "mib": 0.5 * bool(gets), "round_trips": gets, "rows": 1, "start_to_row_ms": 500.0,
+             "cpu_ms": {"pageserver": 50.0, "psql": 10.0}}
     return {**found, **other}
 
 
@@ -44,6 +45,7 @@ def test_the_report_has_every_query_beside_what_was_published(tmp_path):
     assert "| mutual | 25 | 80 | 183 | 0.44 | 80 | 264 | 5 | 13.1 | 0.5 | 17 | yes |" in page
     assert all(f"| {query} | {level} | 25 | 1 |" in page for query in QUERIES for level in LEVELS)
     assert "| scan at 4 ms: MB/s of the bucket (237) | 7 | **missed** |" in page
+    assert "* at 25 ms, in 80 ms: pageserver 50\n" in page, "what takes little is left out"
 
 
 @pytest.mark.parametrize("wrong", [
