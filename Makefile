@@ -39,7 +39,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
 .PHONY: bench-ingest-more bench-commit bench-gateway
-.PHONY: bench-compute bench demo demo-s3 clean
+.PHONY: bench-compute bench-takeover bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ demo: setup build  ## a pageserver behind a live Postgres, an accident undone by
 
 demo-s3: setup build  ## the same with an S3 server on loopback as the bucket
 	DEMO_STORE=weed scripts/demo.sh
+
+demo-fleet: setup build  ## two pageservers, a compute under load, the owner killed: the load goes on
+	scripts/demo_fleet.sh
 
 test: setup  ## all checks and all tests: one that fails keeps no other from running
 	MAKE="$(MAKE)" scripts/run_all.sh lint layers tidy deny build-aarch64 test-build test-py+test-rust
@@ -201,6 +204,9 @@ bench-commit:  ## what a commit waits for: a journal beside a stock standby; nee
 bench-gateway:  ## waking branches, what a session through a gateway loses, memory; needs 60 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh gateway $(RESULTS)
 
+bench-takeover:  ## from the kill of an owner to the first page and commit; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh takeover $(RESULTS)
+
 bench-ingest-more:  ## reads beside writes, timelines at once, image layers, downloads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_ingest_more.sh $(RESULTS)
 
@@ -209,7 +215,7 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
 	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more bench-commit \
-	bench-gateway
+	bench-gateway bench-takeover
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

@@ -10,6 +10,7 @@
 #   BENCH_SOCIAL_ARGS='--users 5000 --executions 2'
 #   BENCH_SURFACE_ARGS='--mib 64 --scale 1 --rounds 2 --writes 5'
 #   BENCH_SWMR_ARGS='--mib 200 --budget-mib 128 --rounds 2 --seconds 6'
+#   BENCH_TAKEOVER_ARGS='--scale 2 --rounds 2 --layers 0'
 #   BENCH_WIDE_ARGS='--rows 20000 --rounds 2 --reads 2'
 # PYTHON is one that has what test_runner/requirements.txt names. TEST_PROFILE names another profile than release.
 set -euo pipefail

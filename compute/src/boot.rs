@@ -11,7 +11,7 @@ use std::path::Path;
 
 use pageserver_api::boot_image::{CATALOG_INDEX_NAME, CATALOG_PAGES_NAME, CatalogIndex, MANIFEST_NAME, Manifest};
 use pageserver_api::reltag::RelTag;
-use pageserver_client::PageServer;
+use pageserver_client::{BackupStream, ClientError, PageServer};
 
 pub use error::BootError;
 use error::io_error;
@@ -20,6 +20,7 @@ use crate::BLOCK;
 use crate::catalog::CatalogWriter;
 use crate::layout::Layout;
 use crate::private;
+use crate::source::servers::Servers;
 use crate::source::timeline_at::TimelineAt;
 use crate::source::{RelFork, RelationFile};
 
@@ -34,9 +35,19 @@ pub struct Booted {
     pub bytes: u64,
 }
 
-/// Fills the directory of a compute, which must exist and be empty.
-pub async fn fetch(server: &PageServer, at: &TimelineAt, layout: &Layout) -> Result<Booted, BootError> {
-    let stream = server.boot_image(at.tenant, at.timeline, at.lsn, false).await?;
+/// Fills the directory of a compute, which must exist and be empty, from the first server that has the timeline.
+pub async fn fetch(servers: &Servers, at: &TimelineAt, layout: &Layout) -> Result<Booted, BootError> {
+    let mut failed = None;
+    for (_, server) in servers.in_turn() {
+        match server.boot_image(at.tenant, at.timeline, at.lsn, false).await {
+            Ok(stream) => return unpacked(stream, layout).await,
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| ClientError::Config("there is no page server".into())).into())
+}
+
+async fn unpacked(stream: BackupStream, layout: &Layout) -> Result<Booted, BootError> {
     let bytes = unpack::unpack(stream, layout.root()).await?;
     let layout = layout.clone();
     let finished = env::spawn::blocking(move || finish(&layout)).await;

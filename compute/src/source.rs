@@ -3,6 +3,7 @@
 pub mod directory;
 pub mod origin;
 pub mod pagestream;
+pub mod servers;
 pub mod timeline_at;
 
 use std::future::Future;

@@ -149,6 +149,40 @@ impl RetentionPolicy {
     }
 }
 
+/// When a server keeps a lease, for standbys to see that it is there, and when they take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeasePolicy {
+    /// How often the lease is renewed; zero: there are neither leases nor standbys.
+    pub interval: Duration,
+    /// A standby takes over after it has seen the same lease for so long.
+    pub takeover_after: Duration,
+    /// A lease is kept although no standby asks for it.
+    pub keep: bool,
+}
+
+impl LeasePolicy {
+    /// The defaults of a server.
+    pub const DEFAULT: Self =
+        Self { interval: Duration::from_secs(2), takeover_after: Duration::from_secs(10), keep: false };
+    /// No leases.
+    pub const OFF: Self = Self { interval: Duration::ZERO, ..Self::DEFAULT };
+
+    /// What makes no sense, if anything does: the setting's name, and why.
+    pub fn defect(&self) -> Option<(&'static str, String)> {
+        if self.interval.is_zero() {
+            return None;
+        }
+        if self.interval < Duration::from_millis(100) {
+            return Some(("lease_interval", "must be 0, for none, or at least 100ms".to_owned()));
+        }
+        if self.takeover_after < self.interval * 3 {
+            let reason = format!("must be at least three times lease_interval, which is {:?}", self.interval);
+            return Some(("takeover_after", reason));
+        }
+        None
+    }
+}
+
 /// A server's identity, as recorded in the bucket for the owners of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerIdentity {
@@ -215,6 +249,8 @@ pub struct PageServerConf {
     pub attach_on_start: AttachOnStart,
     /// This server's identity.
     pub server: ServerIdentity,
+    /// Leases and standbys.
+    pub lease: LeasePolicy,
     /// Memory for blocks of layers that are not on the local disk, cached or in transit, in bytes.
     pub block_cache_memory: u64,
     /// Local disk space for blocks of layers that are not resident, in bytes.
@@ -264,6 +300,7 @@ impl PageServerConf {
             remote_storage_start_timeout: Duration::from_secs(60),
             attach_on_start: AttachOnStart::Own,
             server: ServerIdentity { id: "test".to_owned(), ..ServerIdentity::default() },
+            lease: LeasePolicy::OFF,
             block_cache_memory: blocks.memory,
             block_cache_disk: blocks.disk,
             read_ahead_max: blocks.read_ahead_max,

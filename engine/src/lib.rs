@@ -8,6 +8,7 @@ pub mod config;
 pub mod context;
 pub mod disk_budget;
 pub mod l0_flush;
+pub mod lease;
 pub mod live_keys;
 pub mod observer;
 pub mod page_cache;

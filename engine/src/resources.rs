@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::block_cache::BlockCache;
 use crate::l0_flush::{L0FlushConfig, L0FlushGlobalState};
+use crate::lease::Lease;
 use crate::page_cache::PageCache;
 use crate::slow_reads::SlowReads;
 use crate::turns::Turns;
@@ -24,6 +25,8 @@ pub struct Resources {
     pub pages: Arc<PageCache>,
     /// Blocks of layers in the bucket.
     pub blocks: Arc<BlockCache>,
+    /// Whether this server may act as an owner.
+    pub lease: Arc<Lease>,
     /// Limits concurrent downloads of whole layers.
     pub(crate) downloads: Arc<Semaphore>,
     /// One sort of L0 layers at a time.
@@ -43,6 +46,7 @@ impl Default for Resources {
         Self {
             pages: Arc::default(),
             blocks: Arc::default(),
+            lease: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             sorts: Arc::default(),
             compactions: Arc::default(),

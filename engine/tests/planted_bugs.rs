@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 15] = [
+const ELSEWHERE: [Bug; 20] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -40,6 +40,11 @@ const ELSEWHERE: [Bug; 15] = [
     Bug::JournalBeforeSync,
     Bug::ReportBeforeKept,
     Bug::VoidWholePage,
+    Bug::CountLeaseFromAnswer,
+    Bug::OutliveLease,
+    Bug::IgnoreClaims,
+    Bug::TakeWithoutSecondLook,
+    Bug::TakeTooEarly,
 ];
 
 /// A test that may catch a bug.

@@ -114,6 +114,12 @@ pub(crate) enum TenantCommand {
         /// Its id; random if not given.
         id: Option<TenantId>,
     },
+    /// Have the server follow the owner of a tenant, which is another server on the same bucket, and take the tenant
+    /// over when that is gone.
+    Standby {
+        /// Its id.
+        id: TenantShardId,
+    },
     /// Delete a tenant and everything stored for it.
     Delete {
         /// Its id.
@@ -171,6 +177,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Follow(args) => follow::run(&remote, args),
         RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),
         RemoteCommand::Tenant { command: TenantCommand::Create { id } } => tenant::create(&remote, id),
+        RemoteCommand::Tenant { command: TenantCommand::Standby { id } } => tenant::standby(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),
         RemoteCommand::Timeline { command: TimelineCommand::List } => timeline::list(&remote),
         RemoteCommand::Timeline { command: TimelineCommand::Info } => timeline::info(&remote),

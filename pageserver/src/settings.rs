@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use engine::config::{AttachOnStart, CompactionPolicy, PageServerConf, RetentionPolicy};
+use engine::config::{AttachOnStart, CompactionPolicy, LeasePolicy, PageServerConf, RetentionPolicy};
 use pgdata::PostgresKeys;
 use pgdata::size_changes::SizeChanges;
 use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
@@ -55,6 +55,8 @@ impl Settings {
         conf.lsn_lease_length = self.lsn_lease_length;
         conf.compaction = self.compaction();
         conf.retention = self.retention();
+        // One that only reads the bucket owns nothing in it.
+        conf.lease = if self.remote_storage_scratch.as_str().is_empty() { self.lease() } else { LeasePolicy::OFF };
         conf.max_get_vectored_keys = self.max_get_vectored_keys;
         conf.page_service_max_batch_size = self.page_service_max_batch_size;
         conf.attach_on_start = self.attach_on_start;
@@ -86,6 +88,10 @@ impl Settings {
             l0_wait: count(self.compaction_l0_wait),
             ..CompactionPolicy::ON
         }
+    }
+
+    fn lease(&self) -> LeasePolicy {
+        LeasePolicy { interval: self.lease_interval, takeover_after: self.takeover_after, keep: self.keep_lease }
     }
 
     fn retention(&self) -> RetentionPolicy {

@@ -127,9 +127,11 @@ impl WalReceivers {
     }
 
     async fn look_after(self) {
+        let mut taken_over = self.inner.manager.watch_taken_over();
         loop {
             tokio::select! {
                 () = env::clock::sleep(LOOK_PERIOD) => {}
+                Ok(()) = taken_over.changed() => {}
                 () = self.inner.cancel.cancelled() => return,
             }
             self.start_missing(&self.inner.manager.tenants()).await;

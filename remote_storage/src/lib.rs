@@ -161,6 +161,12 @@ impl RemoteStorage {
         self.inner.replace(class, path, bytes).await
     }
 
+    /// As [`RemoteStorage::put`], for an object that is a sign of life: that a write takes effect late, and hides a
+    /// later one, does no harm, so nothing is waited for. One attempt is made, so that these bytes appear once at most.
+    pub async fn sign(&self, class: RequestClass, path: &RemotePath, bytes: Bytes) -> Result<(), StorageError> {
+        self.inner.sign(class, path, bytes).await
+    }
+
     /// Writes an object unless it exists. `bytes` must differ from those of every other writer, so that a lost reply
     /// can be told apart from an object created by somebody else.
     pub async fn create(&self, class: RequestClass, path: &RemotePath, bytes: Bytes) -> Result<Creation, StorageError> {

@@ -2,6 +2,10 @@
 //!
 //! ```text
 //! conditional-write-probe
+//! leases/<server>/lease
+//! leases/<server>/wanted
+//! leases/<server>/claims/<number of the claim, 8 hexadecimal digits>
+//! leases/<server>/answers/<number of the claim, 8 hexadecimal digits>
 //! tenants/<tenant>/generations/<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/hot-layers
 //! tenants/<tenant>/timelines/<timeline>/index_part-<generation, 8 hexadecimal digits>
@@ -33,6 +37,31 @@ impl RemotePath {
     /// The object that probes whether the bucket refuses to create an existing object.
     pub fn condition_probe() -> Self {
         Self(Path::from("conditional-write-probe"))
+    }
+
+    /// What a server renews as long as it is there.
+    pub fn lease(server: &str) -> Self {
+        Self(Path::from(format!("leases/{server}/lease")))
+    }
+
+    /// What asks a server for a lease.
+    pub fn lease_wanted(server: &str) -> Self {
+        Self(Path::from(format!("leases/{server}/wanted")))
+    }
+
+    /// Prefix of the claims to what a server owns.
+    pub fn claims(server: &str) -> Self {
+        Self(Path::from(format!("leases/{server}/claims")))
+    }
+
+    /// A claim to what a server owns.
+    pub fn claim(server: &str, number: u32) -> Self {
+        Self(Path::from(format!("leases/{server}/claims/{number:08x}")))
+    }
+
+    /// Whether a claim is justified.
+    pub fn answer(server: &str, number: u32) -> Self {
+        Self(Path::from(format!("leases/{server}/answers/{number:08x}")))
     }
 
     /// Prefix of all tenants.

@@ -60,6 +60,18 @@ impl Inner {
         }
     }
 
+    /// Writes an object without regard to earlier writes that may still take effect: one attempt, so that none of its
+    /// contents appears a second time.
+    pub(super) async fn sign(&self, class: RequestClass, path: &RemotePath, bytes: Bytes) -> Result<(), StorageError> {
+        let request = Request { class, operation: "put", path, bytes: bytes.len() as u64 };
+        METRICS.remote_storage_bytes_out.of(class).inc_by(bytes.len() as u64);
+        let put = async {
+            let put = self.store.put(path.as_path(), PutPayload::from_bytes(bytes)).await;
+            put.map(drop).map_err(Failed::from)
+        };
+        self.attempt(request, put).await.map_err(|failed| self.error(request, failed))
+    }
+
     /// Writes an object that has the same contents whoever writes it.
     pub(super) async fn put(&self, class: RequestClass, path: &RemotePath, bytes: &Bytes) -> Result<(), StorageError> {
         let request = Request { class, operation: "put", path, bytes: bytes.len() as u64 };

@@ -25,6 +25,7 @@ mod server;
 mod settle;
 pub mod shrink;
 pub mod story;
+pub mod succession;
 pub mod tally;
 mod tenant;
 mod wal;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::config::LeasePolicy;
 use simulated::random::Random;
 
 macro_rules! acts {
@@ -120,6 +121,8 @@ pub struct Setting {
     pub disk_micros: u64,
     /// How long a call of the bucket takes, in microseconds.
     pub bucket_micros: u64,
+    /// Whether servers keep leases and take over by themselves; no world of [`Plan`] does.
+    pub lease: LeasePolicy,
     /// What a server may take.
     pub memory: Memory,
 }
@@ -213,6 +216,7 @@ impl Setting {
         Self {
             is_postgres: one_of(&[0, 0, 1]) == 1,
             has_journal: false,
+            lease: LeasePolicy::OFF,
             memory,
             // What takes many steps of one tenant is then found all the same.
             tenants: one_of(&[1, 1, 2, 3]) as usize,

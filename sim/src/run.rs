@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +37,19 @@ pub fn prepare() {
 /// Runs a plan, in a thread of its own, so that nothing is left in it from another run.
 pub fn run(plan: &Plan, telling: Telling) -> Outcome {
     let plan = plan.clone();
-    let running = env::spawn::thread("simulation", move || run_here(&plan, telling));
+    run_world(plan.seed, telling, move |story| Box::pin(async move { perform(&plan, &story).await }))
+}
+
+/// What happens in a world, as its story tells.
+type Happening = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+/// Runs any world, in a thread of its own.
+pub(crate) fn run_world(
+    seed: u64,
+    telling: Telling,
+    happen: impl FnOnce(Story) -> Happening + Send + 'static,
+) -> Outcome {
+    let running = env::spawn::thread("simulation", move || run_here(seed, telling, happen));
     let outcome = running.map(JoinHandle::join);
     let failed = |reason: String| Outcome { hash: (0, 0), violation: Some(reason), elapsed: Duration::ZERO };
     match outcome {
@@ -46,8 +59,8 @@ pub fn run(plan: &Plan, telling: Telling) -> Outcome {
     }
 }
 
-fn run_here(plan: &Plan, telling: Telling) -> Outcome {
-    env::random::seed_thread(Some(plan.seed));
+fn run_here(seed: u64, telling: Telling, happen: impl FnOnce(Story) -> Happening) -> Outcome {
+    env::random::seed_thread(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -57,7 +70,7 @@ fn run_here(plan: &Plan, telling: Telling) -> Outcome {
         env::clock::simulate(SystemTime::UNIX_EPOCH + EPOCH);
         (Story::begin(telling), env::spawn::panics())
     });
-    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(perform(plan, &story))));
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(happen(story.clone()))));
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => story.violation(format_args!("{error:#}")),

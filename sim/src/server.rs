@@ -127,6 +127,7 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         l0_flush_max_concurrency: NonZeroUsize::MIN.saturating_add(setting.memory.flushes - 1),
         compaction,
         retention,
+        lease: setting.lease,
         remote_storage: Some(storage),
         attach_on_start: AttachOnStart::Own,
         live_keys: setting.is_postgres.then_some(&PostgresKeys),

@@ -291,7 +291,7 @@ impl World {
 }
 
 /// Makes a tenant with one timeline. Whether the bucket has it.
-async fn make_first(
+pub(crate) async fn make_first(
     manager: TenantManager,
     tenant: TenantShardId,
     id: TimelineId,

@@ -32,6 +32,20 @@ def test_the_demo_verifies_every_page_and_cleans_up(store, pagectl_binary, pages
     assert not [name for name in set(os.listdir("/tmp")) - sockets if name.startswith("pgdemo.")]
 
 
+@pytest.mark.slow
+def test_the_load_goes_on_when_the_owner_is_killed(pagectl_binary, pageserver_binary, work_dir):
+    sockets = set(os.listdir("/tmp"))
+    env = {**os.environ, "PAGECTL": str(pagectl_binary), "PAGESERVER": str(pageserver_binary), "TMPDIR": str(work_dir),
+           "FLEET_SECONDS": "16"}
+    command = ["scripts/demo_fleet.sh"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No client saw an error" in done.stdout.splitlines()[-1]
+    assert "number of failed transactions: 0" in done.stdout, done.stdout
+    assert os.listdir(work_dir) == [], "the demo leaves files"
+    assert not [name for name in set(os.listdir("/tmp")) - sockets if name.startswith("pgfleet.")]
+
+
 def test_a_demo_that_cannot_start_says_what_to_run(work_dir):
     env = {**os.environ, "PAGECTL": str(work_dir / "absent")}
     done = subprocess.run(["scripts/demo.sh"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=60)

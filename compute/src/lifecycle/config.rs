@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use pageserver_client::PageServer;
 use serde::{Deserialize, Serialize};
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
@@ -14,6 +13,7 @@ use crate::layout::Layout;
 use crate::private::Trust;
 use crate::source::origin::Origin;
 use crate::source::pagestream::{PagestreamSource, TimelineAt};
+use crate::source::servers::Servers;
 
 /// Where a compute's relations are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct ComputeConfig {
     pub bin_dir: PathBuf,
     /// Port on which Postgres listens.
     pub port: u16,
-    /// Page service, as a libpq connection string.
+    /// Page service, as a libpq connection string, or several, separated by commas.
     pub page_service: String,
     /// Token for the page service. Only the owner may read the file.
     pub token: Option<String>,
@@ -115,7 +115,7 @@ impl ComputeConfig {
         if let Some(at) = changes.page_server.take() {
             new.page_service = at.page_service;
             new.token = at.token.or(new.token);
-            new.page_server()?;
+            new.page_servers()?;
         }
         new.port = changes.port.unwrap_or(new.port);
         new.options.change(changes)?;
@@ -144,9 +144,9 @@ impl ComputeConfig {
         origin.store(&path, give).map_err(io_error(&path))
     }
 
-    /// The pageserver.
-    pub(super) fn page_server(&self) -> Result<PageServer> {
-        PageServer::new(&self.page_service, self.token.as_deref())
+    /// The pageservers, of which one is the owner of the tenant.
+    pub(super) fn page_servers(&self) -> Result<Servers> {
+        Servers::parse(&self.page_service, self.token.as_deref())
             .map_err(|error| LifecycleError::Refused(format!("page service: {error}")))
     }
 
@@ -158,7 +158,7 @@ impl ComputeConfig {
 
     /// The source of the relations as of the boot LSN. Must be called in a runtime.
     pub(super) fn source(&self) -> Result<PagestreamSource> {
-        Ok(PagestreamSource::new(self.page_server()?, self.at()))
+        Ok(PagestreamSource::new(self.page_servers()?, self.at()))
     }
 
     /// The data directory of Postgres.

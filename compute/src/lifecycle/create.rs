@@ -110,7 +110,7 @@ fn make_root(layout: &Layout) -> Result<()> {
 fn fill(layout: &Layout, config: &mut ComputeConfig, new: &NewCompute<'_>) -> Result<()> {
     let runtime = super::server::runtime()?;
     runtime.block_on(async {
-        let booted = boot::fetch(&config.page_server()?, &config.at(), layout).await?;
+        let booted = boot::fetch(&config.page_servers()?, &config.at(), layout).await?;
         config.data_checksums = booted.manifest.data_checksums;
         if !config.read_only {
             let inherited = subscriptions::of_new(config, &booted.manifest, new.branch_point, new.keep_subscriptions);

@@ -52,8 +52,13 @@ pub(super) async fn of_new(
 
 /// Number of blocks of the catalog at an LSN; `None` if unknown.
 async fn blocks_at(compute: &ComputeConfig, lsn: Lsn) -> Option<u32> {
-    let server = compute.page_server().ok()?;
-    let mut stream = server.pagestream(ProtocolVersion::V3, compute.tenant, compute.timeline).await.ok()?;
+    let servers = compute.page_servers().ok()?;
+    let mut stream = None;
+    for (_, server) in servers.in_turn() {
+        let opened = server.pagestream(ProtocolVersion::V3, compute.tenant, compute.timeline).await;
+        stream = stream.or(opened.ok());
+    }
+    let mut stream = stream?;
     let header = RequestHeader { reqid: 1, request_lsn: lsn, not_modified_since: lsn };
     let answer = stream.request(&Request { header, query: Query::Nblocks(CATALOG) }).await;
     match answer.ok()? {

@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pageserver_client::PageServer;
 use serde::{Deserialize, Serialize};
 
 use super::pagestream::{PagestreamSource, TimelineAt};
+use super::servers::Servers;
 use crate::layout::Layout;
 use crate::private::Trust;
 
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Where blocks come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Page service, as a libpq connection string.
+    /// Page service, as a libpq connection string, or several, separated by commas.
     pub page_service: String,
     /// Token for the page service.
     pub token: Option<String>,
@@ -52,12 +52,12 @@ impl Origin {
 
     /// The source of the blocks. Must be called in a runtime.
     pub fn source(self) -> io::Result<PagestreamSource> {
-        Ok(PagestreamSource::new(self.server()?, self.at))
+        Ok(PagestreamSource::new(self.servers()?, self.at))
     }
 
-    fn server(&self) -> io::Result<PageServer> {
-        let server = PageServer::new(&self.page_service, self.token.as_deref());
-        server.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
+    fn servers(&self) -> io::Result<Servers> {
+        let servers = Servers::parse(&self.page_service, self.token.as_deref());
+        servers.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
     }
 }
 
@@ -76,9 +76,9 @@ pub async fn keep_up(layout: Layout, source: PagestreamSource) {
         seen = now;
         match changed(&layout, known.as_ref()) {
             Ok(None) => {}
-            Ok(Some((origin, server))) => {
+            Ok(Some((origin, servers))) => {
                 tracing::info!("blocks come from another address of the page service");
-                source.move_to(server);
+                source.move_to(servers);
                 known = Some(origin);
             }
             Err(error) => tracing::error!("{}: {error}: blocks come from where they did", path.display()),
@@ -87,7 +87,7 @@ pub async fn keep_up(layout: Layout, source: PagestreamSource) {
 }
 
 /// The file's content, if it names another pageserver than `known`.
-fn changed(layout: &Layout, known: Option<&Origin>) -> io::Result<Option<(Origin, PageServer)>> {
+fn changed(layout: &Layout, known: Option<&Origin>) -> io::Result<Option<(Origin, Servers)>> {
     let origin = Origin::of(layout)?;
     if known == Some(&origin) {
         return Ok(None);
@@ -95,6 +95,6 @@ fn changed(layout: &Layout, known: Option<&Origin>) -> io::Result<Option<(Origin
     if known.is_some_and(|known| known.at != origin.at) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it names another timeline or LSN than before"));
     }
-    let server = origin.server()?;
-    Ok(Some((origin, server)))
+    let servers = origin.servers()?;
+    Ok(Some((origin, servers)))
 }

@@ -2,8 +2,9 @@
 //!
 //! All blocks of a range are requested at once on one connection; concurrent ranges have their own connections, which
 //! are kept. When a connection fails it is dropped, and the range is requested again on a new one until that has
-//! taken too long; the same happens when the timeline moves to another pageserver. As long as the source lives it
-//! keeps its LSN leased.
+//! taken too long; the same happens when the timeline moves to another pageserver. Where there are several servers, one
+//! that does not answer, or is not the owner, is left for the next one. As long as the source lives it keeps its LSN
+//! leased.
 
 mod lease;
 
@@ -15,11 +16,12 @@ use bytes::Bytes;
 use env::clock::timeout;
 use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, RequestHeader};
 use pageserver_api::reltag::RelTag;
-use pageserver_client::{ClientError, PageReceiver, PageSender, PageServer};
+use pageserver_client::{ClientError, PageReceiver, PageSender};
 use parking_lot::Mutex;
 use postgres_formats::page::{PageBytes, set_data_checksum};
 use tokio::sync::{Semaphore, watch};
 
+use super::servers::{Servers, is_not_owner};
 pub use super::timeline_at::TimelineAt;
 use super::{PageSource, RelFork, RelationFile, SourceError};
 use crate::{BLOCK, boot};
@@ -34,6 +36,12 @@ const EXCHANGE: Duration = Duration::from_secs(20);
 const GIVE_UP: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest pause where another server may be the owner by now.
+const PAUSE_BETWEEN: Duration = Duration::from_millis(200);
+/// While a server is silent, the others are asked so often whether they are the owner...
+const SILENCE: Duration = Duration::from_secs(1);
+/// ... and have so long to say so.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A timeline as of an LSN. Cheap to clone.
 #[derive(Clone)]
@@ -42,7 +50,9 @@ pub struct PagestreamSource {
 }
 
 struct Inner {
-    server: watch::Sender<PageServer>,
+    servers: watch::Sender<Servers>,
+    /// Held by whoever asks the others.
+    looking: tokio::sync::Mutex<()>,
     at: TimelineAt,
     idle: Mutex<Vec<Stream>>,
     permits: Semaphore,
@@ -60,31 +70,47 @@ enum Fault {
 }
 
 impl PagestreamSource {
-    /// Reads from `server`. Must be called in a runtime, where a task renews the lease.
-    pub fn new(server: PageServer, at: TimelineAt) -> Self {
+    /// Reads from the owner among `servers`. Must be called in a runtime, where a task renews the lease.
+    pub fn new(servers: impl Into<Servers>, at: TimelineAt) -> Self {
         let inner = Arc::new(Inner {
-            server: watch::Sender::new(server),
+            servers: watch::Sender::new(servers.into()),
+            looking: tokio::sync::Mutex::default(),
             at,
             idle: Mutex::default(),
             permits: Semaphore::new(CONNECTIONS),
             next_id: AtomicU64::new(1),
         });
-        env::spawn::vital("lease of the boot LSN", lease::keep(inner.server.subscribe(), inner.at.clone()));
+        let weak = Arc::downgrade(&inner);
+        let go_over = move |from, to| {
+            if let Some(inner) = weak.upgrade() {
+                inner.go(|servers| servers.go_over(from, to));
+            }
+        };
+        env::spawn::vital("lease of the boot LSN", lease::keep(inner.servers.subscribe(), inner.at.clone(), go_over));
         Self { inner }
     }
 
-    /// Directs all requests to `server` from now on, including those that another server has not answered yet.
-    pub fn move_to(&self, server: PageServer) {
-        self.inner.server.send_replace(server);
+    /// Directs all requests to `servers` from now on, including those that another server has not answered yet.
+    pub fn move_to(&self, servers: impl Into<Servers>) {
+        self.inner.servers.send_replace(servers.into());
         self.inner.idle.lock().clear();
     }
 }
 
 impl PageSource for PagestreamSource {
     async fn manifest(&self) -> Result<Vec<RelationFile>, SourceError> {
-        let (server, at) = (self.inner.server(), &self.inner.at);
-        let manifest = boot::manifest(&server, at).await.map_err(|error| self.inner.meaning(&error.to_string()))?;
-        Ok(boot::relation_files(&manifest))
+        let servers = self.inner.servers();
+        let mut failed = SourceError::Failed("there is no page server".to_owned());
+        for (at, server) in servers.in_turn() {
+            match boot::manifest(server, &self.inner.at).await {
+                Ok(manifest) => {
+                    self.inner.go(|servers| servers.go_over(servers.at(), at));
+                    return Ok(boot::relation_files(&manifest));
+                }
+                Err(error) => failed = self.inner.meaning(&error.to_string()),
+            }
+        }
+        Err(failed)
     }
 
     async fn read_blocks(&self, rel: RelFork, first: u32, count: u32, out: &mut [u8]) -> Result<(), SourceError> {
@@ -101,35 +127,72 @@ impl PageSource for PagestreamSource {
 }
 
 impl Inner {
-    fn server(&self) -> PageServer {
-        self.server.borrow().clone()
+    fn servers(&self) -> Servers {
+        self.servers.borrow().clone()
+    }
+
+    /// Asks another server from now on, if `change` says so.
+    fn go(&self, change: impl FnOnce(&mut Servers) -> bool) {
+        if self.servers.send_if_modified(change) {
+            self.idle.lock().clear();
+        }
+    }
+
+    /// Completes when another server has said that it is the owner, and is asked from now on; never if there is none.
+    async fn look_elsewhere(&self) {
+        let TimelineAt { tenant, timeline, .. } = self.at;
+        loop {
+            env::clock::sleep(SILENCE).await;
+            let servers = self.servers();
+            let Ok(_looking) = self.looking.try_lock() else { continue };
+            for (at, server) in servers.in_turn().skip(1) {
+                let asked = timeout(LOOK, server.pagestream(ProtocolVersion::V3, tenant, timeline)).await;
+                if matches!(asked, Ok(Ok(_))) {
+                    return self.go(|now| now.go_over(servers.at(), at));
+                }
+            }
+        }
     }
 
     /// Reads blocks, retrying if necessary.
     async fn range(&self, rel: RelFork, first: u32, out: &mut [u8]) -> Result<(), SourceError> {
         let (started, mut pause) = (env::clock::now(), PAUSE_MIN);
         let _permit = self.permits.acquire().await.map_err(|error| SourceError::Failed(error.to_string()))?;
-        let mut moved = self.server.subscribe();
+        let (mut moved, mut refusals) = (self.servers.subscribe(), 0);
         loop {
             moved.mark_unchanged();
+            let (from, count) = (self.servers().at(), self.servers().count());
             let outcome = tokio::select! {
                 outcome = self.attempt(rel, first, out) => outcome,
                 Ok(()) = moved.changed() => continue,
+                () = self.look_elsewhere(), if count > 1 => continue,
             };
-            match outcome {
+            let reason = match outcome {
                 Ok(()) => return Ok(()),
+                // Another server may do better, once.
+                Err(Fault::Refused(SourceError::Failed(reason))) if count > 1 && refusals < 2 * count => {
+                    refusals += 1;
+                    reason
+                }
                 Err(Fault::Refused(error)) => return Err(error),
                 // An idle connection may have been closed meanwhile, and the others with it.
-                Err(Fault::Lost { was_new: false, .. }) => self.idle.lock().clear(),
-                Err(Fault::Lost { reason, was_new: true }) => {
-                    if env::clock::now().saturating_duration_since(started) >= GIVE_UP {
-                        return Err(SourceError::Retry(format!("the page server does not answer: {reason}")));
-                    }
-                    tracing::debug!("asking again in {pause:?}: {reason}");
-                    let _ = timeout(pause, moved.changed()).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                Err(Fault::Lost { was_new: false, .. }) => {
+                    self.idle.lock().clear();
+                    continue;
                 }
+                Err(Fault::Lost { reason, was_new: true }) => reason,
+            };
+            if env::clock::now().saturating_duration_since(started) >= GIVE_UP {
+                return Err(SourceError::Retry(format!("the page server does not answer: {reason}")));
             }
+            tracing::debug!("asking again in {pause:?}: {reason}");
+            if count > 1 {
+                self.go(|servers| servers.go_on_from(from));
+                env::clock::sleep(pause).await;
+            } else {
+                let _ = timeout(pause, moved.changed()).await;
+            }
+            pause = (pause * 2).min(if count > 1 { PAUSE_BETWEEN } else { PAUSE_MAX });
         }
     }
 
@@ -158,7 +221,10 @@ impl Inner {
 
     async fn connect(&self) -> Result<Stream, Fault> {
         let TimelineAt { tenant, timeline, .. } = self.at;
-        let stream = self.server().pagestream(ProtocolVersion::V3, tenant, timeline).await;
+        let servers = self.servers();
+        let none = || Fault::Refused(SourceError::Failed("there is no page server".to_owned()));
+        let server = servers.current().ok_or_else(none)?;
+        let stream = server.pagestream(ProtocolVersion::V3, tenant, timeline).await;
         Ok(stream.map_err(|error| self.fault(error))?.split())
     }
 
@@ -192,7 +258,13 @@ impl Inner {
     fn take(&self, answer: Answer<Bytes>, block: u32, out: &mut [u8]) -> Result<(), Fault> {
         let page = match &answer {
             Answer::Page(page) => <PageBytes>::try_from(&page[..]).ok(),
-            Answer::Error(text) => return Err(Fault::Refused(self.meaning(&String::from_utf8_lossy(text)))),
+            Answer::Error(text) => {
+                let text = String::from_utf8_lossy(text);
+                return Err(match is_not_owner(&text) {
+                    true => Fault::Lost { reason: text.into_owned(), was_new: true },
+                    false => Fault::Refused(self.meaning(&text)),
+                });
+            }
             _ => None,
         };
         let (Some(mut page), Ok(out)) = (page, <&mut PageBytes>::try_from(out)) else {
@@ -207,6 +279,10 @@ impl Inner {
 
     fn fault(&self, error: ClientError) -> Fault {
         let text = error.to_string();
+        if self.servers().count() > 1 && text.contains("not found") {
+            // This server does not know of the tenant, or not yet of the branch.
+            return Fault::Lost { reason: text, was_new: true };
+        }
         match self.meaning(&text) {
             gone @ SourceError::Gone(_) => Fault::Refused(gone),
             _ if matches!(error, ClientError::Authentication(_) | ClientError::Config(_)) => {
@@ -228,7 +304,7 @@ impl Inner {
         if text.contains(&format!("timeline {timeline}")) && text.contains("not found") {
             return SourceError::Gone(format!("{text}: the branch that this compute was started from is deleted"));
         }
-        if text.contains("timed out") || text.contains("shut") {
+        if text.contains("timed out") || text.contains("shut") || is_not_owner(text) {
             return SourceError::Retry(text.to_owned());
         }
         SourceError::Failed(text.to_owned())
@@ -237,6 +313,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use pageserver_client::PageServer;
     use utils::id::{TenantId, TimelineId};
     use utils::lsn::Lsn;
 

@@ -10,11 +10,15 @@ mod delete;
 mod detach;
 mod garbage;
 mod inventory;
+mod keeper;
+mod leasing;
 mod load;
 mod open_tenant;
 mod reconcile;
 mod removal;
 mod reopen;
+mod standby;
+mod standbys;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -22,13 +26,16 @@ use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
 use parking_lot::RwLock;
-use tokio::sync::{OwnedMutexGuard, RwLockReadGuard};
+use tokio::sync::{Notify, OwnedMutexGuard, RwLockReadGuard, watch};
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
-use self::inventory::{BeforeAttach, Broken, Tenant};
+use self::inventory::{BeforeAttach, Broken, Tenant, local_tenants};
+use self::keeper::{Keeper, Seen};
+use self::standbys::Standby;
+pub use self::standbys::StandbyInfo;
 use super::eviction;
 use super::timeline::{Timeline, Told};
 use super::warm;
@@ -54,6 +61,9 @@ pub enum ManageError {
     /// Not possible right now.
     #[error("{0}")]
     Busy(String),
+    /// Another server owns the tenant, and this one is its standby.
+    #[error("{0}")]
+    Elsewhere(String),
     /// Something else must be done first.
     #[error("{0}")]
     Precondition(String),
@@ -107,6 +117,11 @@ struct Inner {
     /// The task that records hot layers; it ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
     before_attach: OnceLock<BeforeAttach>,
+    /// Tenants of other servers whose place this one takes when they are gone.
+    standbys: RwLock<BTreeMap<TenantShardId, Standby>>,
+    standbys_changed: Notify,
+    /// How many tenants this server has taken over by itself.
+    taken_over: watch::Sender<u64>,
 }
 
 /// Guards of a tenant that is being changed.
@@ -119,7 +134,12 @@ impl TenantManager {
     /// Opens everything in the working directory of `conf`. A timeline that cannot be opened does not prevent others
     /// from serving: see [`TenantManager::broken`].
     pub async fn load(conf: &'static PageServerConf) -> Result<Self, StorageError> {
+        let keeper = Keeper::begin(conf).await;
         let manager = Self::load_all(conf, false).await?;
+        if let Some(keeper) = keeper {
+            env::spawn::vital("lease of this server", manager.clone().keep_lease(keeper));
+            env::spawn::vital("owners of other tenants", manager.clone().follow_owners());
+        }
         env::spawn::vital("tend timelines", manager.clone().tend());
         if !conf.retention.gc_period.is_zero() {
             env::spawn::vital("history that nothing keeps", manager.clone().collect_garbage_periodically());
@@ -142,6 +162,7 @@ impl TenantManager {
         conf.configure_caches();
         let ctx = RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error);
         let load::Loaded { tenants, broken } = load::load(conf, &ctx).await?;
+        let standbys = local_tenants(conf).await?.standbys.into_iter().map(|id| (id, Standby::default())).collect();
         let inner = Arc::new(Inner {
             conf,
             idle,
@@ -152,6 +173,9 @@ impl TenantManager {
             cancel: CancellationToken::new(),
             warming: parking_lot::Mutex::default(),
             before_attach: OnceLock::new(),
+            standbys: RwLock::new(standbys),
+            standbys_changed: Notify::new(),
+            taken_over: watch::Sender::default(),
         });
         let manager = Self { inner };
         tenants.into_iter().for_each(|(id, tenant)| manager.adopt(id, tenant));
@@ -195,13 +219,14 @@ impl TenantManager {
     /// The timelines of a tenant.
     pub fn timelines(&self, id: TenantShardId) -> Result<Vec<Timeline>, ManageError> {
         let tenants = self.inner.tenants.read();
-        Ok(tenants.get(&id).ok_or_else(|| no_tenant(id))?.timelines.values().cloned().collect())
+        let tenant = tenants.get(&id).ok_or_else(|| self.no_tenant(id))?;
+        Ok(tenant.timelines.values().cloned().collect())
     }
 
     /// One timeline.
     pub fn get(&self, id: TenantShardId, timeline_id: TimelineId) -> Result<Timeline, ManageError> {
         let tenants = self.inner.tenants.read();
-        let tenant = tenants.get(&id).ok_or_else(|| no_tenant(id))?;
+        let tenant = tenants.get(&id).ok_or_else(|| self.no_tenant(id))?;
         tenant.timelines.get(&timeline_id).cloned().ok_or_else(|| {
             let broken = self.inner.broken.read();
             match (&tenant.unattached, broken.get(&(id, timeline_id))) {
@@ -310,6 +335,10 @@ impl TenantManager {
         }
     }
 
+    fn no_tenant(&self, id: TenantShardId) -> ManageError {
+        self.check_not_standby(id).err().unwrap_or_else(|| no_tenant(id))
+    }
+
     /// Waits until nobody else changes this tenant.
     async fn change(&self, id: TenantShardId) -> Result<Changing<'_>, ManageError> {
         let _running = self.inner.running.read().await;
@@ -321,13 +350,14 @@ impl TenantManager {
     /// Maintains all timelines until shutdown.
     async fn tend(self) {
         let mut ticks = env::clock::interval(TEND_PERIOD);
-        let mut seen = HashMap::new();
+        let (mut seen, mut lease_seen) = (HashMap::new(), Seen::default());
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.inner.cancel.cancelled() => return,
             }
             self.check_generations(&mut seen);
+            self.look_for_lease(&mut lease_seen);
             for timeline in self.all_timelines().into_iter().filter(|timeline| timeline.broken().is_none()) {
                 // Failures were logged where they occurred, and are retried.
                 let _ = timeline.tend().await;

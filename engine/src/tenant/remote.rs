@@ -24,12 +24,14 @@ use tokio::sync::watch;
 use utils::id::TimelineId;
 
 use crate::config::ServerIdentity;
+use crate::lease::Lease;
 use crate::tenant::storage_layer::RemoteObject;
 pub(crate) use decision::{Decision, decide};
 pub use deletion::{bury_timeline, mark_import, remove_tenant, remove_timeline};
 use errors::StorageError;
 pub(crate) use generation::{
-    Holder, MAX_LEN as MAX_GENERATION, Purpose, Taken, defect, mend, parse as parse_generation, server_of, trace,
+    Holder, MAX_LEN as MAX_GENERATION, Newest, Purpose, Taken, defect, mend, newest, parse as parse_generation,
+    server_of, trace,
 };
 pub use index_part::check_new;
 pub(crate) use index_part::{IndexPart, MAX_LEN as MAX_INDEX_PART, Own, Said, lost as lost_index_part, said_of};
@@ -48,6 +50,8 @@ pub struct TenantRemote {
     void_through: u32,
     /// This server's identity.
     server: ServerIdentity,
+    /// Until when it may act as the owner without asking.
+    lease: Arc<Lease>,
     /// The newer generation, once one has been seen.
     fenced: watch::Sender<Option<u32>>,
     checked: Mutex<Instant>,
@@ -61,7 +65,7 @@ impl TenantRemote {
     /// # Errors
     /// [`StorageError::Invalid`] if it was deleted; those of the bucket.
     pub async fn attach(storage: RemoteStorage, tenant: TenantShardId) -> Result<Arc<Self>, StorageError> {
-        match Self::take(storage, tenant, Purpose::Attach, &ServerIdentity::default()).await? {
+        match Self::take(storage, tenant, Purpose::Attach, &ServerIdentity::default(), Arc::default()).await? {
             (Taken::Mine, remote) => Ok(remote),
             (Taken::Deleted | Taken::Foreign(_), remote) => {
                 let object = remote.storage.name_of(&RemotePath::generation(&tenant, remote.generation));
@@ -77,13 +81,15 @@ impl TenantRemote {
         tenant: TenantShardId,
         purpose: Purpose,
         server: &ServerIdentity,
+        lease: Arc<Lease>,
     ) -> Result<(Taken, Arc<Self>), StorageError> {
         let (taken, generation, void_through) = generation::take(&storage, tenant, purpose, server).await?;
         assert!(generation > 0, "generations begin at 1");
         let (fenced, checked) = (watch::Sender::new(None), Mutex::new(env::clock::now()));
         let looking = tokio::sync::Mutex::default();
         let server = server.clone();
-        Ok((taken, Arc::new(Self { storage, tenant, generation, void_through, server, fenced, checked, looking })))
+        let remote = Self { storage, tenant, generation, void_through, server, lease, fenced, checked, looking };
+        Ok((taken, Arc::new(remote)))
     }
 
     /// Gives the generation back, because the chain before it is damaged and nobody may continue from it without an
@@ -137,6 +143,17 @@ impl TenantRemote {
             Some(newer) => Err(self.fenced_by(newer)),
             None => Ok(()),
         }
+    }
+
+    /// Fails unless this server may act as the owner: always, if it needs no lease. Makes no request.
+    ///
+    /// # Errors
+    /// [`StorageError::Fenced`], [`StorageError::Unleased`].
+    pub fn check_lease(&self) -> Result<(), StorageError> {
+        if self.lease.is_bound() {
+            self.check_known()?;
+        }
+        self.lease.check((self.tenant, self.generation))
     }
 
     /// Time since the last check that found no newer generation.

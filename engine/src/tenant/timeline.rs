@@ -406,6 +406,18 @@ impl Timeline {
         self.remote()?.fenced()
     }
 
+    /// Fails if this server may be not the owner any more, and the timeline as of `lsn` may have another history at the
+    /// new one: what the bucket had before, every later owner has.
+    ///
+    /// # Errors
+    /// [`StorageError::Unleased`], or [`StorageError::Fenced`] where there is a lease.
+    pub fn check_owned(&self, lsn: Lsn) -> Result<(), StorageError> {
+        match self.remote().map_or(Ok(()), |remote| remote.check_lease()) {
+            Err(_) if self.remote_consistent_lsn() >= Some(lsn) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// The bucket side of the tenant, as this server holds it.
     pub fn remote(&self) -> Option<&Arc<TenantRemote>> {
         Some(self.state.uploader.as_ref()?.remote())

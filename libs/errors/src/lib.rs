@@ -126,6 +126,17 @@ pub enum StorageError {
         /// A generation that was handed out later.
         newer: u32,
     },
+    /// The server's lease has ended: another one may have taken the tenant over.
+    #[error(
+        "tenant {tenant_shard_id}: this server may be not the owner any more: {reason}. Until that is known nothing is \
+         acknowledged, and nothing served but what the bucket had before"
+    )]
+    Unleased {
+        /// The tenant shard.
+        tenant_shard_id: TenantShardId,
+        /// Why the lease does not hold.
+        reason: String,
+    },
     /// Generations of this tenant were removed or overwritten: its owner is unknown.
     #[error(
         "tenant {tenant_shard_id}: its chain of generations is damaged: {reason}. Nothing was changed. To take the \
@@ -165,7 +176,9 @@ impl StorageError {
             StorageError::Io { source, .. } => io_error_kind(source),
             StorageError::Corrupt { .. } | StorageError::DamagedChain { .. } => ErrorKind::Corrupt,
             StorageError::MissingKey { .. } => ErrorKind::Gone,
-            StorageError::LsnTimeout { .. } | StorageError::NoRoom(_) => ErrorKind::Retry,
+            StorageError::LsnTimeout { .. } | StorageError::NoRoom(_) | StorageError::Unleased { .. } => {
+                ErrorKind::Retry
+            }
             StorageError::Redo { .. } => ErrorKind::Corrupt,
             StorageError::Remote { failure, .. } => match failure {
                 RemoteFailure::NotFound => ErrorKind::Gone,

@@ -123,6 +123,16 @@ bugs! {
     ReportBeforeKept,
     /// The journal forgets the last page's WAL when a receiver goes on, which that comes again for.
     VoidWholePage,
+    /// A server's lease counts from when its renewal was answered.
+    CountLeaseFromAnswer,
+    /// A server whose lease has ended goes on as if it had not.
+    OutliveLease,
+    /// A server that renews its lease does not look for claims to what it owns.
+    IgnoreClaims,
+    /// A standby takes over without a second look at the lease.
+    TakeWithoutSecondLook,
+    /// A standby takes over sooner than it should.
+    TakeTooEarly,
 }
 
 impl Bug {

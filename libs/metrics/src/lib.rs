@@ -182,6 +182,16 @@ metrics! {
     read_ahead_bytes: Counter = Counter::default();
     /// Tenants that another server took over while this one held them.
     tenants_fenced: Counter = Counter::default();
+    /// Attempts to renew this server's lease.
+    lease_renewals: Counter = Counter::default();
+    /// Attempts to renew this server's lease that failed.
+    lease_failures: Counter = Counter::default();
+    /// Times that this server's lease ended, so that it acknowledged nothing.
+    lease_ends: Counter = Counter::default();
+    /// Claims that this server has made to tenants of a server that seemed to be gone.
+    takeover_claims: Counter = Counter::default();
+    /// Tenants that this server has taken over by itself.
+    takeovers: Counter = Counter::default();
     /// Attempted requests to the bucket, by purpose.
     remote_storage_requests: ByLabel<RequestClass, Counter> = ByLabel::counters();
     /// Seconds of an attempted request to the bucket, by purpose.

@@ -120,6 +120,7 @@ struct State {
     /// What all lists tell, whatever there is.
     lagging: Mutex<Option<Vec<ObjectMeta>>>,
     latency_micros: AtomicU64,
+    reply_micros: AtomicU64,
     /// By which latencies of bodies are drawn, and their maximum in microseconds.
     slow_reads: Mutex<Option<(Random, u64)>>,
     gone: AtomicBool,
@@ -174,6 +175,11 @@ impl FaultyStore {
     /// Adds latency to every call.
     pub fn set_latency(&self, latency: Duration) {
         self.state.latency_micros.store(latency.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Adds latency to every reply about a whole object, after what was asked for is done.
+    pub fn set_reply_latency(&self, latency: Duration) {
+        self.state.reply_micros.store(latency.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Adds up to `most` to every read of contents, drawn from `seed`; zero: nothing.
@@ -288,6 +294,14 @@ impl State {
         Ok((self.verdict(op, number, path).await?, in_flight))
     }
 
+    /// The way back.
+    async fn come_back(&self) {
+        let latency = self.reply_micros.load(Ordering::Relaxed);
+        if latency > 0 {
+            env::clock::sleep(Duration::from_micros(latency)).await;
+        }
+    }
+
     fn latency_of_body(&self, op: Op) -> u64 {
         let mut slow = self.slow_reads.lock();
         let slow = slow.as_mut().filter(|_| matches!(op, Op::Get | Op::GetRange));
@@ -359,7 +373,9 @@ impl ObjectStore for FaultyStore {
         let op = if options.mode == PutMode::Create { Op::Create } else { Op::Put };
         let (verdict, _in_flight) = self.state.enter(op, path).await?;
         self.state.bytes_out.fetch_add(payload.content_length() as u64, Ordering::Relaxed);
-        reply(&verdict, self.inner.put_opts(path, payload, options).await)
+        let done = self.inner.put_opts(path, payload, options).await;
+        self.state.come_back().await;
+        reply(&verdict, done)
     }
 
     async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
@@ -378,7 +394,9 @@ impl ObjectStore for FaultyStore {
         if let Verdict::Fault(Fault::WrongRange) = verdict {
             return self.inner.get_opts(path, bodies::shifted(options)).await;
         }
-        let got = reply(&verdict, self.inner.get_opts(path, options).await)?;
+        let done = self.inner.get_opts(path, options).await;
+        self.state.come_back().await;
+        let got = reply(&verdict, done)?;
         if op == Op::Head {
             return Ok(got);
         }

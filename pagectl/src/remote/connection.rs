@@ -9,7 +9,7 @@ use crate::args::Common;
 /// The server and the caller's credentials.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Management interface of the pageserver.
+    /// Management interface of the pageserver; several, separated by commas, if some are standbys of others.
     #[arg(long, global = true, env = "PAGECTL_SERVER", default_value = "http://127.0.0.1:9898", value_name = "URL")]
     server: String,
     /// Bearer token. Prefer the environment variable: arguments are visible to other users of this machine.
@@ -31,6 +31,7 @@ pub(super) struct Remote<'a> {
 impl<'a> Remote<'a> {
     pub(super) fn new(common: &'a Common, server: &ServerArgs) -> anyhow::Result<Self> {
         let client = Client::new(&server.server, server.token.clone(), server.ca_file.as_deref())?;
+        client.find_owner();
         Ok(Self { client, common, token: server.token.clone() })
     }
 }

@@ -18,7 +18,8 @@ pub(super) fn run(remote: &Remote<'_>, args: &ScrubArgs) -> anyhow::Result<()> {
         Some(tenant) => vec![tenant.to_string()],
         None => {
             let listed = remote.client.get("/v1/tenant")?;
-            listed.as_array().into_iter().flatten().filter_map(|it| it["id"].as_str().map(str::to_owned)).collect()
+            let own = listed.as_array().into_iter().flatten().filter(|tenant| tenant["owner"].is_null());
+            own.filter_map(|it| it["id"].as_str().map(str::to_owned)).collect()
         }
     };
     let reports: Vec<Value> =

@@ -16,10 +16,33 @@ pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
     for tenant in tenants.as_array().into_iter().flatten() {
         let timelines = tenant["timelines"].as_array().map_or(0, Vec::len).to_string();
         let (state, size) = (text(&tenant["state"], "slug"), bytes(tenant, "current_physical_size"));
-        rows.push(vec![text(tenant, "id"), state, timelines, size]);
+        let owner = &tenant["owner"];
+        let of = match owner.is_null() {
+            true => String::new(),
+            false => format!("{} on {}, lease: {}", text(owner, "server"), text(owner, "host"), lease(owner)),
+        };
+        rows.push(vec![text(tenant, "id"), state, timelines, size, of]);
     }
-    let shown = table(&["TENANT", "STATE", "TIMELINES", "SIZE"], &rows);
+    let shown = table(&["TENANT", "STATE", "TIMELINES", "SIZE", "OWNER"], &rows);
     output::finish(remote.common.json, &json!({ "tenants": tenants }), shown);
+    Ok(())
+}
+
+/// An owner's lease, as a standby sees it.
+fn lease(owner: &serde_json::Value) -> String {
+    let state = text(&owner["lease"], "slug");
+    match owner["overdue_in_ms"].as_u64() {
+        Some(left) => format!("{state}, overdue in {left} ms"),
+        None => state,
+    }
+}
+
+/// Has the server follow the owner of a tenant, to take it over when that is gone.
+pub(super) fn standby(remote: &Remote<'_>, id: TenantShardId) -> anyhow::Result<()> {
+    remote.client.call("PUT", &format!("/v1/tenant/{id}/location_config"), Some(&json!({"mode": "Secondary"})))?;
+    let summary =
+        format!("the server is a standby of tenant {id}: pagectl tenant list tells what it sees of the owner");
+    output::finish(remote.common.json, &json!({ "tenant_id": id }), summary);
     Ok(())
 }
 

@@ -17,7 +17,8 @@ impl Remote<'_> {
             Some(tenant) => vec![tenant.to_string()],
             None => {
                 let listed = self.client.get("/v1/tenant")?;
-                listed.as_array().into_iter().flatten().map(|tenant| text(tenant, "id")).collect()
+                let own = listed.as_array().into_iter().flatten().filter(|tenant| tenant["owner"].is_null());
+                own.map(|tenant| text(tenant, "id")).collect()
             }
         };
         let mut all = Vec::new();

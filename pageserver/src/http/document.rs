@@ -70,6 +70,7 @@ fn add_errors(operation: &mut Operation, needs: Needs, names_something: bool) {
     }
     if names_something {
         add(operation, "404", "There is no such thing");
+        add(operation, "421", "This server is a standby of the tenant: ask its owner");
     }
     if operation.request_body.is_some() {
         add(operation, "413", "The body is too large");

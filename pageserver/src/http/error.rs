@@ -88,6 +88,7 @@ impl From<ManageError> for ApiError {
             ManageError::NotFound(_) => StatusCode::NOT_FOUND,
             ManageError::Conflict(_) => StatusCode::CONFLICT,
             ManageError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ManageError::Elsewhere(_) => StatusCode::MISDIRECTED_REQUEST,
             ManageError::Precondition(_) => StatusCode::PRECONDITION_FAILED,
             ManageError::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             ManageError::Storage(_) => StatusCode::INTERNAL_SERVER_ERROR,

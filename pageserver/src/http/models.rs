@@ -27,19 +27,21 @@ pub(crate) struct TenantInfo {
     /// Its id.
     #[schema(value_type = TenantShardText)]
     pub(crate) id: TenantShardId,
-    /// Active; Fenced: another server has taken the tenant over, and this one still serves what it has; or Broken:
-    /// the tenant could not be attached.
+    /// Active; Fenced: another server has taken the tenant over, and this one still serves what it has; Unleased: the
+    /// lease of this server has ended; Standby: another server owns it; or Broken: the tenant could not be attached.
     pub(crate) state: Slug,
-    /// Why the tenant is Broken.
+    /// Why the tenant is Broken or Unleased, or what keeps this server from taking it over.
     pub(crate) reason: Option<String>,
+    /// The owner, if this server is a standby.
+    pub(crate) owner: Option<OwnerInfo>,
     /// Total size of the layer files in bytes.
     pub(crate) current_physical_size: u64,
-    /// Always attached.
+    /// attached, or standby.
     pub(crate) attachment_status: Slug,
     /// Its timelines, including those that could not be opened.
     #[schema(value_type = Vec<TimelineText>)]
     pub(crate) timelines: Vec<TimelineId>,
-    /// The generation that this server holds; null without a bucket.
+    /// The generation that this server holds, or the owner if it is a standby; null without a bucket.
     pub(crate) generation: Option<u32>,
     /// Why this server no longer writes, if it is fenced.
     pub(crate) fenced: Option<String>,
@@ -47,6 +49,20 @@ pub(crate) struct TenantInfo {
     pub(crate) resident_bytes: u64,
     /// Size of the layers in the bucket, in bytes.
     pub(crate) in_bucket_bytes: u64,
+}
+
+/// The owner of a tenant, as a standby sees it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OwnerInfo {
+    /// Its server id.
+    pub(crate) server: String,
+    /// The name of its machine.
+    pub(crate) host: String,
+    /// Its lease: None, and nobody takes over; Believed; Overdue: it was not renewed for too long; Unknown: the bucket
+    /// has not answered yet.
+    pub(crate) lease: Slug,
+    /// In how many milliseconds it is overdue unless it is renewed.
+    pub(crate) overdue_in_ms: Option<u64>,
 }
 
 /// Desired location mode of a tenant.
@@ -58,7 +74,7 @@ pub(crate) enum LocationMode {
     AttachedMulti,
     /// Not supported.
     AttachedStale,
-    /// Not supported.
+    /// Follow the tenant's owner, and take it over when that is gone.
     Secondary,
     /// Detach the tenant from this server, once everything is in the bucket.
     Detached,
@@ -540,6 +556,13 @@ pub(crate) struct StatusAnswer {
     pub(crate) version: &'static str,
     /// What is called durable: what the `bucket` has (the disk, without one), or the `journal`.
     pub(crate) durability: &'static str,
+    /// This server's lease: None, since it needs none; Held; or Ended: it acknowledges nothing.
+    pub(crate) lease: Slug,
+    /// Why the lease does not hold.
+    pub(crate) lease_ended: Option<String>,
+    /// Tenants of which this server is a standby.
+    #[schema(value_type = Vec<TenantShardText>)]
+    pub(crate) standbys: Vec<TenantShardId>,
     /// Tenants that another server has taken over.
     #[schema(value_type = Vec<TenantShardText>)]
     pub(crate) fenced_tenants: Vec<TenantShardId>,

@@ -70,6 +70,7 @@ async fn send_all(
         wait_for(timeline, lsn, session.shared.manager.conf().wait_lsn_timeout).await?;
     }
     let lsn = lsn.unwrap_or_else(|| timeline.last_record_lsn());
+    timeline.check_owned(lsn)?;
     let record = timeline.record_lsn();
     let prev = if record.last == lsn { record.prev } else { Lsn::INVALID };
     // It may take longer than history is kept.

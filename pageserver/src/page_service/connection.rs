@@ -115,6 +115,8 @@ impl Session<'_> {
             }
             Command::Lease { tenant, timeline, lsn } => {
                 let timeline = self.timeline(tenant, timeline)?;
+                // The owner has to know of it.
+                timeline.remote().map_or(Ok(()), |remote| remote.check_lease())?;
                 // That an LSN cannot be leased is a valid answer, not an error.
                 let until = timeline.lease(lsn, self.shared.settings.lease_length).await.ok();
                 send_lease(connection, query, until);

@@ -56,6 +56,7 @@ impl<'a> Reader<'a> {
         wait_for(self.timeline(), header.not_modified_since, self.wait_limit).await?;
         let lsn = effective(header, self.timeline().last_record_lsn()).map_err(StorageError::Invalid)?;
         self.timeline().check_readable(lsn)?;
+        self.timeline().check_owned(lsn)?;
         Ok(lsn)
     }
 
@@ -76,6 +77,7 @@ impl<'a> Reader<'a> {
             }
             let lsn = effective(&request.header, last).map_err(StorageError::Invalid)?;
             self.timeline().check_readable(lsn)?;
+            self.timeline().check_owned(lsn)?;
             Ok(lsn)
         };
         (requests.iter().map(resolve).collect(), took)

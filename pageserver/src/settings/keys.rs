@@ -230,6 +230,17 @@ settings! {
         /// loss of the disk; random where the machine has no id, as in containers: set one there.
         server_id: String = "", "name";
     }
+    "Standbys" {
+        /// How often this server renews its lease, an object in the bucket, if standbys ask for one; a standby looks at
+        /// it four times as often. With 0 there are neither leases nor standbys.
+        lease_interval: Duration = "2s", "duration";
+        /// A standby takes over when it has seen the same lease for so long, by its own clock. An owner that could not
+        /// renew its lease for a fifth less acknowledges nothing, and serves only what the bucket has. At least three
+        /// times `lease_interval`; of two servers the longer one counts.
+        takeover_after: Duration = "10s", "duration";
+        /// Keep a lease even if no standby asks for one, so that there is one already when the first standby comes.
+        keep_lease: bool = false, "true or false";
+    }
     "Local disk" {
         /// Memory for blocks of layers that are not on the local disk: cached, prefetched, and in transit.
         block_cache_memory: u64 = 100_663_296, "bytes";

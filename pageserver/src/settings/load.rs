@@ -197,6 +197,9 @@ impl Loader {
         }
         self.check_compaction()?;
         self.check_history()?;
+        if let Some((name, reason)) = settings.lease().defect() {
+            return Err(self.invalid(name, reason));
+        }
         if let Err(reason) = RemoteUrl::parse(&settings.remote_storage) {
             return Err(self.invalid("remote_storage", reason));
         }

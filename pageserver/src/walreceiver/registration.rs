@@ -1,5 +1,7 @@
 //! Registration of computes as the writers of branches: see [`super::writer`].
 
+use std::time::Duration;
+
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
@@ -7,8 +9,12 @@ use super::WalReceivers;
 use super::journaled;
 use super::source::WalSource;
 use super::writer::{NewWriter, Writer};
+use engine::lease::LeaseState;
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
+
+/// How long a registration may take until it is in the bucket, for a standby to find.
+const REGISTERED: Duration = Duration::from_secs(20);
 
 impl WalReceivers {
     /// Registers a compute and follows it. Registering the same compute again only updates how to reach it; if that is
@@ -22,6 +28,9 @@ impl WalReceivers {
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
         if let Some(reason) = timeline.fenced().or_else(|| timeline.broken()) {
             return Err(ManageError::Busy(format!("timeline {} takes no more writes: {reason}", id.1)));
+        }
+        if let Some(Err(error)) = timeline.remote().map(|remote| remote.check_lease()) {
+            return Err(ManageError::Busy(error.to_string()));
         }
         if timeline.is_archived() {
             let reason = format!("timeline {} is archived and takes in nothing: unarchive it first", id.1);
@@ -49,6 +58,11 @@ impl WalReceivers {
         }
         source.store(timeline).await?;
         self.start(timeline.clone(), source).await;
+        if self.inner.manager.lease() != LeaseState::None && !timeline.wait_uploaded(REGISTERED).await {
+            // A standby that took over now would not know of the writer.
+            let reason = format!("the bucket does not know yet that a compute writes timeline {}: try again", id.1);
+            return Err(ManageError::Busy(reason));
+        }
         Ok(())
     }
 

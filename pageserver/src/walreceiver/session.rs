@@ -428,9 +428,14 @@ impl Session<'_> {
         StandbyStatus { write: write.max(flush), flush, apply, reply_requested }
     }
 
-    /// A fenced pageserver acknowledges nothing more, not even what it has merely received.
+    /// A fenced pageserver acknowledges nothing more, not even what it has merely received; one whose lease has ended,
+    /// nothing until it is renewed.
     async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
         check_owner(&self.receiver.timeline)?;
+        if self.receiver.timeline.remote().is_some_and(|remote| remote.check_lease().is_err()) {
+            // It may be the owner again soon: what arrives is taken in, and acknowledged then.
+            return Ok(());
+        }
         let status = self.standing(reply_requested);
         in_time("telling the server what has arrived", self.stream.send_status(status)).await?;
         self.sent = (env::clock::now(), status);

@@ -9,7 +9,7 @@ use pageserver_api::shard::TenantShardId;
 
 use super::inventory::{BeforeAttach, DETACHED_NAME, Tenant};
 use super::{ManageError, TenantManager, flush_or_warn, no_tenant, open_tenant, removal};
-use crate::tenant::remote::TenantRemote;
+use crate::tenant::remote::{Purpose, TenantRemote};
 use crate::tenant::timeline::Timeline;
 use errors::StorageError;
 use virtual_file::fs;
@@ -42,9 +42,21 @@ impl TenantManager {
         self.attach_tenant_locked(id).await
     }
 
+    /// Attaches a tenant, whoever owns it.
     pub(super) async fn attach_tenant_locked(&self, id: TenantShardId) -> Result<(), ManageError> {
+        match self.attach_for(id, Purpose::Create).await? {
+            true => Ok(()),
+            false => {
+                let reason = format!("tenant {id} is another server's, although it was to be taken");
+                Err(StorageError::Internal(reason).into())
+            }
+        }
+    }
+
+    /// Attaches a tenant unless it is here. False if another server has it, and `purpose` does not permit to take it.
+    pub(super) async fn attach_for(&self, id: TenantShardId, purpose: Purpose) -> Result<bool, ManageError> {
         if self.inner.tenants.read().get(&id).is_some_and(|tenant| tenant.unattached.is_none()) {
-            return Ok(());
+            return Ok(true);
         }
         let conf = self.inner.conf;
         if let Some(BeforeAttach(forget)) = self.inner.before_attach.get() {
@@ -53,19 +65,19 @@ impl TenantManager {
         fs::create_dir_durably(&conf.timelines_path(&id), &conf.workdir).await?;
         let Some(storage) = self.inner.conf.remote_storage.clone() else {
             self.inner.tenants.write().entry(id).or_default();
-            return Ok(());
+            return Ok(true);
         };
-        let (tenant, broken) = open_tenant::take(self.inner.conf, storage, id).await?;
+        let Some((tenant, broken)) = open_tenant::take_for(self.inner.conf, storage, id, purpose).await? else {
+            return Ok(false);
+        };
         let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
-        let marker = self.inner.conf.tenant_path(&id).join(DETACHED_NAME);
-        fs::unlink(&marker).await?;
-        fs::fsync_dir(&self.inner.conf.tenant_path(&id)).await?;
+        self.unmark_attached(id).await?;
         let mut all_broken = self.inner.broken.write();
         all_broken.retain(|(tenant, _), _| *tenant != id);
         all_broken.extend(broken);
         drop(all_broken);
         self.adopt(id, tenant);
-        Ok(())
+        Ok(true)
     }
 
     /// Closes a tenant that another server has taken over, whether this one knew that yet or not. Its files stay, for
@@ -80,7 +92,7 @@ impl TenantManager {
             other => return other,
         }
         let Some(tenant) = self.inner.tenants.write().remove(&id) else { return Ok(()) };
-        tracing::warn!(tenant = %id, "another server had taken the tenant over: it is taken back");
+        tracing::warn!(tenant = %id, "another server has taken the tenant over: what is here of it is closed");
         for timeline in tenant.timelines.into_values() {
             timeline.shutdown().await;
         }
@@ -153,7 +165,7 @@ impl TenantManager {
         }
     }
 
-    async fn mark_detached(&self, id: TenantShardId, reason: &str) -> Result<(), StorageError> {
+    pub(super) async fn mark_detached(&self, id: TenantShardId, reason: &str) -> Result<(), StorageError> {
         virtual_file::write_file_durably(&self.inner.conf.tenant_path(&id).join(DETACHED_NAME), reason.as_bytes()).await
     }
 

@@ -18,6 +18,9 @@ use virtual_file::fs;
 /// was detached.
 pub(super) const DETACHED_NAME: &str = "detached";
 
+/// A file of this name in a tenant's directory has this server follow the tenant's owner, to take its place.
+pub(super) const STANDBY_NAME: &str = "standby";
+
 pub(super) type Timelines = BTreeMap<TimelineId, Timeline>;
 /// Timelines that could not be opened, and why.
 pub(super) type Broken = BTreeMap<(TenantShardId, TimelineId), String>;
@@ -34,22 +37,36 @@ pub(super) struct Tenant {
     pub(super) unattached: Option<String>,
 }
 
-/// The tenants in the working directory: those to attach, and those that are detached.
-pub(super) async fn local_tenants(
-    conf: &PageServerConf,
-) -> Result<(Vec<TenantShardId>, BTreeSet<TenantShardId>), StorageError> {
-    let (mut attached, mut detached) = (Vec::new(), BTreeSet::new());
+/// The tenants in the working directory.
+#[derive(Debug, Default)]
+pub(super) struct LocalTenants {
+    /// Those to attach.
+    pub(super) attached: Vec<TenantShardId>,
+    /// Those that are not to be attached.
+    pub(super) detached: BTreeSet<TenantShardId>,
+    /// Those whose owner is to be followed; `detached` has them, too.
+    pub(super) standbys: BTreeSet<TenantShardId>,
+}
+
+/// Finds the tenants in the working directory.
+pub(super) async fn local_tenants(conf: &PageServerConf) -> Result<LocalTenants, StorageError> {
+    let mut local = LocalTenants::default();
     for name in fs::list_dir_if_any(&conf.tenants_path()).await? {
         let Ok(id) = name.parse::<TenantShardId>() else { continue };
-        match fs::list_dir_if_any(&conf.tenant_path(&id)).await?.iter().any(|name| name == DETACHED_NAME) {
-            true => drop(detached.insert(id)),
-            false => attached.push(id),
+        let names = fs::list_dir_if_any(&conf.tenant_path(&id)).await?;
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        if has(STANDBY_NAME) {
+            tracing::info!(tenant = %id, "this server is a standby of it");
+            local.standbys.insert(id);
+            local.detached.insert(id);
+        } else if has(DETACHED_NAME) {
+            tracing::info!(tenant = %id, "not attached: it was detached, or another server has taken it over");
+            local.detached.insert(id);
+        } else {
+            local.attached.push(id);
         }
     }
-    for id in &detached {
-        tracing::info!(tenant = %id, "not attached: it was detached, or another server has taken it over");
-    }
-    Ok((attached, detached))
+    Ok(local)
 }
 
 pub(super) fn note_broken(broken: &mut Broken, id: TenantShardId, timeline_id: TimelineId, reason: String) {

@@ -30,7 +30,7 @@ pub(super) async fn load(conf: &'static PageServerConf, ctx: &RequestContext) ->
         }
         return Ok(loaded);
     }
-    for id in local_tenants(conf).await?.0 {
+    for id in local_tenants(conf).await?.attached {
         let waiting = manifests(conf, id, &mut loaded).await?;
         open_in_order(conf, id, waiting, &mut loaded, ctx).await;
     }

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::inventory::{Broken, Tenant, Timelines, local_tenants, note_broken};
+use super::inventory::{Broken, LocalTenants, Tenant, Timelines, local_tenants, note_broken};
 use super::reconcile::locate;
 use super::removal::remove_local;
 use crate::config::{AttachOnStart, PageServerConf};
@@ -48,7 +48,7 @@ pub(super) async fn load(
     storage: &RemoteStorage,
 ) -> Result<Vec<(TenantShardId, Attached)>, StorageError> {
     let deadline = env::clock::now() + conf.remote_storage_start_timeout;
-    let (attached, detached) = local_tenants(conf).await?;
+    let LocalTenants { attached, detached, .. } = local_tenants(conf).await?;
     let mut ids: BTreeSet<TenantShardId> = attached.into_iter().collect();
     let names = retry(conf, deadline, || list_tenants(storage.clone())).await?;
     if conf.attach_on_start != AttachOnStart::Local {
@@ -170,17 +170,16 @@ async fn all_broken(conf: &PageServerConf, id: TenantShardId, error: &StorageErr
     Ok(broken)
 }
 
-/// Takes a tenant over from its current owner, even if it was deleted, and opens its timelines.
-pub(super) async fn take(
+/// Takes a tenant over for `purpose`, and opens its timelines; `None` if it is another server's.
+pub(super) async fn take_for(
     conf: &'static PageServerConf,
     storage: RemoteStorage,
     id: TenantShardId,
-) -> Result<Attached, StorageError> {
-    match attach(conf, storage, id, Purpose::Create).await? {
-        Loaded::Attached(attached) => Ok(attached),
-        Loaded::Foreign(Holder { server, .. }) => {
-            Err(StorageError::Internal(format!("tenant {id} is server {server}'s, although it was to be taken")))
-        }
+    purpose: Purpose,
+) -> Result<Option<Attached>, StorageError> {
+    match attach(conf, storage, id, purpose).await? {
+        Loaded::Attached(attached) => Ok(Some(attached)),
+        Loaded::Foreign(_) => Ok(None),
     }
 }
 
@@ -192,7 +191,8 @@ async fn attach(
     id: TenantShardId,
     purpose: Purpose,
 ) -> Result<Loaded, StorageError> {
-    let (taken, remote) = TenantRemote::take(storage, id, purpose, &conf.server).await?;
+    let (taken, remote) =
+        TenantRemote::take(storage, id, purpose, &conf.server, Arc::clone(&conf.resources.lease)).await?;
     match taken {
         Taken::Mine => {}
         Taken::Foreign(holder) => return Ok(Loaded::Foreign(holder)),

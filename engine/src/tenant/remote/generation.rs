@@ -28,6 +28,8 @@ pub(crate) enum Purpose {
     Attach,
     /// To serve a tenant; if it was deleted, to create it anew.
     Create,
+    /// To serve a tenant whose owner, which holds this generation, has not renewed its lease.
+    Succeed(u32),
 }
 
 /// The result of taking a generation.
@@ -132,13 +134,22 @@ pub(super) async fn take(
     purpose: Purpose,
     server: &ServerIdentity,
 ) -> Result<(Taken, u32, u32), StorageError> {
-    let mut newest = newest_listed(storage, tenant).await?;
+    let mut newest = match purpose {
+        Purpose::Succeed(generation) => generation,
+        _ => newest_listed(storage, tenant).await?,
+    };
     for _ in 0..MAX_STEPS {
         let record = if newest == 0 { Record::default() } else { read(storage, tenant, newest).await? };
         if record.deleted && purpose != Purpose::Create {
             return Ok((Taken::Deleted, newest, newest));
         }
-        if purpose == Purpose::GoOn && !record.server.is_empty() && !server.is(&record.server) {
+        let is_foreign = match purpose {
+            Purpose::GoOn => !record.server.is_empty() && !server.is(&record.server),
+            // Somebody was faster, even if it was the owner itself.
+            Purpose::Succeed(generation) => newest != generation,
+            Purpose::Attach | Purpose::Create => false,
+        };
+        if is_foreign {
             let holder = Holder { server: record.server, host: record.host };
             return Ok((Taken::Foreign(holder), newest, newest));
         }
@@ -155,6 +166,34 @@ pub(super) async fn take(
         }
     }
     Err(StorageError::Invalid(format!("tenant {tenant}: others take one generation after the other")))
+}
+
+/// The newest generation of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Newest {
+    /// Its number.
+    pub(crate) generation: u32,
+    /// Who took it.
+    pub(crate) holder: Holder,
+    /// It says that the tenant was deleted.
+    pub(crate) is_deleted: bool,
+}
+
+/// The newest generation of a tenant, if it has any; none is taken. `known` is one that exists, or 0.
+pub(crate) async fn newest(
+    storage: &RemoteStorage,
+    tenant: TenantShardId,
+    known: u32,
+) -> Result<Option<Newest>, StorageError> {
+    let mut newest = if known == 0 { newest_listed(storage, tenant).await? } else { known };
+    while storage.head(RequestClass::Control, &RemotePath::generation(&tenant, after(newest)?)).await?.is_some() {
+        newest += 1;
+    }
+    if newest == 0 {
+        return Ok(None);
+    }
+    let Record { server, host, deleted, .. } = read(storage, tenant, newest).await?;
+    Ok(Some(Newest { generation: newest, holder: Holder { server, host }, is_deleted: deleted }))
 }
 
 /// Creates `generation` as the one that marks the tenant as deleted. Returns false if another server has it.

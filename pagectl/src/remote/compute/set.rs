@@ -46,7 +46,8 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     #[serde(flatten)]
     told: Told,
-    /// New page service of the page server; --token, if given, is the new token for it.
+    /// New page service of the page server, or several, separated by commas; --token, if given, is the new token for
+    /// it.
     #[arg(long, value_name = "CONNSTR")]
     page_service: Option<String>,
 }

@@ -81,8 +81,9 @@ pub(crate) struct HostArgs {
     /// The Postgres role as which WAL is fetched; it needs REPLICATION.
     #[arg(long, default_value = "postgres", value_name = "ROLE")]
     superuser: String,
-    /// Page service of the page server; a new compute defaults to host=127.0.0.1 port=64000 user=compute. A stopped
-    /// compute keeps its own.
+    /// Page service of the page server; a new compute defaults to host=127.0.0.1 port=64000 user=compute. Several,
+    /// separated by commas, if some servers are standbys of others: the compute asks the owner. A stopped compute keeps
+    /// its own.
     #[arg(long, env = "PAGECTL_PAGE_SERVICE", value_name = "CONNSTR")]
     page_service: Option<String>,
     /// Time limit for Postgres to answer.

@@ -11,9 +11,10 @@ use pageserver_api::shard::TenantShardId;
 use crate::http::app::{App, NODE_ID};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::Body;
-use crate::http::models::{DiskStatus, StatusAnswer};
+use crate::http::models::{DiskStatus, Slug, StatusAnswer};
 use crate::http::scrape;
 use engine::disk_budget::{DiskBudget, Measured};
+use engine::lease::LeaseState;
 use metrics::Exposition;
 
 /// Reports whether the server is alive.
@@ -23,7 +24,21 @@ pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
     let fenced_tenants = app.manager.tenants().into_iter().filter(is_fenced).collect();
     let disk = disk_status(&app.manager.conf().disk_budget);
     let durability = if app.sources.has_journal() { "journal" } else { "bucket" };
-    Json(StatusAnswer { id: NODE_ID, version: env!("CARGO_PKG_VERSION"), durability, fenced_tenants, disk })
+    let (lease, lease_ended) = match app.manager.lease() {
+        LeaseState::None => ("None", None),
+        LeaseState::Held(_) => ("Held", None),
+        LeaseState::Ended(reason) => ("Ended", Some(reason)),
+    };
+    Json(StatusAnswer {
+        id: NODE_ID,
+        version: env!("CARGO_PKG_VERSION"),
+        durability,
+        lease: Slug { slug: lease },
+        lease_ended,
+        standbys: app.manager.standbys().into_iter().map(|(id, _)| id).collect(),
+        fenced_tenants,
+        disk,
+    })
 }
 
 fn disk_status(budget: &DiskBudget) -> Option<DiskStatus> {

@@ -9,9 +9,10 @@ use crate::http::app::{App, NODE_ID, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath};
 use crate::http::models::{
-    DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, ShardLocation, Slug, TenantInfo, WaitLsn,
+    DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, OwnerInfo, ShardLocation, Slug, TenantInfo, WaitLsn,
 };
-use engine::tenant::manager::TenantManager;
+use engine::lease::Verdict;
+use engine::tenant::manager::{StandbyInfo, TenantManager};
 use errors::ErrorKind;
 
 fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
@@ -22,6 +23,7 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     let remote = app.manager.remote_of(id);
     let fenced = remote.as_ref().and_then(|remote| remote.fenced());
     let unattached = app.manager.unattached(id);
+    let unleased = remote.as_ref().and_then(|remote| remote.check_lease().err()).map(|error| error.to_string());
     let infos: Vec<_> = timelines.iter().map(|timeline| timeline.info()).collect();
     Ok(TenantInfo {
         id,
@@ -30,11 +32,14 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
                 "Broken"
             } else if fenced.is_some() {
                 "Fenced"
+            } else if unleased.is_some() {
+                "Unleased"
             } else {
                 "Active"
             },
         },
-        reason: unattached,
+        reason: unattached.or(unleased.filter(|_| fenced.is_none())),
+        owner: None,
         generation: remote.map(|remote| remote.generation()),
         fenced,
         resident_bytes: infos.iter().map(|info| info.resident_bytes).sum(),
@@ -45,18 +50,55 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
     })
 }
 
-/// Lists all tenants.
+/// A tenant of which this server is a standby.
+fn standby_info(id: TenantShardId, standby: StandbyInfo) -> TenantInfo {
+    let (lease, left) = match standby.lease {
+        None => ("Unknown", None),
+        Some(Verdict::None) => ("None", None),
+        Some(Verdict::Believed(left)) => ("Believed", Some(left)),
+        Some(Verdict::Overdue) => ("Overdue", None),
+    };
+    let overdue_in_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
+    TenantInfo {
+        id,
+        state: Slug { slug: "Standby" },
+        reason: standby.error,
+        owner: standby.owner.map(|(server, host)| OwnerInfo {
+            server,
+            host,
+            lease: Slug { slug: lease },
+            overdue_in_ms,
+        }),
+        current_physical_size: 0,
+        attachment_status: Slug { slug: "standby" },
+        timelines: Vec::new(),
+        generation: standby.generation,
+        fenced: None,
+        resident_bytes: 0,
+        in_bucket_bytes: 0,
+    }
+}
+
+fn standby(app: &App, id: TenantShardId) -> Option<TenantInfo> {
+    let (_, found) = app.manager.standbys().into_iter().find(|(standby, _)| *standby == id)?;
+    Some(standby_info(id, found))
+}
+
+/// Lists all tenants, those of which this server is a standby at the end.
 #[utoipa::path(get, path = "/v1/tenant", tag = "tenants", responses((status = 200, body = Vec<TenantInfo>)))]
 pub(crate) async fn list(State(app): State<App>) -> Json<Vec<TenantInfo>> {
     // A tenant that is deleted concurrently is left out.
-    Json(app.manager.tenants().into_iter().filter_map(|id| info(&app, id).ok()).collect())
+    let own = app.manager.tenants().into_iter().filter_map(|id| info(&app, id).ok());
+    let standbys = app.manager.standbys().into_iter().map(|(id, standby)| standby_info(id, standby));
+    Json(own.chain(standbys).collect())
 }
 
 /// Shows a tenant.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
     responses((status = 200, body = TenantInfo), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<TenantInfo>, ApiError> {
-    info(&app, path.tenant_shard_id).map(Json)
+    let id = path.tenant_shard_id;
+    info(&app, id).or_else(|error| standby(&app, id).ok_or(error)).map(Json)
 }
 
 /// Deletes a tenant and everything stored for it. Deleting a tenant that does not exist is not an error.
@@ -82,7 +124,8 @@ pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> 
 
 /// Sets the location of a tenant. AttachedSingle takes it over from its current owner, even if its generations were
 /// damaged, and creates it, without timelines, if it does not exist anywhere; Detached lets go of it once everything
-/// is in the bucket, so that another server may attach it.
+/// is in the bucket, so that another server may attach it; Secondary follows its owner, which keeps a lease in the
+/// bucket then, and takes the tenant over when that was not renewed for `takeover_after`.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/location_config", tag = "tenants", params(TenantPath),
     request_body = LocationConfig,
     responses((status = 200, body = LocationAnswer), (status = 400, body = ErrorBody)))]
@@ -96,7 +139,7 @@ pub(crate) async fn location_config(
         return Err(ApiError::bad_request("tenants of several shards are not supported"));
     }
     if config.secondary_conf.is_some() {
-        return Err(ApiError::bad_request("secondary_conf must be null: secondary locations are not supported"));
+        return Err(ApiError::bad_request("secondary_conf must be null: what is kept warm is not set for each tenant"));
     }
     match config.mode {
         LocationMode::AttachedSingle => {
@@ -105,6 +148,8 @@ pub(crate) async fn location_config(
             to_the_end("attaching of a tenant", async move {
                 let known = manager.tenants().contains(&id).then(|| generation(&manager, id));
                 manager.take_tenant_over(id).await?;
+                // Whoever says so may have made a standby of it somewhere.
+                manager.conf().resources.lease.look_soon();
                 if known != Some(generation(&manager, id)) {
                     sources.receive_tenant(id).await;
                 }
@@ -112,15 +157,30 @@ pub(crate) async fn location_config(
             })
             .await?;
         }
+        LocationMode::Secondary => {
+            to_the_end("following of a tenant's owner", async move {
+                app.manager.make_standby(id).await?;
+                // Once it has taken the tenant over, nobody says so.
+                app.sources.receive_tenant(id).await;
+                Ok(())
+            })
+            .await?;
+        }
         LocationMode::Detached if app.manager.conf().remote_storage.is_some() => {
-            to_the_end("detaching of a tenant", async move { detach(&app, id).await }).await?;
+            to_the_end("detaching of a tenant", async move {
+                if app.manager.end_standby(id).await? { Ok(()) } else { detach(&app, id).await }
+            })
+            .await?;
         }
         LocationMode::Detached => {
             let reason = "mode Detached is not supported: nothing of the tenant is kept elsewhere. To remove it for \
                           good, DELETE it";
             return Err(ApiError::bad_request(reason));
         }
-        other => return Err(ApiError::bad_request(format!("mode {other:?} is not supported: use AttachedSingle"))),
+        other => {
+            let reason = format!("mode {other:?} is not supported: use AttachedSingle or Secondary");
+            return Err(ApiError::bad_request(reason));
+        }
     }
     let shards = vec![ShardLocation { shard_id: id, node_id: NODE_ID }];
     Ok(Json(LocationAnswer { shards, stripe_size: None }))

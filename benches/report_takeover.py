@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Makes takeover.md from takeover.json, with what is asked beside each figure."""
+
+import os
+import sys
+from pathlib import Path
+from statistics import median
+
+import artifact
+
+# Seconds beyond takeover_after.
+BEYOND = 1.0
+ARGS = os.environ.get("BENCH_TAKEOVER_ARGS")
+WITH = f"BENCH_TAKEOVER_ARGS='{ARGS}' " if ARGS else ""
+WHAT = {"page_s": "first page", "commit_s": "first commit"}
+
+
+def halves(results):
+    return [results[name] for name in ("few", "many") if name in results]
+
+
+def asked(results):
+    limit = results["takeover_after_s"] + BEYOND
+    yield from ("| what | slowest of the rounds | reached |", "|---|---|---|")
+    for half in halves(results):
+        for name, what in WHAT.items():
+            slowest = max(half[name])
+            yield (f"| {what} after the kill, {half['layers']:,} layers (at most {limit:.0f} s) | {slowest:.2f} s | "
+                   f"{artifact.verdict(slowest <= limit)} |")
+
+
+def rows(results):
+    yield from ("| layers | what | fastest, s | median, s | slowest, s |", "|---|---|---|---|---|")
+    for half in halves(results):
+        for name, what in WHAT.items():
+            times = half[name]
+            yield f"| {half['layers']:,} | {what} | {min(times):.2f} | {median(times):.2f} | {max(times):.2f} |"
+
+
+def check(results):
+    """Refuses what has no rounds, and a takeover before it may be."""
+    for half in halves(results):
+        if not half["page_s"] or len(half["page_s"]) != len(half["commit_s"]):
+            raise artifact.Refused("not as many pages as commits, or none")
+        if min(half["page_s"] + half["commit_s"]) < results["takeover_after_s"] / 2:
+            raise artifact.Refused("somebody has taken over too early, or nobody had to")
+
+
+def make():
+    folder = Path(sys.argv[1])
+    read = artifact.read(folder / "takeover.json")
+    results = read["results"]
+    check(results)
+    header = artifact.header("Takeover by a standby", f"`{WITH}make bench-takeover`", {"takeover": read},
+                             f"* Postgres {results['pg_major']}; `takeover_after` {results['takeover_after_s']} s, "
+                             f"`lease_interval` {results['lease_interval_s']} s")
+    lines = ("Time since the SIGKILL of the owner, as a client of the compute sees it. The lease is up to one interval "
+             "old then.", "", "## Asked", "", *asked(results), "", "## Figures", "", *rows(results), "")
+    artifact.report(folder / "takeover.md", [*header, *lines])
+
+
+if __name__ == "__main__":
+    artifact.refusing(make)

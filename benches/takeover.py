@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""How long a takeover takes: from the SIGKILL of a tenant's owner to the first page and the first commit of a compute.
+
+Two pageservers share a bucket, a directory, with the default times of leases. A compute knows both. In each round the
+owner is killed; at once one client asks for a row whose page the compute does not have, and another one commits rows
+one after the other. Both wait, and neither may see an error; every acknowledged row is there afterwards. Then the
+killed server starts again and becomes the standby of the other one. First with few layers, then with many. Nothing is
+left behind but takeover.json.
+"""
+
+import argparse
+import json
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import artifact
+from compute_figures import Bench, with_place
+
+from fixtures.computes import Computes
+from fixtures.fleet import Writer
+from fixtures.pageserver import Pageserver
+from fixtures.programs import program
+from fixtures.wait import wait_until
+
+# Of pgbench's accounts: 61 rows in each page.
+PAGES_PER_SCALE = 1640
+SETTINGS = {"durability": "journal", "compaction_threshold": 0, "keep_lease": True}
+
+
+class Takeovers(Bench):
+    """Two servers that take turns."""
+
+    def run(self) -> dict:
+        server = self.make_database("origin", self.args.scale)
+        bucket = f"file://{self.root}/objects"
+        followed = self.follow(server, keep=True, remote_storage=bucket, **SETTINGS)
+        self.servers_of_both = [self.pageserver, Pageserver(
+            program("pageserver"), self.root / "other", remote_storage=bucket, **SETTINGS).start()]
+        self.computes = Computes(program("pagectl"), self.pageserver, self.root / "computes")
+        self.computes.servers = self.servers_of_both
+        for pageserver in self.servers_of_both:
+            # Computes expect a server that is started again where it was.
+            pageserver.configure(listen_pg_addr=f"127.0.0.1:{pageserver.pg_port}",
+                                 listen_http_addr=f"127.0.0.1:{pageserver.http_port}")
+        self.tenant, self.number = followed.timeline.tenant, 0
+        self.pages = list(range(1, PAGES_PER_SCALE * self.args.scale - 1))
+        random.Random(7).shuffle(self.pages)
+        compute = self.computes.start("dev", "--branch", "dev", "--wait-for-pageserver")
+        self.owner, self.standby = self.servers_of_both
+        found = {"takeover_after_s": 10, "lease_interval_s": 2, "few": self.rounds(compute)}
+        if self.args.layers:
+            self.make_layers(compute, followed)
+            found["many"] = self.rounds(compute)
+        compute.stop()
+        server.stop()
+        return found
+
+    def make_layers(self, compute, followed):
+        """Small ones, of the branch that the compute writes."""
+        path = f"/v1/tenant/{self.tenant}/timeline/{compute.timeline.id}"
+        compute.sql("CREATE TABLE many (i int)")
+        began = time.monotonic()
+        while self.layers(path) < self.args.layers:
+            for _ in range(100):
+                compute.sql("INSERT INTO many VALUES (1)")
+                self.owner.http.put(f"{path}/checkpoint", timeout=600)
+        self.say(f"{self.layers(path)} layers in {time.monotonic() - began:.0f} s")
+
+    def layers(self, path: str) -> int:
+        return self.owner.http.get(path)["layer_count"]
+
+    def rounds(self, compute) -> dict:
+        found = {"layers": self.layers(f"/v1/tenant/{self.tenant}/timeline/{compute.timeline.id}"),
+                 "page_s": [], "commit_s": []}
+        for _ in range(self.args.rounds):
+            page, commit = self.round(compute)
+            found["page_s"].append(round(page, 3))
+            found["commit_s"].append(round(commit, 3))
+            self.say(f"{found['layers']} layers: a page after {page:.2f} s, a commit after {commit:.2f} s")
+        return found
+
+    def round(self, compute) -> tuple[float, float]:
+        self.standby.http.put(f"/v1/tenant/{self.tenant}/location_config", {"mode": "Secondary"})
+        wait_until(lambda: self.sees_lease(), 60, what="the owner's lease")
+        # Not always at the same moment of an interval.
+        time.sleep(2 + random.Random(self.number).random() * 2)
+        self.number += 1
+        with Writer(compute, f"acknowledged{self.number}") as writer:
+            writer.acknowledged_after(time.monotonic())
+            self.owner.kill()
+            killed = time.monotonic()
+            answered = []
+
+            def ask():
+                block = self.pages.pop()
+                aid = compute.sql(f"SELECT aid FROM pgbench_accounts WHERE ctid = '({block},1)'")
+                answered.append((time.monotonic() - killed, aid == str(block * 61 + 1)))
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            commit = writer.acknowledged_after(killed, 120) - killed
+            asking.join(120)
+        page, is_right = answered[0]
+        self.validity.add(expected=1, seen=1, different=int(not is_right))
+        last = writer.rows[-1][0]
+        count = int(compute.sql(f"SELECT count(*) FROM {writer.table} WHERE i <= {last}"))
+        assert writer.error is None, writer.error
+        self.validity.add(expected=last, seen=count, different=abs(last - count))
+        self.owner, self.standby = self.standby, self.owner.start()
+        return page, commit
+
+    def sees_lease(self) -> bool:
+        owner = self.standby.http.get(f"/v1/tenant/{self.tenant}")["owner"]
+        return bool(owner) and owner["lease"]["slug"] == "Believed"
+
+    def clean(self):
+        for pageserver in getattr(self, "servers_of_both", [])[1:]:
+            if self.computes:
+                self.computes.destroy_all()
+            pageserver.destroy()
+        super().clean()
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=int, default=10, help="of pgbench's tables")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=10_000, help="0 leaves the second half out")
+    return with_place(parser)
+
+
+def main():
+    args = parse_args()
+    bench = Takeovers(args)
+    bench.validity = artifact.Validity("rows")
+    topology = artifact.topology(args.dir, profile=os.environ.get("TEST_PROFILE", "release"), store="a directory")
+    results = {"pg_major": args.pg_major}
+    try:
+        results.update(bench.run())
+    finally:
+        bench.clean()
+    print(json.dumps(results))
+    if args.out:
+        artifact.refusing(lambda: artifact.write(Path(args.out) / "takeover.json", topology, bench.validity, results))
+
+
+if __name__ == "__main__":
+    main()
