@@ -38,8 +38,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
-.PHONY: bench-ingest-more bench-commit bench-gateway
-.PHONY: bench-compute bench-takeover bench demo demo-s3 demo-fleet clean
+.PHONY: bench-ingest-more bench-commit bench-gateway bench-takeover bench-console console
+.PHONY: bench-compute bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -140,6 +140,9 @@ lint:  ## formatting and clippy; seams are enforced on libraries and binaries
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 	$(CARGO) clippy $(TESTED) --lib --bins -- -D warnings -D clippy::disallowed_methods
 
+console:  ## what the console uses from npm, copied anew after a change of console/package-lock.json (npm)
+	console/vendor.sh
+
 fmt:  ## format all sources
 	$(CARGO) fmt --all
 
@@ -207,6 +210,9 @@ bench-gateway:  ## waking branches, what a session through a gateway loses, memo
 bench-takeover:  ## from the kill of an owner to the first page and commit; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh takeover $(RESULTS)
 
+bench-console:  ## first paint, weight and frames of the console in a browser; needs 5 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh console $(RESULTS)
+
 bench-ingest-more:  ## reads beside writes, timelines at once, image layers, downloads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_ingest_more.sh $(RESULTS)
 
@@ -215,7 +221,7 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 
 BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
 	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more bench-commit \
-	bench-gateway bench-takeover
+	bench-gateway bench-takeover bench-console
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

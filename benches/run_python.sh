@@ -4,6 +4,7 @@
 # these it takes a minute or two, and little disk:
 #   BENCH_ATTRIBUTION_ARGS='--gib 0.1 --scale 2 --rounds 1'
 #   BENCH_COMMIT_ARGS='--scale 1 --seconds 3 --rounds 1 --gib 0.1'
+#   BENCH_CONSOLE_ARGS='--mib 30 --layers 300 --rounds 2 --seconds 2'
 #   BENCH_FIRST_COPY_ARGS='--mib 64 128 --rounds 1'
 #   BENCH_GATEWAY_ARGS='--mib 64 --wakes 2 --at-once 3 --rounds 2 --seconds 2 --idle 50'
 #   BENCH_MEMORY_ARGS='--mib 90 --wal-mib 64 192 --step-mib 64 --reads 8000'

@@ -44,6 +44,15 @@ install_promtool() {
     scripts/promtool.sh >/dev/null || echo "setup: no promtool: the test of what it says of /metrics will fail" >&2
 }
 
+# Tests of the console look at it as people do.
+install_browser() {
+    command -v chromium >/dev/null && command -v chromedriver >/dev/null && return
+    local install="apt-get install -q -y --no-install-recommends chromium chromium-driver"
+    as_root env DEBIAN_FRONTEND=noninteractive $install ||
+        { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive $install; } ||
+        echo "setup: no packages chromium and chromium-driver: the tests of the console will fail" >&2
+}
+
 install_rust() {
     # A toolchain manager installed for this user may not be on the path yet.
     [ ! -e "${CARGO_HOME:-$HOME/.cargo}/env" ] || . "${CARGO_HOME:-$HOME/.cargo}/env"
@@ -70,6 +79,7 @@ say "packages"
 install_packages
 install_fuse
 install_promtool
+install_browser
 say "servers"
 scripts/postgres_servers.sh "$PG_NEWEST"
 scripts/postgres_regress.sh "$PG_MAJOR" || echo "setup: no sources of Postgres' own tests: what runs them will fail" >&2

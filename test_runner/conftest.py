@@ -7,7 +7,7 @@ from fixtures import servers
 pytest_plugins = [
     "fixtures.skips", "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
     "fixtures.pageserver", "fixtures.s3", "fixtures.computes", "fixtures.gateway", "fixtures.unprivileged",
-    "fixtures.fleet",
+    "fixtures.fleet", "fixtures.browser",
 ]
 
 
@@ -26,6 +26,7 @@ def pytest_addoption(parser):
                      "server, too, not just a share")
     parser.addoption("--store-operations", type=int, default=10, help="length of each run of faults over a real server")
     parser.addoption("--store-outage-seconds", type=float, default=20, help="how long it is away while the disk fills")
+    parser.addoption("--console-pictures", help="directory for the pictures of the console that README shows")
     parser.addoption("--store-away-seconds", type=float, default=8, help="how long the bucket is away under load")
 
 

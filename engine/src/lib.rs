@@ -13,7 +13,7 @@ pub mod live_keys;
 pub mod observer;
 pub mod page_cache;
 pub mod resources;
-mod slow_reads;
+pub mod slow_reads;
 pub mod task_mgr;
 pub mod tenant;
 mod turns;

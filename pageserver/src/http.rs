@@ -7,6 +7,7 @@
 mod access;
 mod app;
 mod condition;
+mod console;
 mod document;
 mod error;
 mod extract;
@@ -17,6 +18,7 @@ mod logical_size;
 mod memory;
 mod models;
 mod moment;
+mod origin;
 mod page_for_people;
 #[allow(unused_qualifications, reason = "those that the macro for paths makes")]
 mod routes;
@@ -48,9 +50,10 @@ use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
-use routes::{detach, diff, history, layers, lsn, node, page, stored, tenant, timeline, window, writer};
+use routes::{detach, diff, history, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer};
 use scrubs::Scrubs;
 
+pub use console::ConsoleOptions;
 pub use sources::Sources;
 
 /// Larger bodies are refused.
@@ -68,6 +71,8 @@ pub struct HttpOptions {
     pub max_connections: usize,
     /// Requests that take longer are answered with 408.
     pub request_timeout: Duration,
+    /// The page for people at `/`, unless there is none.
+    pub console: Option<ConsoleOptions>,
 }
 
 /// Serves the management interface on `listener` until `cancel`, then lets requests in progress finish.
@@ -118,6 +123,7 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(page::getpage))
         .routes(routes!(page::touchpage))
         .routes(routes!(page::trace))
+        .routes(routes!(slow::slow_reads))
         .routes(routes!(layers::list))
         .routes(routes!(layers::picture))
         .routes(routes!(stored::download, stored::download_by_get, stored::evict))
@@ -150,9 +156,11 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         launch_timestamp: HeaderValue::from_str(&started).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
         request_timeout: options.request_timeout,
     }));
+    let console = options.console.map_or_else(Router::new, |console| console::routes(console, &app));
     router
         .merge(former_paths())
         .route_layer(from_fn_with_state(app.clone(), guard::check))
+        .merge(console)
         .fallback(async || ApiError::not_found("no such path: /v1/doc lists those there are"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/doc")

@@ -52,6 +52,7 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use crate::config::RetentionPolicy;
 use crate::context::RequestContext;
 use crate::observer::WriteObserver;
+use crate::slow_reads::SlowRead;
 use crate::tenant::layer_map::debt as layer_debt;
 use crate::tenant::layer_map::{Graveyard, Layer};
 use crate::tenant::remote::TenantRemote;
@@ -441,6 +442,11 @@ impl Timeline {
     /// All layers at this moment: in-memory layers from newest to oldest, then files.
     pub fn layers(&self) -> Vec<LayerInfo> {
         info::layers(&self.state)
+    }
+
+    /// The last of its reads that were slow, the newest first, as far as the log tells of them.
+    pub fn slow_reads(&self) -> Vec<SlowRead> {
+        self.state.conf.resources.slow_reads.of(self.state.tenant_shard_id, self.state.timeline_id)
     }
 
     /// Whether this timeline branches directly off `other`; or did, and the bucket may not know yet that it does not.

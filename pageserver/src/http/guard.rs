@@ -2,21 +2,29 @@
 
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::access::{Caller, Needs, permitted};
 use super::app::App;
 use super::error::ApiError;
+use super::origin;
 use crate::auth::{AuthError, Grant};
 use metrics::METRICS;
 
 /// Lets clients notice that the server was restarted.
 const LAUNCH_HEADER: HeaderName = HeaderName::from_static("pageserver_launch_timestamp");
 
-/// Refuses callers without permission, and unknown parameters. The handler is cut off when the request times out or
-/// the caller's token ceases to be valid.
+/// What browsers do with answers: they neither guess what these are, nor show them on pages of others, nor keep them.
+const CAREFUL: [(HeaderName, HeaderValue); 3] = [
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+];
+
+/// Refuses callers without permission, requests of other sites' pages, and unknown parameters. The handler is cut off
+/// when the request times out or the caller's token ceases to be valid.
 pub(crate) async fn check(
     State(app): State<App>,
     path: MatchedPath,
@@ -26,6 +34,10 @@ pub(crate) async fn check(
 ) -> Response {
     METRICS.http_requests.inc();
     let needed = Needs::of(request.method(), path.as_str());
+    let asked = (needed != Needs::Nothing).then(|| origin::check(request.method(), request.headers()));
+    if let Some(Err(error)) = asked {
+        return error.into_response();
+    }
     let grant = match permitted(&app, needed, request.headers(), parameters) {
         Ok(grant) => grant,
         Err(error) => return error.into_response(),
@@ -57,8 +69,11 @@ async fn ended_if_any(grant: Option<Grant>) {
     }
 }
 
-/// Adds the server's start time to every answer.
+/// Adds the server's start time to every answer, and what browsers are told.
 pub(crate) async fn stamp(State(app): State<App>, mut response: Response) -> Response {
-    response.headers_mut().insert(LAUNCH_HEADER, app.launch_timestamp.clone());
+    let headers = response.headers_mut();
+    headers.insert(LAUNCH_HEADER, app.launch_timestamp.clone());
+    headers.extend(CAREFUL);
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }

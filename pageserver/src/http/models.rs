@@ -496,6 +496,9 @@ pub(crate) struct AccessStats {
     pub(crate) access_time: u64,
     /// The same: when a layer came to this disk is not recorded.
     pub(crate) residence_time: u64,
+    /// How often it was read since the timeline was opened, plus one if it was on the local disk then or was made
+    /// here.
+    pub(crate) accesses: u64,
     /// Whether reads may visit it: always, as layers that none visits are removed.
     pub(crate) visible: bool,
 }

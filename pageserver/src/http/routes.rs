@@ -7,6 +7,7 @@ pub(super) mod layers;
 pub(super) mod lsn;
 pub(super) mod node;
 pub(super) mod page;
+pub(super) mod slow;
 pub(super) mod stored;
 pub(super) mod tenant;
 pub(super) mod timeline;

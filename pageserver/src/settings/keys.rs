@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::IoMode;
 
-use super::value::{AuthType, Durability, IoEngineChoice, LogFormat, SettingValue};
+use super::value::{AuthType, Durability, HostPort, IoEngineChoice, LogFormat, SettingValue};
 use engine::config::AttachOnStart;
 
 /// Description of one key.
@@ -93,6 +93,11 @@ settings! {
         http_max_connections: NonZeroUsize = 256, "connections";
         /// Requests to the management interface that take longer are answered with 408.
         http_request_timeout: Duration = "5m", "duration";
+        /// Serve the console, a page for people, at `/` of the management interface.
+        console: bool = true, "true or false";
+        /// Where `pagectl compute serve` listens, on loopback: the console then shows its computes, and starts and
+        /// stops them, for those who also have its token. Empty: it shows what the server itself knows of computes.
+        console_computes: HostPort = "", "address:port";
     }
     "Authentication" {
         /// Who may use the page service: `Trust` for everybody, `JWT` (or `NeonJWT`) for bearers of a token.

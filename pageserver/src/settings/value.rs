@@ -1,5 +1,6 @@
 //! Types of values, and their conversion to and from TOML.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoEngineChoice(pub Option<IoEngineKind>);
 
+/// Address and port of something on this machine, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPort(pub Option<SocketAddr>);
+
 fn text(value: &Value) -> Result<&str, String> {
     value.as_str().ok_or_else(|| format!("expected a string, not {value}"))
 }
@@ -66,6 +71,21 @@ impl SettingValue for bool {
     }
     fn print(&self) -> Value {
         Value::Boolean(*self)
+    }
+}
+
+impl SettingValue for HostPort {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        // It speaks no TLS, and tokens go there.
+        let own = text.parse().ok().filter(|addr: &SocketAddr| addr.ip().is_loopback() && addr.port() != 0);
+        own.map(|addr| Self(Some(addr))).ok_or_else(|| format!("expected 127.0.0.1:port or [::1]:port, not {value}"))
+    }
+    fn print(&self) -> Value {
+        Value::String(self.0.map(|addr| addr.to_string()).unwrap_or_default())
     }
 }
 

@@ -16,7 +16,8 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     let long_id = format!("/v1/tenant/{}", "a".repeat(5000));
     for (method, path, status, expected) in [
         ("GET", "/v1/tenants", 404, "/v1/doc"),
-        ("GET", "/", 404, "/v1/doc"),
+        ("GET", "/console/none.js", 404, "reload"),
+        ("GET", "/console/computes", 404, "console_computes"),
         ("PATCH", "/v1/tenant", 405, "other methods"),
         ("GET", "/v1/tenant?limit=5", 400, "\"limit\": this path takes none"),
         ("GET", "/v1/tenant/xyz", 400, "32 hexadecimal digits"),

@@ -11,7 +11,7 @@ use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, HttpOptions, Sources};
+use pageserver::http::{self, ConsoleOptions, HttpOptions, Sources};
 use pageserver::walreceiver::WalReceivers;
 use pageserver_api::key::COMMIT_TIME_KEY;
 use pageserver_api::value::Value;
@@ -102,6 +102,7 @@ impl Server {
             tls: None,
             max_connections: 100,
             request_timeout: Duration::from_secs(30),
+            console: Some(ConsoleOptions::default()),
         };
         adapt(dir.path(), &mut options);
         let cancel = CancellationToken::new();

@@ -186,6 +186,9 @@ pub struct LayerInfo {
     /// When it was last read, in milliseconds since 1970; 0 if it is in memory, or only in the bucket and was not read
     /// here.
     pub last_access: u64,
+    /// Number of reads since the timeline was opened, plus one if the layer was local then or was made here; 0 if it
+    /// is in memory.
+    pub accesses: u64,
 }
 
 /// All layers of a timeline.
@@ -202,6 +205,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
         in_bucket: false,
         filter: false,
         last_access: 0,
+        accesses: 0,
     };
     let open = layers.open.iter();
     let open = open.map(|layer| in_memory(LayerKind::Open, layer.start_lsn(), state.record_lsn().last, layer.size()));
@@ -221,6 +225,7 @@ pub(super) fn layers(state: &TimelineState) -> Vec<LayerInfo> {
             in_bucket: layer.is_remote(),
             filter: layer.identity().filter_blocks > 0,
             last_access: layer.last_access(),
+            accesses: layer.accesses(),
         }
     });
     open.chain(frozen).chain(files).collect()

@@ -9,7 +9,7 @@ use engine::tenant::manager::TenantManager;
 use journal::Journal;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, HttpOptions, Sources};
+use pageserver::http::{self, ConsoleOptions, HttpOptions, Sources};
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tls::Certificate;
@@ -172,6 +172,7 @@ impl Running {
             tls: certificate.map(|certificate| certificate.server_config(&[b"http/1.1"])).transpose()?,
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
+            console: settings.console.then_some(ConsoleOptions { computes: settings.console_computes.0 }),
         };
         let sources = Sources::new(self.follow_jobs.clone(), self.receivers.clone());
         let serving = http::serve(listener, options, self.manager.clone(), sources, self.cancel.child_token());

@@ -37,7 +37,7 @@ pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> 
     };
     for layer in timeline.layers() {
         let kind = kind(&layer);
-        let LayerInfo { lsns, keys, size, l0, resident, in_bucket, filter, last_access, .. } = layer;
+        let LayerInfo { lsns, keys, size, l0, resident, in_bucket, filter, last_access, accesses, .. } = layer;
         match layer.file_name {
             None => {
                 let layer = InMemoryLayer { kind, lsn_start: lsns.start, lsn_end: lsns.end, size };
@@ -55,7 +55,12 @@ pub(crate) async fn list(State(app): State<App>, At(path): At<TimelinePath>) -> 
                 filter,
                 key_start: keys.start.to_string(),
                 key_end: keys.end.to_string(),
-                access_stats: AccessStats { access_time: last_access, residence_time: last_access, visible: true },
+                access_stats: AccessStats {
+                    access_time: last_access,
+                    residence_time: last_access,
+                    accesses,
+                    visible: true,
+                },
             }),
         }
     }

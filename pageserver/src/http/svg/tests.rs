@@ -12,6 +12,7 @@ fn layer(kind: LayerKind, keys: (i128, i128), lsns: (u64, u64)) -> LayerInfo {
         in_bucket: false,
         filter: kind == LayerKind::Delta,
         last_access: 0,
+        accesses: 0,
     }
 }
 

@@ -8,6 +8,7 @@ use pageserver_api::key::Key;
 use utils::lsn::Lsn;
 
 use crate::context::RequestContext;
+use crate::slow_reads::SlowRead;
 use crate::tenant::storage_layer::{ReadCosts, ReconstructState};
 use crate::tenant::timeline::state::{Branching, TimelineState};
 use metrics::METRICS;
@@ -109,12 +110,35 @@ impl Stopwatch {
         let (Some((search, found)), Some(key)) = (self.searched, first) else { return };
         let Some(untold) = state.conf.resources.slow_reads.may_tell() else { return };
         let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
+        let (stages, visited) = (Stages::of(self.waited, search, whole, &found.costs), names(state, &found.files));
         tracing::info!(
             timeline = %state.timeline_id,
-            "slow read: {took:.1?} for {count} keys from {key} on as of LSN {lsn}: {}; {found}; visited {}{more}",
-            Stages::of(self.waited, search, whole, &found.costs),
-            names(state, &found.files),
+            "slow read: {took:.1?} for {count} keys from {key} on as of LSN {lsn}: {stages}; {found}; \
+             visited {visited}{more}",
         );
+        let Stages { wait, plan, fetch, redo } = stages;
+        let Found { layers, records, costs, .. } = found;
+        state.conf.resources.slow_reads.keep(SlowRead {
+            tenant_shard_id: state.tenant_shard_id,
+            timeline_id: state.timeline_id,
+            ended: env::clock::system_now(),
+            took,
+            wait,
+            plan,
+            fetch,
+            redo,
+            first_key: key,
+            keys: count,
+            lsn,
+            layers,
+            filters: costs.filters,
+            records,
+            local_bytes: costs.local_bytes,
+            requests: costs.requests,
+            fetched_bytes: costs.fetched_bytes,
+            visited,
+            untold,
+        });
     }
 }
 
