@@ -41,7 +41,7 @@ function App() {
   const needed = known.tokens && !held;
   const enter = (value) => { signIn(value); setReason(''); setHeld(token()); };
   return html`<div>
-    ${stale ? html`<div class="stale" role="alert">This page is of another version than the server, which was started again.
+    ${stale ? html`<div class="stale" role="alert">This page is of another version than the server, which was started again.${' '}
       <button type="button" onClick=${() => location.reload()}>Load it again</button></div>` : null}
     ${needed ? html`<${SignIn} enter=${enter} reason=${reason} />`
       : html`<${Signed} key=${held || ''} known=${known} held=${held} />`}
@@ -52,7 +52,7 @@ function SignIn({ enter, reason }) {
   const [typed, set] = useState('');
   const submit = (event) => { event.preventDefault(); enter(typed); };
   return html`<main class="signin"><h1>pageserver</h1>
-    <p>This server asks for a token: a JWT with the scope <code>pageserverapi</code> for everything, or <code>tenant</code>
+    <p>This server asks for a token: a JWT with the scope <code>pageserverapi</code> for everything, or <code>tenant</code>${' '}
       for one tenant.</p>
     ${reason ? html`<div class="problem" role="alert">${reason}</div>` : null}
     <form onSubmit=${submit}><label>Token <input type="password" name="token" value=${typed} required autocomplete="off"

@@ -55,7 +55,7 @@ export class Layers {
     this.list.forEach((one, at) => {
       const old = known.get(one.id);
       if (old === undefined) {
-        this.born[at] = before ? now : 0;
+        this.born[at] = before ? now : -FRESH;
         const age = clock - one.read;
         if (!before && one.reads > 1 && age >= 0) this.warmth[at] = 0.5 ** (age / HALF_LIFE);
         return;

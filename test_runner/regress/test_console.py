@@ -62,7 +62,7 @@ def followed(make_postgres, make_pageserver, pagectl_binary):
 def pictures(request):
     """Where pictures for the documentation go, if they are asked for."""
     place = request.config.getoption("--console-pictures")
-    return lambda browser, name: browser.picture(Path(place) / name) if place else None
+    return lambda browser, name: bool(place) and browser.picture(Path(place) / name)
 
 
 def branches(timeline) -> dict[str, dict]:
@@ -127,7 +127,6 @@ def test_a_branch_is_made_at_a_moment_by_clicking(followed, make_browser, make_c
     moment.send_keys(text + Keys.TAB)
     browser.find("h2", text)
     lsn = browser.find("b[data-lsn]").get_attribute("data-lsn")
-    pictures(browser, "console.png")
     browser.click("button", "Branch from here")
     browser.until("Makes a new branch")
     browser.fill("dialog input[name=name]", "clicked")
@@ -135,6 +134,10 @@ def test_a_branch_is_made_at_a_moment_by_clicking(followed, make_browser, make_c
     browser.until("Made clicked")
     made = wait_until(lambda: branches(timeline).get("clicked"), what="the branch")
     assert made["ancestor_timeline_id"] == timeline.id and made["ancestor_lsn"] == lsn
+    browser.click("option", "everything")
+    browser.find("a", "clicked")
+    settle(2 if pictures(browser, "console.png") else 0)
+    pictures(browser, "console.png")
     compute = computes.start("clicked", "--branch", "clicked")
     assert compute.sql("SELECT max(i), count(*) FROM beats") == "20|21", "what was written up to then"
     browser.go(f"#/t/{timeline.tenant}/{made['timeline_id']}/computes")
@@ -158,6 +161,7 @@ def test_the_layer_map_tells_what_is_where(followed, make_browser, pictures):
     browser.point(canvas, *middle)
     tip = browser.find(".tip")
     assert re.search(r"(sorted delta|L0 delta|image).*(B|KiB|MiB)", tip.text) and "Reads" in tip.text, tip.text
+    settle(8 if pictures(browser, "console-layers.png") else 0)
     pictures(browser, "console-layers.png")
     browser.point(canvas, *middle, click=True)
     browser.until("The picked layer")
@@ -321,7 +325,7 @@ def test_wrong_tokens_see_nothing(guarded, make_browser):
     browser.click("button", "Sign out")
     browser.until("asks for a token")
     assert timeline.id not in browser.html()
-    sign_in(browser, signer.admin(exp=int(time.time()) - LEEWAY + 5))
+    sign_in(browser, signer.admin(exp=int(time.time()) - LEEWAY + 12))
     browser.go(f"#/t/{timeline.tenant}/{timeline.id}")
     browser.until("Behind the server")
     browser.until("The token is not accepted (any more)")
