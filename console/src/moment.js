@@ -40,6 +40,13 @@ export function Moment({ tenant, timeline, cursor, setCursor, made, hasComputes 
     return () => { clearTimeout(timer); controller.abort(); };
   }, [asked]);
 
+  // The cursor goes to a time, if that is one as exact as the cursor; other moments are only told.
+  const type = (value) => {
+    const ms = /^\d{4}-\d\d-\d\dT[\d:]+(\.\d{1,3})?(Z|[+-]\d\d:\d\d)$/.test(value.trim()) ? Date.parse(value.trim()) : NaN;
+    if (Number.isNaN(ms) || ms > Date.now()) return setTyped(value);
+    setTyped(null);
+    return setCursor({ ...cursor, ms });
+  };
   const when = isLsn(text) ? `LSN ${text}` : typed ?? moment(cursor.ms);
   const ready = found && found.kind !== 'past';
   const branchName = handle(timeline);
@@ -49,7 +56,7 @@ export function Moment({ tenant, timeline, cursor, setCursor, made, hasComputes 
     <h2>${nameOf(timeline)} at ${when}
       <span class="aside">${typed === null ? `${span((Date.now() - cursor.ms) / 1000)} ago` : ''}</span></h2>
     <div class="tools"><label class="grow">Moment <input value=${text} spellcheck="false" autocomplete="off"
-        aria-describedby="moment-hint" onChange=${(event) => setTyped(event.target.value)} /></label>
+        aria-describedby="moment-hint" onChange=${(event) => type(event.target.value)} /></label>
       <button type="button" onClick=${() => setCursor(null)}>Put the cursor away</button></div>
     <small id="moment-hint">A time (RFC 3339), an LSN, or such as: 10 minutes ago</small>
     <${Problem} error=${error}>That is no moment of this branch.<//>

@@ -125,7 +125,7 @@ def test_a_branch_is_made_at_a_moment_by_clicking(followed, make_browser, make_c
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(picked)) + f".{int(picked % 1 * 1000):03}Z"
     browser.js("arguments[0].value = ''", moment)
     moment.send_keys(text + Keys.TAB)
-    browser.find("h2", text)
+    wait_until(lambda: moment.get_attribute("value") == text, what="the cursor at that moment")
     lsn = browser.find("b[data-lsn]").get_attribute("data-lsn")
     browser.click("button", "Branch from here")
     browser.until("Makes a new branch")
