@@ -169,6 +169,7 @@ def test_a_standby_says_who_the_owner_is(make_fleet, make_computes, pagectl_bina
     second.http.refuse("PUT", f"/v1/tenant/{'1' * 32}/location_config", {"mode": "Secondary"}, status=404)
     fleet.make_standby(second)
     said = second.http.refuse("GET", f"{path}/timeline", status=421, names=["not the owner"])
+    second.http.refuse("DELETE", path, status=421, names=["not the owner"])
     owner = second.http.get(path)["owner"]
     assert owner["server"] in said and owner["lease"]["slug"] == "Believed" and owner["overdue_in_ms"] <= 2000
     computes = make_computes(second)

@@ -213,6 +213,7 @@ impl TenantManager {
 
     /// Creates a tenant without timelines, as [`TenantManager::attach_tenant`] does. An existing one stays as it is.
     pub async fn create_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
+        self.check_not_standby(id)?;
         self.attach_tenant(id).await
     }
 
@@ -243,6 +244,7 @@ impl TenantManager {
     pub async fn add(&self, timeline: Timeline) -> Result<(), ManageError> {
         let (tenant, id) = (timeline.tenant_shard_id(), timeline.timeline_id());
         let _changing = self.change(tenant).await?;
+        self.check_not_standby(tenant)?;
         self.attach_tenant_locked(tenant).await?;
         if self.remote_of(tenant).is_some() != timeline.remote().is_some() {
             let reason = format!("timeline {id} was not made for the bucket that its tenant is in");

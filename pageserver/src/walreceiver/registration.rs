@@ -24,7 +24,7 @@ impl WalReceivers {
     /// [`ManageError::Conflict`] if the timeline has another writer or follows a server;
     /// [`ManageError::Precondition`] if the timeline does not end where the compute starts, or is archived.
     pub async fn register_writer(&self, timeline: &Timeline, new: NewWriter) -> Result<(), ManageError> {
-        let _changing = self.inner.writers.lock().await;
+        let changing = self.inner.writers.lock().await;
         let id = (timeline.tenant_shard_id(), timeline.timeline_id());
         if let Some(reason) = timeline.fenced().or_else(|| timeline.broken()) {
             return Err(ManageError::Busy(format!("timeline {} takes no more writes: {reason}", id.1)));
@@ -58,6 +58,7 @@ impl WalReceivers {
         }
         source.store(timeline).await?;
         self.start(timeline.clone(), source).await;
+        drop(changing);
         if self.inner.manager.lease() != LeaseState::None && !timeline.wait_uploaded(REGISTERED).await {
             // A standby that took over now would not know of the writer.
             let reason = format!("the bucket does not know yet that a compute writes timeline {}: try again", id.1);

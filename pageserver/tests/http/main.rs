@@ -39,10 +39,12 @@ async fn tenants_are_made_listed_and_deleted() {
     assert_eq!(http.call("DELETE", &path, &Value::Null).await.status, 200);
     assert_eq!(http.call("DELETE", &path, &Value::Null).await.status, 200, "deletion may be repeated");
     assert_eq!(http.get(&path).await.status, 404);
-    for mode in ["AttachedMulti", "AttachedStale", "Secondary", "Detached"] {
+    for mode in ["AttachedMulti", "AttachedStale", "Detached"] {
         let answer = http.call("PUT", &format!("{path}/location_config"), &json!({"mode": mode})).await;
         assert!(answer.status == 400 && answer.msg().contains("not supported"), "{answer:?}");
     }
+    let answer = http.call("PUT", &format!("{path}/location_config"), &json!({"mode": "Secondary"})).await;
+    assert!(answer.status == 412 && answer.msg().contains("needs a bucket"), "{answer:?}");
     server.stop().await;
 }
 

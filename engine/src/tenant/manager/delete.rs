@@ -45,6 +45,7 @@ impl TenantManager {
     /// [`StorageError::Fenced`](errors::StorageError::Fenced) if another server has taken it over.
     pub async fn delete_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         let _changing = self.change(id).await?;
+        self.check_not_standby(id)?;
         if !self.inner.tenants.read().contains_key(&id) {
             return Ok(());
         }
