@@ -42,6 +42,23 @@ fn a_lease_is_overdue_when_the_same_renewal_was_seen_for_too_long() {
 }
 
 #[test]
+fn while_the_bucket_is_away_nothing_becomes_overdue() {
+    let (start, mut watch) = (env::clock::now(), Watch::default());
+    let same = || Some(renewal("x", 1, T));
+    assert_eq!(watch.answered(same(), start, T), Verdict::Believed(T));
+    assert_eq!(watch.answered(same(), start + SECOND * 2, T), Verdict::Believed(SECOND * 8));
+    watch.failed();
+    watch.failed();
+    let back = start + SECOND * 100;
+    assert_eq!(watch.answered(same(), back, T), Verdict::Believed(SECOND * 8), "the owner has time to renew it");
+    assert_eq!(watch.answered(same(), back + SECOND * 7, T), Verdict::Believed(SECOND));
+    assert_eq!(watch.answered(same(), back + SECOND * 8, T), Verdict::Overdue);
+    watch.failed();
+    let renewed = Some(renewal("x", 2, T));
+    assert_eq!(watch.answered(renewed, back + SECOND * 30, T), Verdict::Believed(T));
+}
+
+#[test]
 fn a_server_with_a_lease_owns_only_while_it_holds_and_nothing_that_it_lost() {
     env::clock::freeze_thread();
     let (lease, tenant) = (Lease::default(), TenantShardId::unsharded(utils::id::TenantId::generate()));

@@ -18,8 +18,12 @@ pub enum Verdict {
 /// An owner's lease, as seen by a standby.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    /// The newest renewal, and when it was first seen.
+    /// The newest renewal, and when it was first seen; later by as long as the bucket has not answered since.
     seen: Option<(Renewal, Instant)>,
+    /// When the bucket answered last.
+    answered_at: Option<Instant>,
+    /// It has not answered the last question.
+    is_away: bool,
 }
 
 impl Watch {
@@ -35,15 +39,21 @@ impl Watch {
         if fault::planted(fault::Bug::TakeTooEarly) {
             after /= 2;
         }
+        let away = self.answered_at.filter(|_| self.is_away).map_or(Duration::ZERO, |at| now - at);
+        (self.answered_at, self.is_away) = (Some(now), false);
         let since = match &self.seen {
-            Some((seen, since)) if seen.is_same(&found) => *since,
-            _ => {
-                self.seen = Some((found, now));
-                now
-            }
+            Some((seen, since)) if seen.is_same(&found) => *since + away,
+            _ => now,
         };
+        self.seen = Some((found, since));
         let passed = now.saturating_duration_since(since);
         if passed >= after { Verdict::Overdue } else { Verdict::Believed(after - passed) }
+    }
+
+    /// The bucket has not answered. That time does not count: it may be away for the owner as well, who would otherwise
+    /// lose its tenants to whoever reaches the bucket first when it is back.
+    pub fn failed(&mut self) {
+        self.is_away = true;
     }
 
     /// The newest renewal that was seen.

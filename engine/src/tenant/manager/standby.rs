@@ -119,6 +119,7 @@ impl TenantManager {
             let verdict = match self.in_time(objects.read()).await {
                 Ok(found) => watch.answered(found, env::clock::now(), policy.takeover_after),
                 Err(error) => {
+                    watch.failed();
                     self.note(&tenants, None, Some(&error));
                     continue;
                 }
