@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes social.md from social.json, with what a tiered file system has published beside it."""
 
+import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,7 @@ from queries import LEVELS, QUERIES  # noqa: E402
 # MB that a point query may fetch; of the plain server's time with everything in memory; MB/s of a scan by delay.
 POINT_MB, OF_PLAIN, SCAN_MB_PER_S = 2, 1.1, {4: 237, 25: 141}
 MB_PER_MIB = 1.048576
+WITH = f"BENCH_SOCIAL_ARGS='{os.environ['BENCH_SOCIAL_ARGS']}' " if "BENCH_SOCIAL_ARGS" in os.environ else ""
 # Read-ahead in MiB, percent of a layer after which it is fetched whole, pages that Postgres asks for at once.
 WITHOUT, DEFAULT = (0, 101, 1), (4, 50, 1)
 
@@ -161,7 +163,7 @@ def make():
     results = Path(sys.argv[1])
     found = artifact.read(results / "social.json")
     check(found["results"])
-    header = artifact.header("Six queries from S3", "`make bench-social`", {"social": found})
+    header = artifact.header("Six queries from S3", f"`{WITH}make bench-social`", {"social": found})
     artifact.report(results / "social.md", [*header, *lines(found["results"])])
 
 
