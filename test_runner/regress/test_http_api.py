@@ -125,7 +125,7 @@ def test_every_path_of_the_document_is_there_and_no_other(followed):
             else:
                 assert status == 405, f"{method} {path}: {status}"
     http.refuse("GET", "/v1/no/such/path", status=404)
-    http.refuse("GET", "/", status=404)
+    http.refuse("GET", "/no/such/path", status=404)
 
 
 def test_paths_and_commands_go_on_by_their_former_names(followed, pagectl_binary):
