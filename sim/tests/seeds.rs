@@ -66,7 +66,7 @@ fn planted_mistakes_are_found() {
         ("WaitForEver", 1),
         ("ReportReceivedAsDurable", 1),
         ("JournalBeforeSync", 1),
-        ("ReportBeforeKept", 1),
+        ("ReportBeforeKept", 601),
     ] {
         let sum = fleet(Some(bug)).run_all(first, 200, 2, false);
         let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
