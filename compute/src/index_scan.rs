@@ -1,9 +1,9 @@
 //! Recognizes index scans: which blocks of a table are read next.
 //!
-//! Postgres follows an index to one row after the other, and asks for each page of the table only when it needs it: at a
-//! source some milliseconds away each of them costs as much. The index page has been read through here before, so where
-//! it leads to is known: to the rows of one key, or, where a scan goes on from key to key, to those of the next ones.
-//! A table is told from the index only by what is read of it: a block that was missing, and that the index page names.
+//! Postgres follows an index to one row after the other, and asks for each page of the table only when it needs it:
+//! at a source some milliseconds away each of them costs as much. The index page has been read through here before, so
+//! where it leads to is known: to the rows of one key, or, where a scan goes on from key to key, to those of the next
+//! ones. Which table an index belongs to shows when a block is missing that the index page names.
 
 use std::collections::VecDeque;
 use std::ops::Range;

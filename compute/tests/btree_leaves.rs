@@ -13,7 +13,8 @@ use test_postgres::Server;
 const LOAD: &str = "
 CREATE EXTENSION pageinspect;
 CREATE TABLE t (id bigint PRIMARY KEY, few int, name text, f float8);
-INSERT INTO t SELECT (i * 7919) % 50021, i % 97, repeat(md5((i % 5000)::text), 1 + i % 3), i FROM generate_series(1, 50000) i;
+INSERT INTO t SELECT (i * 7919) % 50021, i % 97, repeat(md5((i % 5000)::text), 1 + i % 3), i
+    FROM generate_series(1, 50000) i;
 CREATE INDEX t_few ON t (few);
 CREATE INDEX t_name ON t (name, few) INCLUDE (f);
 CREATE INDEX t_plain ON t (few) WITH (deduplicate_items = off);
@@ -25,8 +26,10 @@ CHECKPOINT;
 ";
 /// For each leaf: how many rows it leads to, and the blocks of these in order.
 const LEAVES: &str = "
-SELECT s.blkno, coalesce(string_agg((split_part(trim(both '()' from tid::text), ',', 1)), ',' ORDER BY i.itemoffset, n), '')
-FROM generate_series(1, pg_relation_size('INDEX') / 8192 - 1) AS b(block), bt_page_stats('INDEX', b.block::int) AS s
+SELECT s.blkno,
+    coalesce(string_agg((split_part(trim(both '()' from tid::text), ',', 1)), ',' ORDER BY i.itemoffset, n), '')
+FROM generate_series(1, pg_relation_size('INDEX') / 8192 - 1) AS b(block),
+    bt_page_stats('INDEX', b.block::int) AS s
 LEFT JOIN LATERAL (SELECT * FROM bt_page_items('INDEX', b.block::int)) AS i
     ON i.itemoffset > CASE WHEN s.btpo_next = 0 THEN 0 ELSE 1 END
 LEFT JOIN LATERAL unnest(coalesce(i.tids, ARRAY[i.htid])) WITH ORDINALITY AS u(tid, n) ON true
