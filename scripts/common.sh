@@ -22,6 +22,19 @@ find_postgres() {
     done
 }
 
+# Sets PAGECTL and PAGESERVER, unless they are given, and BIN, the directory of Postgres. Ends the script, which calls
+# itself $1, if something is not there.
+find_programs() {
+    local target=${CARGO_TARGET_DIR:-target}/${TEST_PROFILE:-release} program
+    PAGECTL=${PAGECTL:-$target/pagectl}
+    PAGESERVER=${PAGESERVER:-$target/pageserver}
+    BIN=$(find_postgres)
+    [ -n "$BIN" ] || { echo "$1: no Postgres $PG_MAJOR found; run make setup" >&2; exit 1; }
+    for program in "$PAGECTL" "$PAGESERVER" "$(dirname "$PAGECTL")/compute-fs"; do
+        [ -x "$program" ] || { echo "$1: $program is not built; run make build" >&2; exit 1; }
+    done
+}
+
 # Runs a command as the user that owns the cluster: Postgres refuses to run as root.
 as_postgres() {
     if [ "$(id -u)" = 0 ]; then

@@ -9,16 +9,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-TARGET=${CARGO_TARGET_DIR:-target}/${TEST_PROFILE:-release}
-PAGECTL=${PAGECTL:-$TARGET/pagectl}
-PAGESERVER=${PAGESERVER:-$TARGET/pageserver}
+find_programs demo
 PYTHON=${VENV:-.venv}/bin/python
 PICTURE=${DEMO_PICTURE:-test_output/demo-layers.svg}
-BIN=$(find_postgres)
-[ -n "$BIN" ] || { echo "demo: no Postgres $PG_MAJOR found; run make setup" >&2; exit 1; }
-for program in "$PAGECTL" "$PAGESERVER" "$(dirname "$PAGECTL")/compute-fs"; do
-    [ -x "$program" ] || { echo "demo: $program is not built; run make build" >&2; exit 1; }
-done
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/pageserver-demo.XXXXXX")
 DATA=$WORK/data

@@ -5,14 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-TARGET=${CARGO_TARGET_DIR:-target}/${TEST_PROFILE:-release}
-PAGECTL=${PAGECTL:-$TARGET/pagectl}
-PAGESERVER=${PAGESERVER:-$TARGET/pageserver}
-BIN=$(find_postgres)
-[ -n "$BIN" ] || { echo "demo-fleet: no Postgres $PG_MAJOR found; run make setup" >&2; exit 1; }
-for program in "$PAGECTL" "$PAGESERVER" "$(dirname "$PAGECTL")/compute-fs"; do
-    [ -x "$program" ] || { echo "demo-fleet: $program is not built; run make build" >&2; exit 1; }
-done
+find_programs demo-fleet
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/pageserver-fleet.XXXXXX")
 DATA=$WORK/data

@@ -77,8 +77,8 @@ impl IndexScans {
         if known.is_some() || !is_missing {
             return known.unwrap_or_default();
         }
-        let others = leaves.iter_mut().filter(|leaf| !is_known(leaf) && leaf.index != table);
-        others.into_iter().find_map(|leaf| leaf.next(table, block)).unwrap_or_default()
+        let mut others = leaves.iter_mut().filter(|leaf| !is_known(leaf) && leaf.index != table);
+        others.find_map(|leaf| leaf.next(table, block)).unwrap_or_default()
     }
 }
 
