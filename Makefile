@@ -33,10 +33,10 @@ test-aarch64: AARCH64_OPT = 1
 # the emulation does not have.
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
-.PHONY: help setup build test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
+.PHONY: help setup build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores test-faults
 .PHONY: test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
-.PHONY: bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compaction-postgres
+.PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction bench-compaction-postgres
 .PHONY: bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
 .PHONY: bench-ingest-more bench-commit bench-gateway bench-takeover bench-console console
 .PHONY: bench-compute bench demo demo-s3 demo-fleet clean
@@ -49,6 +49,9 @@ setup:  ## install what is missing: Debian packages, Rust toolchain, Python envi
 
 build:  ## build the release binaries
 	$(CARGO) build --locked --release --bin pagectl --bin pageserver --bin compute-fs
+
+deb: build  ## a Debian package of the release binaries, in target
+	scripts/deb.sh
 
 demo: setup build  ## a pageserver behind a live Postgres, an accident undone by a compute, every page verified
 	scripts/demo.sh
@@ -164,6 +167,9 @@ bench-server:  ## pages over TCP, opening of many layers, WAL intake against a s
 bench-load:  ## pages over TCP by 1 to 128 connections, beside an echo of as many bytes; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_load.sh $(RESULTS)
 
+bench-mixed:  ## reads at the head beside pgbench, whole backups; needs 5 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh mixed $(RESULTS)
+
 bench-tiered:  ## pages of layers in a bucket, scans, a start on an empty disk, uploads; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_tiered.sh $(RESULTS)
 
@@ -219,9 +225,9 @@ bench-ingest-more:  ## reads beside writes, timelines at once, image layers, dow
 bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make bench-compare BASE=main~10
 	$(VENV)/bin/python benches/compare.py $(or $(BASE),$(error BASE names the commit to compare with)) $(or $(HEAD),HEAD)
 
-BENCHES = bench-ingest bench-server bench-load bench-tiered bench-redo bench-compaction bench-compute bench-social \
-	bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution bench-ingest-more bench-commit \
-	bench-gateway bench-takeover bench-console
+BENCHES = bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction bench-compute \
+	bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution \
+	bench-ingest-more bench-commit bench-gateway bench-takeover bench-console
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

@@ -4,8 +4,9 @@
 One server with pgbench's tables is followed by a pageserver with a journal, and by a synchronous standby that
 pg_basebackup has made. Of these one runs at a time, in turn, and TPC-B's commits wait until its disk has them
 (`synchronous_commit = on`); for comparison also until a pageserver without a journal has received them
-(`remote_write`), and for nobody. Each transaction's time is noted. At the end all rows that were counted are there, and
-every page is compared with the server's files.
+(`remote_write`), and for nobody. Who is waited for has caught up before, and a pageserver has done what compaction that
+made due. Each transaction's time is noted. At the end all rows that were counted are there, and every page is compared
+with the server's files.
 
 Then 16 small servers, followed by one pageserver, each with 4 clients: how many syncs of the journal their commits
 needed. Last, the processor time that one pageserver takes to catch up with the same WAL, with a journal and without, a
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 import artifact
+from compaction import total
 from compute_figures import MIB, SAME, SUMS, Bench, with_place
 from fixtures.followed import Followed
 from fixtures.lsn import parse
@@ -102,8 +104,18 @@ class Commits(Bench):
             if who == JOURNAL:
                 held = f"SELECT flush_lsn >= '{end}' FROM pg_stat_replication WHERE application_name = '{names}'"
                 wait_until(lambda: self.primary.sql(held) == "t", 120, what="the journal to count")
+        if process and who != STANDBY:
+            self.settle()
         self.primary.sql("CHECKPOINT")
         return process
+
+    def settle(self):
+        """Waits until what the WAL of the rounds before has made due is done: a round with a journal would pay for
+        those of all others, as it comes after them."""
+        def debt() -> float:
+            return total(self.pageserver.http.metrics(), "compaction_debt_bytes")
+
+        wait_until(lambda: not debt(), 600, every=0.2, what="the end of all jobs")
 
     def finish(self, who: str):
         self.primary.configure(synchronous_standby_names="''", synchronous_commit="on")

@@ -20,8 +20,9 @@ WITH = f"BENCH_MEMORY_ARGS='{os.environ['BENCH_MEMORY_ARGS']}' " if "BENCH_MEMOR
 
 
 def unexplained(sample) -> float:
-    """The part of the memory in use that is neither the program itself, nor counted by a metric."""
-    known = [sample["program_mib"], *sample["used_mib"].values()]
+    """The part of the memory in use that is neither the program itself, nor counted by a metric. What the allocator
+    keeps is counted by one."""
+    known = [sample["program_mib"], *sample["used_mib"].values(), kept(sample)]
     return 1 - sum(one or 0 for one in known) / sample["rss_mib"]
 
 

@@ -1,5 +1,6 @@
 //! Commands for a running pageserver; each is one or a few calls of its management interface.
 
+mod bench;
 mod branch;
 mod branches;
 mod client;
@@ -19,6 +20,7 @@ pub(crate) mod reach;
 mod scrub;
 mod tenant;
 mod timeline;
+mod top;
 
 use camino::Utf8PathBuf;
 use clap::Subcommand;
@@ -67,6 +69,10 @@ pub(crate) enum RemoteCommand {
         #[arg(long, value_name = "FILE")]
         svg: Option<Utf8PathBuf>,
     },
+    /// Ask for random pages of a relation and measure: answers per second, and how long they took.
+    Bench(bench::BenchArgs),
+    /// Show what the server does, over and over: WAL, pages, bucket, and each branch.
+    Top(top::TopArgs),
     /// Make everything received so far durable.
     Checkpoint,
     /// Keep an LSN readable for a while.
@@ -198,6 +204,8 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Compute(args) => compute::run(&remote, args),
         RemoteCommand::Gateway(args) => compute::gateway::run(&remote, *args),
         RemoteCommand::Layers { svg } => layers::run(&remote, svg),
+        RemoteCommand::Bench(args) => bench::run(&remote, &args),
+        RemoteCommand::Top(args) => top::run(&remote, &args),
         RemoteCommand::Checkpoint => lsn::checkpoint(&remote),
         RemoteCommand::Compact { now: _ } => compact::run(&remote),
         RemoteCommand::Gc(args) => history::gc(&remote, args),

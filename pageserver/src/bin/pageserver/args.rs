@@ -29,6 +29,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Write man pages, of this command and of those below it.
+    Man {
+        /// An existing directory, such as /usr/local/share/man/man1.
+        dir: Utf8PathBuf,
+    },
 }
 
 /// The working directory and its settings.

@@ -14,7 +14,7 @@ mod signals;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use engine::config::CompactionPolicy;
 use pageserver::settings::{Settings, commented_file};
 
@@ -46,8 +46,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if let Some(Command::Init { place }) = args.command {
-        return init::run(&place).map(|()| ExitCode::SUCCESS);
+    match args.command {
+        Some(Command::Init { place }) => return init::run(&place).map(|()| ExitCode::SUCCESS),
+        Some(Command::Man { dir }) => {
+            clap_mangen::generate_to(Args::command(), &dir)
+                .with_context(|| format!("cannot write man pages to {dir}"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     let place = args.place.context("--workdir is missing")?;
     let workdir = place.absolute_workdir()?;
