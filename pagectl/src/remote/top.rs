@@ -75,7 +75,7 @@ fn show(text: &str, terminal: bool) {
         return output::line(text);
     }
     // If the reader has gone away, that is not an error.
-    let _ = write!(std::io::stdout().lock(), "{CLEAR}{text}\n");
+    let _ = writeln!(std::io::stdout().lock(), "{CLEAR}{text}");
     let _ = std::io::stdout().lock().flush();
 }
 
