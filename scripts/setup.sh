@@ -12,6 +12,7 @@ install_packages() {
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     command -v curl >/dev/null || missing+=(curl)
     command -v runuser >/dev/null || missing+=(util-linux)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
     [ -n "$(find_postgres)" ] || missing+=("postgresql-$PG_MAJOR")
     if [ "${#missing[@]}" = 0 ]; then

@@ -56,7 +56,7 @@ def test_what_cannot_be_measured_is_said(followed):
     followed.postgres.sql("CREATE TABLE empty ()")
     followed.catch_up()
     refuse(*words(followed, "--rel", rel_of(followed.postgres, "empty")), names=["is empty"])
-    refuse(*words(followed, "--rel", rel, "--lsn", "FFFF/0"), names=["FFFF/0|LSN"])
+    refuse(*words(followed, "--rel", rel, "--lsn", "FFFF/0"), names=["FFFF/0 is beyond the end of history"])
     refuse("bench", "--server", followed.pageserver.http.base, "--rel", rel, "--page-service",
            "host=127.0.0.1 port=1 user=bench", names=["refused"])
 

@@ -16,7 +16,7 @@ use compute::supervisor;
 
 /// Serves the data directory of a compute as a file system.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(name = "compute-fs", version, about)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

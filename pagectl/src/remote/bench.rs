@@ -4,6 +4,7 @@ mod asking;
 
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Args;
 use hdrhistogram::Histogram;
 use pageserver_api::reltag::RelTag;
@@ -46,7 +47,10 @@ pub(crate) struct BenchArgs {
 /// Runs the command.
 pub(super) fn run(remote: &Remote<'_>, args: &BenchArgs) -> anyhow::Result<()> {
     let (tenant, timeline) = remote.target()?;
-    let last = text(&remote.client.get(&remote.base()?)?, "last_record_lsn").parse()?;
+    let last: Lsn = text(&remote.client.get(&remote.base()?)?, "last_record_lsn").parse()?;
+    if let Some(lsn) = args.lsn.filter(|lsn| *lsn > last) {
+        bail!("LSN {lsn} is beyond the end of history, which is {last}: the server would wait for it");
+    }
     let load = Load {
         connections: args.connections.into(),
         in_flight: args.in_flight.into(),
