@@ -54,6 +54,17 @@ install_browser() {
         echo "setup: no packages chromium and chromium-driver: the tests of the console will fail" >&2
 }
 
+# Drivers of other languages, which tests of the gateway use.
+install_drivers() {
+    local missing=()
+    command -v node >/dev/null && command -v npm >/dev/null || missing+=(nodejs npm)
+    command -v javac >/dev/null || missing+=(default-jdk-headless)
+    local install="apt-get install -q -y --no-install-recommends ${missing[*]}"
+    [ "${#missing[@]}" = 0 ] || as_root env DEBIAN_FRONTEND=noninteractive $install ||
+        { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive $install; } || true
+    scripts/drivers.sh >/dev/null || echo "setup: no drivers: the tests of the gateway that use them will fail" >&2
+}
+
 install_rust() {
     # A toolchain manager installed for this user may not be on the path yet.
     [ ! -e "${CARGO_HOME:-$HOME/.cargo}/env" ] || . "${CARGO_HOME:-$HOME/.cargo}/env"
@@ -81,6 +92,7 @@ install_packages
 install_fuse
 install_promtool
 install_browser
+install_drivers
 say "servers"
 scripts/postgres_servers.sh "$PG_NEWEST"
 scripts/postgres_regress.sh "$PG_MAJOR" || echo "setup: no sources of Postgres' own tests: what runs them will fail" >&2
