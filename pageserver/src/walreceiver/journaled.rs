@@ -13,9 +13,9 @@ use utils::lsn::Lsn;
 
 use super::failure::{Failure, in_time};
 use super::intake::Beginning;
+use super::session::Receiver;
 use super::slot;
 use super::source::WalSource;
-use super::status::StatusCell;
 use engine::tenant::timeline::Timeline;
 use pgdata::ingest::pipeline::{IntakeError, WalPiece};
 
@@ -120,12 +120,10 @@ pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failu
 }
 
 /// Has the server keep the WAL that only the journal has, for as long as this runs.
-pub(super) async fn keep(
-    timeline: &Timeline,
-    source: &WalSource,
-    status: &StatusCell,
-    is_kept: &watch::Sender<bool>,
-) -> Infallible {
+pub(super) async fn keep(receiver: &Receiver, is_kept: &watch::Sender<bool>) -> Infallible {
+    let Receiver { timeline, source, status, server, .. } = receiver;
+    // A source that makes no sense has no receiver.
+    let name = source.standby_name(server).unwrap_or_default();
     let (mut moved_to, mut last_error) = (Lsn::INVALID, String::new());
     loop {
         let durable = timeline.durable_lsn();
@@ -135,7 +133,9 @@ pub(super) async fn keep(
             continue;
         }
         if durable != moved_to || !*is_kept.borrow() {
-            let kept = match in_time("moving the slot", move_slot(source, durable)).await {
+            // As a standby this server may have been known under another name, and must not count twice.
+            let former = (!*is_kept.borrow()).then_some(&name);
+            let kept = match in_time("moving the slot", move_slot(source, durable, former)).await {
                 Ok(at) if at <= durable => {
                     moved_to = durable;
                     is_kept.send_if_modified(|known| !std::mem::replace(known, true));
@@ -161,8 +161,11 @@ pub(super) async fn keep(
 }
 
 /// Moves the second slot to `durable`, or makes it where the first one is. Returns where it is.
-async fn move_slot(source: &WalSource, durable: Lsn) -> Result<Lsn, Failure> {
+async fn move_slot(source: &WalSource, durable: Lsn, former: Option<&String>) -> Result<Lsn, Failure> {
     let mut client = slot::connect(source).await?;
+    if let Some(name) = former {
+        slot::end_namesakes(&mut client, name).await?;
+    }
     let kept = source.kept_slot();
     let at = match position(&mut client, &kept).await? {
         Some(at) => at,
