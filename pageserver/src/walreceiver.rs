@@ -14,6 +14,7 @@ mod handover;
 mod history;
 mod intake;
 mod journaled;
+mod onlooker;
 mod registration;
 mod session;
 mod slot;
@@ -41,7 +42,7 @@ use backoff::Backoff;
 use engine::tenant::manager::{Journals, TenantManager};
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
-use failure::{Failure, Remedy};
+use failure::{Failure, Remedy, WRONG_PERIOD};
 use journal::Journal;
 use metrics::METRICS;
 use session::{Ended, Receiver};
@@ -53,8 +54,6 @@ pub use status::{WalReceiverState, WalReceiverStatus};
 pub use stored::branch_name;
 pub use writer::{NewWriter, Writer};
 
-/// Retry interval for errors that need human intervention.
-const WRONG_PERIOD: Duration = Duration::from_secs(60);
 /// Time limit for asking the bucket who owns the tenant, after a session was terminated.
 const OWNER_LOOK: Duration = Duration::from_secs(2);
 /// Why a server that only reads the bucket receives nothing.

@@ -88,8 +88,8 @@ impl WalReceivers {
         Ok(lane.void(timeline.last_record_lsn()).await?)
     }
 
-    /// Has layers of all that the former writer wrote. So the bucket has that as soon as it names the new one, and what
-    /// a standby has journaled of a former writer is never needed any more.
+    /// Has layers of all that the former writer wrote. So the bucket has that as soon as it names another one, or none,
+    /// and what a standby has journaled of a former writer is never needed any more.
     async fn write_out(&self, timeline: &Timeline) -> Result<(), ManageError> {
         if self.inner.manager.lease() == LeaseState::None {
             return Ok(());
@@ -119,6 +119,7 @@ impl WalReceivers {
             None => return Err(ManageError::NotFound(format!("no compute writes timeline {id}"))),
         }
         self.halt((tenant, id)).await;
+        self.write_out(timeline).await?;
         Ok(WalSource::forget(timeline).await?)
     }
 

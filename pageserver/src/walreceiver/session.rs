@@ -115,7 +115,10 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     };
     let keep = async {
         match receiver.lane {
-            Some(_) => journaled::keep(receiver, &keeping).await,
+            Some(_) => {
+                let Receiver { timeline, source, server, status, .. } = receiver;
+                journaled::keep(timeline, source, server, status, &keeping).await
+            }
             None if slots.is_kept_left => journaled::let_go(&receiver.timeline, &receiver.source).await,
             None => std::future::pending().await,
         }

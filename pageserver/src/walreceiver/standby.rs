@@ -9,9 +9,11 @@
 //! mark says of which. When this server becomes the owner, that is taken in as after a start.
 
 mod follower;
+mod following;
 mod mark;
 mod position;
 mod session;
+mod status;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,75 +23,40 @@ use futures_util::future::BoxFuture;
 use journal::{Journal, Need};
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use self::follower::{Follower, Running};
+use self::follower::Follower;
+use self::following::Running;
+pub use self::status::StandbyStatus;
+use super::journaled;
 use super::source::WalSource;
-use super::status::WalReceiverState;
 use super::stored::Stored;
-use super::{Id, WalReceivers, upkeep};
 use engine::config::PageServerConf;
+use engine::context::{DownloadBehavior, RequestContext};
+use engine::task_mgr::TaskKind;
 use engine::tenant::manager::{Elsewhere, Journals, TimelineElsewhere};
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 
-/// The bucket is looked at after so many intervals of leases...
-const LOOK_INTERVALS: u32 = 5;
-/// ... and not more often than this.
-const LOOK_MIN: Duration = Duration::from_millis(200);
-/// Time limit for that. Others wait meanwhile.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+type Id = (TenantShardId, TimelineId);
 
 /// How long a writer is not followed whose place is about to be taken.
 const SEALED: Duration = Duration::from_secs(60);
 
-/// How a standby follows the writer of a timeline.
-#[derive(Clone, Debug, Serialize)]
-pub struct StandbyStatus {
-    /// The timeline.
-    pub timeline_id: TimelineId,
-    /// Whether WAL comes.
-    pub state: WalReceiverState,
-    /// Host and port of the server that writes it.
-    pub host: String,
-    /// The name under which that knows this server, for `synchronous_standby_names`.
-    pub name: String,
-    /// Up to here the bucket has it.
-    pub bucket_lsn: Lsn,
-    /// End of what was received.
-    pub received_lsn: Lsn,
-    /// End of what is durable in the journal here, without a gap behind what the bucket has.
-    pub journaled_lsn: Lsn,
-    /// End of the server's WAL, as last reported.
-    pub server_end_lsn: Option<Lsn>,
-    /// Bytes of that which are not durable here.
-    pub lag_bytes: Option<u64>,
-    /// Why nothing comes.
-    pub error: Option<String>,
-}
-
-impl StandbyStatus {
-    /// Whether WAL comes.
-    pub(crate) fn is_following(&self) -> bool {
-        matches!(self.state, WalReceiverState::CatchingUp | WalReceiverState::Streaming)
-    }
-}
-
 /// What this server receives as a standby.
 pub(super) struct Standing {
-    conf: &'static PageServerConf,
+    pub(super) conf: &'static PageServerConf,
     journal: Journal,
     followers: Mutex<HashMap<Id, Running>>,
     /// What the bucket had of each tenant at the last look.
-    seen: Mutex<HashMap<TenantShardId, Elsewhere>>,
+    pub(super) seen: Mutex<HashMap<TenantShardId, Elsewhere>>,
     /// Tenants that this server is about to own.
     held: Mutex<HashSet<TenantShardId>>,
     /// Writers whose places are about to be taken: until then they are not followed.
     sealed: Mutex<HashMap<Id, (String, Instant)>>,
-    cancel: CancellationToken,
+    pub(super) cancel: CancellationToken,
 }
 
 impl Standing {
@@ -156,11 +123,13 @@ impl Standing {
     }
 
     /// Ends followers.
-    async fn end(&self, which: impl Fn(&Id) -> bool) {
+    pub(super) async fn end(&self, which: impl Fn(&Id) -> bool) {
         let ended: Vec<Running> = self.followers.lock().extract_if(|id, _| which(id)).map(|(_, ended)| ended).collect();
         ended.iter().for_each(|running| running.follower.cancel.cancel());
         for running in ended {
-            super::finish(running.task).await;
+            if let Err(error) = running.task.await {
+                tracing::error!("receiving as a standby failed: {error}");
+            }
         }
     }
 
@@ -170,7 +139,7 @@ impl Standing {
     }
 
     /// Follows the writers of a tenant's timelines as the bucket has them.
-    async fn follow(&self, tenant: TenantShardId, found: Elsewhere) {
+    pub(super) async fn follow(&self, tenant: TenantShardId, found: Elsewhere) {
         for (timeline, known) in &found {
             let Some(known) = known else { continue };
             match source_of(known) {
@@ -222,6 +191,15 @@ fn source_of(known: &TimelineElsewhere) -> Option<WalSource> {
     stored?.source()
 }
 
+/// What only this server has now is to be in the bucket soon. A failure was logged where it occurred, and it is tried
+/// again when a layer is due.
+async fn write_out(timelines: Vec<Timeline>) {
+    let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+    for timeline in timelines {
+        let _ = timeline.flush(&ctx).await;
+    }
+}
+
 /// See [`Journals`].
 pub(super) struct Kept(pub(super) Arc<Standing>);
 
@@ -246,58 +224,21 @@ impl Journals for Kept {
         let standing = Arc::clone(&self.0);
         Box::pin(async move {
             let mut replays = Vec::new();
-            for timeline in timelines {
+            for timeline in timelines.clone() {
                 let lane = standing.lane((timeline.tenant_shard_id(), timeline.timeline_id()));
                 if standing.is_of_its_writer(&timeline).await? {
-                    replays.push(upkeep::replay(timeline, lane));
+                    replays.push(journaled::replay_or_warn(timeline, lane));
                 } else {
                     lane.void(Lsn(0)).await?;
                 }
             }
-            upkeep::replay_all(replays).await;
+            journaled::replay_all(replays).await;
+            drop(env::spawn::task("flush after a takeover", write_out(timelines)));
             Ok(())
         })
     }
 
     fn go_on(&self, tenant: TenantShardId) {
         self.0.held.lock().remove(&tenant);
-    }
-}
-
-impl WalReceivers {
-    /// How this server follows the timelines of a tenant of which it is a standby.
-    pub fn standby_status(&self, tenant: TenantShardId) -> Vec<StandbyStatus> {
-        self.inner.standing.as_ref().map(|standing| standing.status(tenant)).unwrap_or_default()
-    }
-
-    /// Looks at the bucket again and again for what is to be followed as a standby, until shutdown.
-    pub(super) async fn stand_by(self, standing: Arc<Standing>) {
-        let period = (standing.conf.lease.interval * LOOK_INTERVALS).max(LOOK_MIN);
-        loop {
-            let standbys: HashSet<TenantShardId> =
-                self.inner.manager.standbys().into_iter().map(|(tenant, _)| tenant).collect();
-            standing.end(|(tenant, _)| !standbys.contains(tenant)).await;
-            standing.seen.lock().retain(|tenant, _| standbys.contains(tenant));
-            for tenant in standbys {
-                self.look_elsewhere(&standing, tenant).await;
-            }
-            tokio::select! {
-                () = env::clock::sleep(period) => {}
-                () = self.inner.look.notified() => {}
-                () = standing.cancel.cancelled() => return,
-            }
-        }
-    }
-
-    async fn look_elsewhere(&self, standing: &Standing, tenant: TenantShardId) {
-        let before = standing.seen.lock().get(&tenant).cloned().unwrap_or_default();
-        let looking = env::clock::timeout(LOOK_MAX, self.inner.manager.look_elsewhere(tenant, &before));
-        match looking.await {
-            Ok(Ok(Some(found))) => standing.follow(tenant, found).await,
-            // What is followed is so on.
-            Ok(Ok(None)) => {}
-            Ok(Err(error)) => tracing::info!(%tenant, "what the bucket has of it is not known: {error}"),
-            Err(_) => tracing::info!(%tenant, "what the bucket has of it is not known: it does not answer"),
-        }
     }
 }

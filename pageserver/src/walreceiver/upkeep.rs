@@ -4,19 +4,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use journal::{Journal, Lane, Need};
 use pageserver_api::shard::TenantShardId;
 
 use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
-use engine::tenant::timeline::Timeline;
 
-/// How many timelines take in WAL from the journal at once.
-const REPLAYS: usize = 4;
-/// A start serves after this time although more WAL is to come from the journal.
-const RECOVERY: Duration = Duration::from_secs(30);
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,9 +32,9 @@ impl WalReceivers {
         let replays = all.filter_map(|timeline| {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
             session::check_owner(&timeline).ok()?;
-            Some(replay(timeline, lane))
+            Some(journaled::replay_or_warn(timeline, lane))
         });
-        replay_all(replays.collect()).await
+        journaled::replay_all(replays.collect()).await
     }
 
     /// Trims the journal again and again, at once when it becomes too large, until shutdown.
@@ -100,30 +94,4 @@ impl WalReceivers {
             }
         }
     }
-}
-
-/// Takes in what the journal has of some timelines. Returns whether all of it is there; what takes too long goes on.
-pub(super) async fn replay_all<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
-    if replays.is_empty() {
-        return true;
-    }
-    let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
-    let all = all.fold(true, async |all, one| all && one);
-    let all = env::spawn::task("WAL of the journal", all);
-    match env::clock::timeout(RECOVERY, all).await {
-        Ok(done) => done.unwrap_or(false),
-        Err(_) => {
-            tracing::warn!("WAL in the journal is still being taken in: what is served may be older for a while");
-            false
-        }
-    }
-}
-
-/// Whether all that the journal has of a timeline is there.
-pub(super) async fn replay(timeline: Timeline, lane: Lane) -> bool {
-    let replayed = journaled::replay(&timeline, &lane).await.inspect_err(|failure| {
-        let timeline = timeline.timeline_id();
-        tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
-    });
-    replayed.is_ok()
 }

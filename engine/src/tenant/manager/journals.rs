@@ -3,7 +3,6 @@
 use futures_util::future::BoxFuture;
 use pageserver_api::shard::TenantShardId;
 
-use super::TenantManager;
 use crate::tenant::timeline::Timeline;
 use errors::StorageError;
 
@@ -29,17 +28,5 @@ pub(super) struct Kept(pub(super) Box<dyn Journals>);
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Kept")
-    }
-}
-
-impl TenantManager {
-    /// From now on owners of other tenants are followed, and whoever attaches tenants asks `journals`. Only the first
-    /// call counts: one server has one journal.
-    pub fn begin_to_follow(&self, journals: Option<Box<dyn Journals>>) {
-        if let Some(journals) = journals {
-            // See above.
-            let _ = self.inner.journals.set(Kept(journals));
-        }
-        self.inner.may_follow.cancel();
     }
 }

@@ -8,7 +8,7 @@ use pageserver_api::shard::TenantShardId;
 use tokio::sync::watch;
 
 use super::inventory::{DETACHED_NAME, STANDBY_NAME};
-use super::journals::Kept;
+use super::journals::{Journals, Kept};
 use super::standbys::{Standby, StandbyInfo};
 use super::{ManageError, TenantManager};
 use crate::lease::objects::Objects;
@@ -30,6 +30,16 @@ const PARALLEL_TENANTS: usize = 16;
 type Watches = BTreeMap<String, Watch>;
 
 impl TenantManager {
+    /// From now on owners of other tenants are followed, and whoever attaches tenants asks `journals`. Only the first
+    /// call counts: one server has one journal.
+    pub fn begin_to_follow(&self, journals: Option<Box<dyn Journals>>) {
+        if let Some(journals) = journals {
+            // See above.
+            let _ = self.inner.journals.set(Kept(journals));
+        }
+        self.inner.may_follow.cancel();
+    }
+
     /// Has this server follow a tenant that another one owns, and take it over when that is gone. It stays so over
     /// restarts.
     ///

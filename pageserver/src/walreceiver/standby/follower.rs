@@ -1,22 +1,19 @@
-//! One timeline that is followed, session after session.
-
-use std::time::Duration;
+//! One timeline that is followed.
 
 use camino::Utf8PathBuf;
 use journal::Lane;
+use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::StandbyStatus;
+use super::mark;
 use super::position::Position;
-use super::{mark, session};
-use crate::walreceiver::backoff::Backoff;
-use crate::walreceiver::failure::{Failure, Remedy};
+use super::status::StandbyStatus;
+use crate::walreceiver::failure::Failure;
 use crate::walreceiver::source::WalSource;
 use crate::walreceiver::status::WalReceiverState;
-use crate::walreceiver::{Id, WRONG_PERIOD};
 use engine::tenant::manager::TimelineElsewhere;
 use engine::tenant::timeline::{Origin, RecordLsn};
 
@@ -31,7 +28,7 @@ pub(super) struct Progress {
 
 /// See the module's documentation.
 pub(super) struct Follower {
-    pub(super) id: Id,
+    pub(super) id: (TenantShardId, TimelineId),
     pub(super) source: WalSource,
     /// The name under which it connects.
     pub(super) name: String,
@@ -45,26 +42,9 @@ pub(super) struct Follower {
     pub(super) cancel: CancellationToken,
 }
 
-/// One that runs.
-pub(super) struct Running {
-    pub(super) follower: std::sync::Arc<Follower>,
-    pub(super) task: JoinHandle<()>,
-}
-
-impl Running {
-    pub(super) fn begin(follower: Follower) -> Self {
-        let follower = std::sync::Arc::new(follower);
-        let panicked = std::sync::Arc::clone(&follower);
-        let task = env::spawn::watched("WAL of another server's timeline", run(follower.clone()), move |reason| {
-            panicked.failed(WalReceiverState::Failed, reason);
-        });
-        Self { follower, task }
-    }
-}
-
 impl Follower {
     pub(super) fn new(
-        id: Id,
+        id: (TenantShardId, TimelineId),
         source: WalSource,
         name: String,
         place: Utf8PathBuf,
@@ -112,7 +92,7 @@ impl Follower {
     }
 
     /// Makes void what the journal has of another writer.
-    async fn begin(&self) -> Result<(), Failure> {
+    pub(super) async fn begin(&self) -> Result<(), Failure> {
         let (timeline, own) = (self.id.1, self.source.writer_mark());
         if mark::read(&self.place, timeline).await?.as_ref() != Some(&own) {
             self.lane.void(Lsn(0)).await?;
@@ -120,49 +100,6 @@ impl Follower {
         }
         Ok(())
     }
-}
-
-/// Runs one session after another.
-async fn run(follower: std::sync::Arc<Follower>) {
-    let (mut backoff, mut last_error, mut position) = (Backoff::new(), String::new(), None);
-    let mut begun = false;
-    while !follower.cancel.is_cancelled() {
-        let before = follower.lane.synced();
-        let attempt = async {
-            if !begun {
-                follower.begin().await?;
-            }
-            begun = true;
-            session::run(&follower, &mut position).await
-        };
-        let ended: Result<(), Failure> = attempt.await;
-        if follower.lane.synced() > before {
-            backoff.reset();
-            last_error.clear();
-        }
-        let delay = match ended {
-            Ok(()) => Duration::ZERO,
-            Err(failure) => after(&follower, &failure, &mut backoff, &mut last_error),
-        };
-        tokio::select! {
-            () = env::clock::sleep(delay) => {}
-            () = follower.cancel.cancelled() => {}
-        }
-    }
-    follower.progress.lock().state = WalReceiverState::Stopped;
-}
-
-/// When to try again. A repeated error is logged only once.
-fn after(follower: &Follower, failure: &Failure, backoff: &mut Backoff, last_error: &mut String) -> Duration {
-    let (error, remedy) = (failure.to_string(), failure.remedy());
-    if error != *last_error && !follower.cancel.is_cancelled() {
-        let (tenant, timeline) = follower.id;
-        tracing::info!(%tenant, %timeline, "this standby receives no WAL of it, and will try again: {error}");
-        last_error.clone_from(&error);
-    }
-    let is_passing = remedy == Remedy::Retry;
-    follower.failed(if is_passing { WalReceiverState::Retrying } else { WalReceiverState::Failed }, error);
-    if is_passing { backoff.delay() } else { WRONG_PERIOD }
 }
 
 /// Where the last session ended.
