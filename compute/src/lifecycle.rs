@@ -36,7 +36,7 @@ pub use config::ComputeConfig;
 pub use create::{NewCompute, create};
 pub use guests::guests;
 pub use install::find as find_server;
-pub use options::{Changes, Options, PageServerAt};
+pub use options::{Changes, OWNER_NAME, Options, PageServerAt};
 pub use port::{free_port, is_free};
 pub use run::{Stopped, destroy, stop};
 pub use server::{State, connstr, log, socket};

@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 20] = [
+const ELSEWHERE: [Bug; 24] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -45,6 +45,11 @@ const ELSEWHERE: [Bug; 20] = [
     Bug::IgnoreClaims,
     Bug::TakeWithoutSecondLook,
     Bug::TakeTooEarly,
+    // `sim/tests/quorum.rs` looks for these.
+    Bug::ForgetAtTakeover,
+    Bug::StandbyBeforeSync,
+    Bug::StandbyLeavesGap,
+    Bug::ReplayOtherWriter,
 ];
 
 /// A test that may catch a bug.

@@ -122,6 +122,13 @@ impl Journal {
         }
     }
 
+    /// Whether all files together are a quarter larger than they should be: half of what is between that and the limit
+    /// for those who wait for room.
+    pub fn is_strained(&self) -> bool {
+        let options = &self.inner.options;
+        self.inner.state.lock().bytes(options) > options.bytes + options.bytes / 4
+    }
+
     /// What it has done.
     pub fn stats(&self) -> Stats {
         let state = self.inner.state.lock();
@@ -169,6 +176,12 @@ impl Lane {
             }
             changed.await;
         }
+    }
+
+    /// Whether all files together are larger than they should be.
+    pub fn is_crowded(&self) -> bool {
+        let options = &self.inner.options;
+        self.inner.state.lock().bytes(options) > options.bytes
     }
 
     /// Makes the WAL from `lsn` on void, durably: it will come anew, perhaps from another server.

@@ -50,7 +50,7 @@ use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
-use routes::{detach, diff, history, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer};
+use routes::{detach, diff, history, journal, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer};
 use scrubs::Scrubs;
 
 pub use console::ConsoleOptions;
@@ -128,6 +128,11 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(layers::picture))
         .routes(routes!(stored::download, stored::download_by_get, stored::evict))
         .routes(routes!(stored::scrub, stored::scrub_status))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(journal::give, journal::take))
+                .layer(DefaultBodyLimit::max(journal::MAX_BYTES)),
+        )
 }
 
 /// Paths by the names that they had before; not in the document.

@@ -10,13 +10,16 @@
 mod archival;
 mod backoff;
 mod failure;
+mod handover;
 mod history;
 mod intake;
 mod journaled;
+mod onlooker;
 mod registration;
 mod session;
 mod slot;
 mod source;
+mod standby;
 mod status;
 pub(crate) mod stored;
 mod upkeep;
@@ -36,21 +39,21 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use backoff::Backoff;
-use engine::tenant::manager::TenantManager;
+use engine::tenant::manager::{Journals, TenantManager};
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
-use failure::{Failure, Remedy};
+use failure::{Failure, Remedy, WRONG_PERIOD};
 use journal::Journal;
 use metrics::METRICS;
 use session::{Ended, Receiver};
-pub use source::WalSource;
+pub use source::{OWNER_NAME, WalSource, standby_name};
+pub use standby::StandbyStatus;
+use standby::{Kept, Standing};
 use status::StatusCell;
 pub use status::{WalReceiverState, WalReceiverStatus};
 pub use stored::branch_name;
 pub use writer::{NewWriter, Writer};
 
-/// Retry interval for errors that need human intervention.
-const WRONG_PERIOD: Duration = Duration::from_secs(60);
 /// Time limit for asking the bucket who owns the tenant, after a session was terminated.
 const OWNER_LOOK: Duration = Duration::from_secs(2);
 /// Why a server that only reads the bucket receives nothing.
@@ -81,6 +84,10 @@ struct Inner {
     /// Another server follows what is stored.
     is_scratch: bool,
     journal: Option<Journal>,
+    /// What is followed as a standby, with a journal.
+    standing: Option<Arc<Standing>>,
+    /// It is to be looked at once whether there is more to follow.
+    look: Notify,
     cancel: CancellationToken,
 }
 
@@ -97,11 +104,6 @@ impl WalReceivers {
 
     /// The same, with a journal, in which WAL is durable at once. `trim` of it is up to this set.
     pub fn with_journal(manager: TenantManager, journal: Journal) -> Self {
-        let forget = journal.clone();
-        manager.before_attach(move |tenant| {
-            let journal = forget.clone();
-            Box::pin(async move { journal.forget_tenant(tenant).await })
-        });
         Self::of(manager, false, Some(journal))
     }
 
@@ -112,8 +114,13 @@ impl WalReceivers {
     }
 
     fn of(manager: TenantManager, is_scratch: bool, journal: Option<Journal>) -> Self {
-        let (running, halted, unfit, writers, cancel) = Default::default();
-        Self { inner: Arc::new(Inner { manager, running, halted, unfit, writers, is_scratch, journal, cancel }) }
+        let (running, halted, unfit, writers, look) = Default::default();
+        let cancel = CancellationToken::new();
+        let standing = |journal: &Journal| Arc::new(Standing::new(manager.conf(), journal.clone(), cancel.clone()));
+        let standing = journal.as_ref().map(standing);
+        manager.begin_to_follow(standing.clone().map(|standing| Box::new(Kept(standing)) as Box<dyn Journals>));
+        let inner = Inner { manager, running, halted, unfit, writers, is_scratch, journal, standing, look, cancel };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that
@@ -123,6 +130,9 @@ impl WalReceivers {
         env::spawn::vital("look after WAL receivers", self.clone().look_after());
         if let Some(journal) = &self.inner.journal {
             env::spawn::vital("size of the journal", self.clone().keep_journal_small(journal.clone()));
+        }
+        if let Some(standing) = &self.inner.standing {
+            env::spawn::vital("timelines of other servers", self.clone().stand_by(Arc::clone(standing)));
         }
     }
 
@@ -141,6 +151,7 @@ impl WalReceivers {
     /// Starts the receivers of all timelines of a tenant with a stored WAL source, including those that were stopped.
     pub async fn start_tenant(&self, tenant: TenantShardId) {
         self.inner.halted.lock().retain(|(halted, _)| *halted != tenant);
+        self.inner.look.notify_one();
         self.start_missing(&[tenant]).await;
     }
 
@@ -190,7 +201,8 @@ impl WalReceivers {
         let cancel = timeline.cancelled();
         let (status, begun, hurry) = (StatusCell::new(&source), Mutex::new(None), Notify::new());
         let lane = self.lane(id);
-        let receiver = Arc::new(Receiver { status, lane, timeline, source, begun, hurry, cancel });
+        let server = self.inner.manager.conf().server.id.as_str();
+        let receiver = Arc::new(Receiver { status, lane, timeline, source, server, begun, hurry, cancel });
         let panicked = Arc::clone(&receiver);
         let task = env::spawn::watched("WAL receiver", run(Arc::clone(&receiver)), move |reason| {
             panicked.timeline.note_panic(reason.clone());
@@ -250,6 +262,9 @@ impl WalReceivers {
         all.values().for_each(|running| running.receiver.cancel.cancel());
         for running in all.into_values() {
             finish(running.task).await;
+        }
+        if let Some(standing) = &self.inner.standing {
+            standing.shutdown().await;
         }
         if let Some(journal) = &self.inner.journal {
             journal.shutdown().await;

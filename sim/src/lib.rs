@@ -19,6 +19,7 @@ mod network;
 mod origin;
 pub mod plan;
 mod postgres;
+pub mod quorum;
 mod reader;
 pub mod run;
 mod server;

@@ -188,6 +188,11 @@ impl Server {
         Some(self.life.as_ref()?.manager.clone())
     }
 
+    /// What receives WAL for it, if it runs.
+    pub fn receivers(&self) -> Option<WalReceivers> {
+        Some(self.life.as_ref()?.receivers.clone())
+    }
+
     /// Its process, if it runs.
     pub fn process(&self) -> Option<&Process> {
         Some(&self.life.as_ref()?.process)

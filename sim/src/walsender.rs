@@ -1,6 +1,7 @@
 //! What a Postgres of the simulation says to those who connect to it: it sends its WAL to one receiver at a time, ends
 //! those who are silent, and tells what follows where it has left a timeline (`walsender.c`, `slot.c`).
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,17 +52,89 @@ impl Slot {
     }
 }
 
+/// Those who receive, and what is committed since enough of them have it (`syncrep.c`: `ANY wanted (*)`).
+#[derive(Default)]
+pub struct Quorum {
+    /// How many of them have to have it.
+    wanted: usize,
+    receivers: BTreeMap<u64, Heard>,
+    last: u64,
+    committed: Lsn,
+}
+
+/// What one of them has said.
+struct Heard {
+    name: String,
+    flushed: Lsn,
+    stop: CancellationToken,
+}
+
+impl Quorum {
+    /// Of so many.
+    pub fn of(wanted: usize) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// The end of what is committed.
+    pub fn committed(&self) -> Lsn {
+        self.committed
+    }
+
+    fn begin(&mut self, name: String, stop: CancellationToken) -> u64 {
+        self.last += 1;
+        self.receivers.insert(self.last, Heard { name, flushed: Lsn::INVALID, stop });
+        self.last
+    }
+
+    fn hear(&mut self, number: u64, flushed: Lsn) {
+        if let Some(heard) = self.receivers.get_mut(&number) {
+            heard.flushed = flushed;
+        }
+        let mut all: Vec<Lsn> = self.receivers.values().map(|heard| heard.flushed).collect();
+        all.sort_unstable_by(|one, other| other.cmp(one));
+        if let Some(committed) = self.wanted.checked_sub(1).and_then(|at| all.get(at)) {
+            self.committed = self.committed.max(*committed);
+        }
+    }
+
+    /// Ends all who receive under a name. Whether there are any.
+    fn end(&mut self, name: &str) -> bool {
+        let ended: Vec<Heard> =
+            self.receivers.extract_if(.., |_, heard| heard.name == name).map(|(_, heard)| heard).collect();
+        ended.iter().for_each(|heard| heard.stop.cancel());
+        !ended.is_empty()
+    }
+}
+
 /// A Postgres that can be reached.
 #[derive(Clone)]
 struct Host {
     origin: Origin,
     slot: Arc<Mutex<Slot>>,
+    quorum: Arc<Mutex<Quorum>>,
+    /// It is there no more.
+    gone: CancellationToken,
 }
 
 /// What a receiver has asked for.
 struct Wanted {
     from: Lsn,
     timeline: u32,
+    /// Its number among all who receive.
+    number: u64,
+    has_slot: bool,
+}
+
+/// A Postgres is reached until this is dropped.
+pub struct Reached {
+    _listening: Listening,
+    gone: CancellationToken,
+}
+
+impl Drop for Reached {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
 }
 
 /// How to reach the origin's Postgres.
@@ -71,8 +144,14 @@ pub fn connstr(origin: &Origin) -> String {
 
 /// Whoever connects to the origin's Postgres reaches it until this is dropped, over links on which things go wrong as
 /// long as it is not calm.
-pub fn listen(origin: &Origin, is_calm: &Arc<AtomicBool>) -> Listening {
-    let host = Host { origin: origin.clone(), slot: Arc::default() };
+pub fn listen(origin: &Origin, is_calm: &Arc<AtomicBool>) -> Reached {
+    listen_for(origin, is_calm, Arc::default())
+}
+
+/// The same; what is committed there is up to a quorum.
+pub fn listen_for(origin: &Origin, is_calm: &Arc<AtomicBool>, quorum: Arc<Mutex<Quorum>>) -> Reached {
+    let gone = CancellationToken::new();
+    let host = Host { origin: origin.clone(), slot: Arc::default(), quorum, gone: gone.clone() };
     let (sender, mut connections) = mpsc::unbounded_channel::<(BoxStream, Pin<Box<dyn Future<Output = ()> + Send>>)>();
     let calm = Arc::clone(is_calm);
     let listening = listen_at(format!("/simulated/{}/.s.PGSQL.5432", origin.id), move || {
@@ -87,10 +166,13 @@ pub fn listen(origin: &Origin, is_calm: &Arc<AtomicBool>) -> Listening {
     drop(env::spawn::task("postgres", async move {
         while let Some((stream, carry)) = connections.recv().await {
             drop(env::spawn::task("network", carry));
-            drop(env::spawn::task("backend", host.clone().serve(stream)));
+            let (backend, gone) = (host.clone().serve(stream), host.gone.clone());
+            drop(env::spawn::task("backend", async move {
+                let _ = gone.run_until_cancelled_owned(backend).await;
+            }));
         }
     }));
-    listening
+    Reached { _listening: listening, gone }
 }
 
 impl Host {
@@ -125,6 +207,9 @@ impl Host {
             vec!["slot".to_owned()]
         } else if text.contains("slot_kept") {
             self.answer_of_kept(text)
+        } else if text.contains("FROM pg_catalog.pg_stat_replication WHERE application_name") {
+            let name = text.split('\'').nth(1).unwrap_or_default();
+            if self.quorum.lock().end(name) { vec!["t".to_owned()] } else { Vec::new() }
         } else if text.starts_with("SELECT s.active_pid") {
             let active = self.slot.lock().active.as_ref().map(|(process, _)| process.to_string());
             active.map_or(Vec::new(), |process| vec![process, "pageserver".to_owned(), "t".to_owned()])
@@ -177,7 +262,8 @@ impl Host {
         let after = |word: &str| text.split_ascii_whitespace().skip_while(move |it| *it != word).nth(1);
         let from = after("PHYSICAL").and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
         let timeline = after("TIMELINE").and_then(|timeline| timeline.parse().ok()).unwrap_or_default();
-        let (process, stop) = match self.take_slot() {
+        let has_slot = text.contains(" SLOT ");
+        let (process, stop) = match if has_slot { self.take_slot() } else { Ok((0, CancellationToken::new())) } {
             Ok(taken) => taken,
             Err(error) => {
                 put::error(connection.writer().buffer(), &error);
@@ -185,10 +271,13 @@ impl Host {
                 return Ok(connection.writer().flush().await?);
             }
         };
+        let name = connection.startup().get("application_name").unwrap_or_default().to_owned();
+        let number = self.quorum.lock().begin(name, stop.clone());
         let streamed = tokio::select! {
-            streamed = self.stream(connection, Wanted { from, timeline }) => streamed,
+            streamed = self.stream(connection, Wanted { from, timeline, number, has_slot }) => streamed,
             () = stop.cancelled() => Err(ConnectionError::Timeout("ended by an operator")),
         };
+        self.quorum.lock().receivers.remove(&number);
         self.slot.lock().active.take_if(|(active, _)| *active == process);
         if stop.is_cancelled() {
             let error = ErrorFields::new(SqlState::ADMIN_SHUTDOWN, "terminating connection");
@@ -240,7 +329,7 @@ impl Host {
                 message = reader.read() => {
                     let Some(raw) = message? else { return Err(ConnectionError::Timeout("nobody is there")) };
                     heard = env::clock::now();
-                    if self.hear(FrontendMessage::decode(raw)?) {
+                    if self.hear(&wanted, FrontendMessage::decode(raw)?) {
                         keep_alive(writer, to, false).await?;
                     }
                 }
@@ -286,15 +375,18 @@ impl Host {
     }
 
     /// Takes what a receiver says. Whether it wants an answer.
-    fn hear(&self, message: FrontendMessage) -> bool {
+    fn hear(&self, wanted: &Wanted, message: FrontendMessage) -> bool {
         let FrontendMessage::CopyData(bytes) = message else { return false };
         let number = |at: usize| bytes.get(at..at + 8).and_then(|it| it.try_into().ok()).map_or(0, u64::from_be_bytes);
         if bytes.first() != Some(&b'r') {
             return false;
         }
-        let mut slot = self.slot.lock();
-        slot.flushed = Lsn(number(9));
-        self.origin.acknowledge(slot.let_go());
+        self.quorum.lock().hear(wanted.number, Lsn(number(9)));
+        if wanted.has_slot {
+            let mut slot = self.slot.lock();
+            slot.flushed = Lsn(number(9));
+            self.origin.acknowledge(slot.let_go());
+        }
         bytes.get(33) == Some(&1)
     }
 }

@@ -11,7 +11,6 @@ use engine::tenant::manager::{ManageError, NewBranch, TenantManager};
 use engine::tenant::timeline::{NewTimeline, Origin as Beginning, Timeline};
 use pageserver_api::shard::TenantShardId;
 use postgres_formats::version::PgVersion;
-use pq_proto::client::simulated::Listening;
 use simulated::aged::AgedStore;
 use simulated::model::{IMPORT_LSN, Model};
 use simulated::random::Random;
@@ -26,7 +25,7 @@ use crate::server::{PATIENCE, Server, context};
 use crate::story::{Story, tell};
 use crate::tenant::Tenant;
 use crate::wal::{SEGMENT, SYSTEM, VERSION};
-use crate::walsender::listen;
+use crate::walsender::{Reached, listen};
 use crate::weather::Weather;
 
 /// A timeline that was made.
@@ -103,7 +102,7 @@ pub struct World {
     /// Whether no clock is ever set.
     pub clocks_agree: bool,
     /// The Postgres of each timeline, if there is one.
-    hosts: BTreeMap<TimelineId, Listening>,
+    hosts: BTreeMap<TimelineId, Reached>,
     /// Nothing goes wrong on the way to them any more.
     pub is_calm: Arc<AtomicBool>,
 }

@@ -15,8 +15,9 @@ from fixtures.wait import wait_until
 
 
 def wait_for_pageserver(computes, fleet, name="dev"):
+    """A compute whose commits wait for the owner alone; `test_quorum.py` has those that wait for several."""
     computes.servers = fleet.servers
-    return computes.start(name, "--branch", name, "--wait-for-pageserver")
+    return computes.start(name, "--branch", name, "--wait-for-pageserver", "--quorum", "0")
 
 
 def test_a_killed_owner_is_replaced_under_load(make_fleet, make_computes):

@@ -8,7 +8,7 @@ use crate::layout::Layout;
 
 /// Clients and followers of WAL, but not the pageserver, which names itself, and not who asks.
 const GUESTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender') AND \
-                      pid <> pg_backend_pid() AND application_name <> 'pageserver'";
+                      pid <> pg_backend_pid() AND application_name !~ '^pageserver(_|$)'";
 
 /// Number of clients that are connected to a running compute.
 ///

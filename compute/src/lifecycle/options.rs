@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::Result;
 use super::wishes::{self, refused};
 
+/// The name under which the owner of a branch follows its compute.
+pub const OWNER_NAME: &str = "pageserver";
+
 /// Options of a compute that apply to each start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -17,6 +20,11 @@ pub struct Options {
     pub wait_for_pageserver: bool,
     /// They wait until it is durable there: the pageserver has a journal.
     pub until_durable: bool,
+    /// The names under which pageservers follow it: the owner's first, then that of each server as a standby. Empty if
+    /// only the owner counts.
+    pub followers: Vec<String>,
+    /// How many of them have to have what a commit has written.
+    pub quorum: Option<u32>,
     /// Postgres settings: `name=value`.
     pub settings: Vec<String>,
     /// How the pageserver reaches the compute; by default over its socket.
@@ -36,6 +44,10 @@ pub struct Changes {
     pub wait_for_pageserver: Option<bool>,
     /// See [`Options::until_durable`].
     pub until_durable: Option<bool>,
+    /// See [`Options::followers`].
+    pub followers: Option<Vec<String>>,
+    /// See [`Options::quorum`]; 0: only the owner counts.
+    pub quorum: Option<u32>,
     /// Replaces these of [`Options::settings`]; the others stay.
     pub settings: Vec<String>,
     /// Names of [`Options::settings`] to reset to Postgres's default.
@@ -75,6 +87,13 @@ impl Options {
         if let Some(until) = changes.until_durable {
             new.until_durable = until;
         }
+        if let Some(followers) = changes.followers {
+            new.followers = followers;
+        }
+        if let Some(quorum) = changes.quorum {
+            new.quorum = Some(quorum);
+        }
+        new.check_quorum()?;
         if let Some(sleeps) = changes.sleeps {
             new.sleeps = sleeps;
         }
@@ -96,11 +115,48 @@ impl Options {
         *self = new;
         Ok(())
     }
+
+    /// Each server has the owner's name or one of a standby, never both.
+    fn check_quorum(&self) -> Result<()> {
+        let servers = self.followers.len().saturating_sub(1);
+        match self.quorum {
+            Some(quorum) if quorum as usize > servers => Err(refused(format!(
+                "a quorum of {quorum} of {servers} page servers with a journal: give all of them with --server and \
+                 --page-service, or a smaller one"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What commits wait for: `synchronous_standby_names` of Postgres.
+    pub(super) fn synchronous_names(&self) -> String {
+        let quorum = if self.followers.len() > 1 { self.quorum.unwrap_or(1) } else { 0 };
+        match quorum {
+            0 => OWNER_NAME.to_owned(),
+            quorum => format!("ANY {quorum} ({})", self.followers.join(", ")),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commits_wait_for_as_many_servers_as_was_told() {
+        let mut options = Options::default();
+        assert_eq!(options.synchronous_names(), "pageserver");
+        let quorum = |quorum| Changes { quorum: Some(quorum), ..Changes::default() };
+        assert!(options.change(quorum(1)).is_err(), "there is only one server");
+        let followers = Some(["pageserver", "pageserver_a", "pageserver_b"].map(str::to_owned).to_vec());
+        options.change(Changes { followers, ..Changes::default() }).unwrap();
+        assert_eq!(options.synchronous_names(), "ANY 1 (pageserver, pageserver_a, pageserver_b)");
+        options.change(quorum(2)).unwrap();
+        assert_eq!(options.synchronous_names(), "ANY 2 (pageserver, pageserver_a, pageserver_b)");
+        assert!(options.change(quorum(3)).is_err(), "there are two servers");
+        options.change(quorum(0)).unwrap();
+        assert_eq!(options.synchronous_names(), "pageserver");
+    }
 
     #[test]
     fn what_was_told_holds_until_told_otherwise() {

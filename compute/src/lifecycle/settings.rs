@@ -28,7 +28,7 @@ pub(super) fn all(compute: &ComputeConfig, upper: &Path, sockets: &Path) -> Resu
         all.push("allow_in_place_tablespaces=on".to_owned());
     }
     if options.wait_for_pageserver && !compute.read_only {
-        all.push("synchronous_standby_names=pageserver".to_owned());
+        all.push(format!("synchronous_standby_names={}", options.synchronous_names()));
         let until = if options.until_durable { "on" } else { "remote_write" };
         all.push(format!("synchronous_commit={until}"));
     }

@@ -8,8 +8,10 @@ mod archival;
 mod attach;
 mod delete;
 mod detach;
+mod elsewhere;
 mod garbage;
 mod inventory;
+mod journals;
 mod keeper;
 mod leasing;
 mod load;
@@ -32,7 +34,10 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
-use self::inventory::{BeforeAttach, Broken, Tenant, local_tenants};
+pub use self::elsewhere::{Elsewhere, TimelineElsewhere};
+use self::inventory::{Broken, Tenant, local_tenants};
+pub use self::journals::Journals;
+use self::journals::Kept;
 use self::keeper::{Keeper, Seen};
 use self::standbys::Standby;
 pub use self::standbys::StandbyInfo;
@@ -116,7 +121,9 @@ struct Inner {
     cancel: CancellationToken,
     /// The task that records hot layers; it ends some time after `cancel`.
     warming: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
-    before_attach: OnceLock<BeforeAttach>,
+    journals: OnceLock<Kept>,
+    /// Cancelled when owners of other tenants may be followed: whoever takes a tenant over needs `journals`.
+    may_follow: CancellationToken,
     /// Tenants of other servers whose place this one takes when they are gone.
     standbys: RwLock<BTreeMap<TenantShardId, Standby>>,
     standbys_changed: Notify,
@@ -172,7 +179,8 @@ impl TenantManager {
             running: Arc::default(),
             cancel: CancellationToken::new(),
             warming: parking_lot::Mutex::default(),
-            before_attach: OnceLock::new(),
+            journals: OnceLock::new(),
+            may_follow: CancellationToken::new(),
             standbys: RwLock::new(standbys),
             standbys_changed: Notify::new(),
             taken_over: watch::Sender::default(),

@@ -34,7 +34,9 @@ pub(crate) use generation::{
     server_of, trace,
 };
 pub use index_part::check_new;
-pub(crate) use index_part::{IndexPart, MAX_LEN as MAX_INDEX_PART, Own, Said, lost as lost_index_part, said_of};
+pub(crate) use index_part::{
+    IndexPart, MAX_LEN as MAX_INDEX_PART, Own, Said, lost as lost_index_part, read as read_index_part, said_of,
+};
 pub(crate) use layer_list::{LayerList, Spare};
 pub use plan::layer_names;
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
@@ -90,6 +92,20 @@ impl TenantRemote {
         let server = server.clone();
         let remote = Self { storage, tenant, generation, void_through, server, lease, fenced, checked, looking };
         Ok((taken, Arc::new(remote)))
+    }
+
+    /// A tenant as somebody sees it who looks on: what the owners up to `generation` have written. Nothing is taken, and
+    /// nothing may be written.
+    pub(crate) fn onlooker(
+        storage: RemoteStorage,
+        tenant: TenantShardId,
+        generation: u32,
+        void_through: u32,
+    ) -> Result<Self, StorageError> {
+        let (fenced, checked) = (watch::Sender::new(None), Mutex::new(env::clock::now()));
+        let (server, lease, looking) = Default::default();
+        let generation = generation::after(generation)?;
+        Ok(Self { storage, tenant, generation, void_through, server, lease, fenced, checked, looking })
     }
 
     /// Gives the generation back, because the chain before it is damaged and nobody may continue from it without an

@@ -133,6 +133,14 @@ bugs! {
     TakeWithoutSecondLook,
     /// A standby takes over sooner than it should.
     TakeTooEarly,
+    /// A standby forgets at its takeover what it has journaled.
+    ForgetAtTakeover,
+    /// A standby tells the server what it has received before its journal has synced that.
+    StandbyBeforeSync,
+    /// A standby that was away goes on where the server is, and not where it left off.
+    StandbyLeavesGap,
+    /// A standby replays what another writer wrote, whose place was taken.
+    ReplayOtherWriter,
 }
 
 impl Bug {

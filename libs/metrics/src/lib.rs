@@ -182,6 +182,10 @@ metrics! {
     read_ahead_bytes: Counter = Counter::default();
     /// Tenants that another server took over while this one held them.
     tenants_fenced: Counter = Counter::default();
+    /// Times that a standby received nothing more of a timeline since its journal was full.
+    standby_full: Counter = Counter::default();
+    /// Timelines whose WAL a standby has given up, since WAL of its own timelines had no room.
+    standby_given_up: Counter = Counter::default();
     /// Attempts to renew this server's lease.
     lease_renewals: Counter = Counter::default();
     /// Attempts to renew this server's lease that failed.

@@ -128,6 +128,27 @@ impl Client {
         }
     }
 
+    /// One client for each server.
+    pub(super) fn each(&self) -> Vec<Self> {
+        let one = |base: &String| Self { bases: Arc::new([base.clone()]), at: Arc::default(), ..self.clone() };
+        self.bases.iter().map(one).collect()
+    }
+
+    /// Has the owner take in bytes.
+    pub(super) fn put_bytes(&self, path: &str, bytes: &[u8]) -> anyhow::Result<Value> {
+        let base = self.base();
+        let mut request = Request::builder().method("PUT").uri(format!("{base}{path}"));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let request = request.header("Content-Type", "application/octet-stream").body(bytes)?;
+        let answer = self.run(request).with_context(|| format!("cannot reach the pageserver at {base}"))?;
+        let bytes = checked(base, path, answer).map_err(|failed| match failed {
+            Failed::Elsewhere(error) | Failed::Here(error) => error,
+        })?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{base}{path}: the answer is not JSON"))
+    }
+
     fn run(&self, request: Request<impl AsSendBody>) -> Result<Response<ureq::Body>, ureq::Error> {
         self.agent.run(self.agent.configure_request(request).timeout_global(Some(self.limit)).build())
     }

@@ -2,6 +2,7 @@
 
 mod control;
 pub(crate) mod gateway;
+mod gather;
 mod serve;
 mod set;
 mod show;

@@ -19,7 +19,10 @@ pub(super) fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
         let owner = &tenant["owner"];
         let of = match owner.is_null() {
             true => String::new(),
-            false => format!("{} on {}, lease: {}", text(owner, "server"), text(owner, "host"), lease(owner)),
+            false => {
+                let (server, host) = (text(owner, "server"), text(owner, "host"));
+                format!("{server} on {host}, lease: {}{}", lease(owner), receiving(tenant))
+            }
         };
         rows.push(vec![text(tenant, "id"), state, timelines, size, of]);
     }
@@ -35,6 +38,17 @@ fn lease(owner: &serde_json::Value) -> String {
         Some(left) => format!("{state}, overdue in {left} ms"),
         None => state,
     }
+}
+
+/// What a standby receives itself.
+fn receiving(tenant: &serde_json::Value) -> String {
+    let all = tenant["standby"].as_array().map_or(&[][..], Vec::as_slice);
+    let Some(lag) = all.iter().map(|timeline| timeline["lag_bytes"].as_u64().unwrap_or(0)).max() else {
+        return String::new();
+    };
+    let is_following = |timeline: &&serde_json::Value| timeline["error"].is_null();
+    let following = all.iter().filter(is_following).count();
+    format!("; WAL of {following} of {} timelines comes, at most {lag} bytes behind", all.len())
 }
 
 /// Has the server follow the owner of a tenant, to take it over when that is gone.

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::condition::Condition;
 use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
+use crate::walreceiver::StandbyStatus;
 use engine::disk_budget::Level;
 use engine::tenant::timeline;
 pub(crate) use location::{LocationAnswer, LocationConfig, LocationMode, ShardLocation};
@@ -37,6 +38,9 @@ pub(crate) struct TenantInfo {
     pub(crate) reason: Option<String>,
     /// The owner, if this server is a standby.
     pub(crate) owner: Option<OwnerInfo>,
+    /// What this server receives, if it is a standby that has a journal, for each timeline with a source.
+    #[schema(value_type = Vec<Object>)]
+    pub(crate) standby: Vec<StandbyStatus>,
     /// Total size of the layer files in bytes.
     pub(crate) current_physical_size: u64,
     /// attached, or standby.
@@ -496,6 +500,9 @@ pub(crate) struct StatusAnswer {
     pub(crate) version: &'static str,
     /// What is called durable: what the `bucket` has (the disk, without one), or the `journal`.
     pub(crate) durability: &'static str,
+    /// The name under which this server follows others as a standby, where owners are called `pageserver`:
+    /// `synchronous_standby_names` may have both.
+    pub(crate) standby_name: String,
     /// This server's lease: None, since it needs none; Held; or Ended: it acknowledges nothing.
     pub(crate) lease: Slug,
     /// Why the lease does not hold.

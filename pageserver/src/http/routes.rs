@@ -3,6 +3,7 @@
 pub(super) mod detach;
 pub(super) mod diff;
 pub(super) mod history;
+pub(super) mod journal;
 pub(super) mod layers;
 pub(super) mod lsn;
 pub(super) mod node;

@@ -4,15 +4,18 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
+use pageserver_api::shard::TenantShardId;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use utils::id::TimelineId;
 
 use crate::http::condition::Words;
 use crate::http::memory;
 use crate::http::sources::Sources;
+use crate::walreceiver::StandbyStatus;
 use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::{Condition, LayerInfo, LayerKind, Timeline};
 use metrics::{CompactionJob, Exposition, LabelEnum, METRICS};
@@ -38,6 +41,9 @@ struct Gauges {
     replaced_bytes: Of<3>,
     compaction_failing: Of<3>,
     following: Of<3>,
+    standby_following: Of<3>,
+    standby_journaled_lsn: Of<3>,
+    standby_lag_bytes: Of<3>,
     layers: Of<5>,
     layer_bytes: Of<5>,
     block_memory: Of<1>,
@@ -85,6 +91,9 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
         }
         gauges.add(&timeline, sources.is_following(&timeline));
     }
+    for (tenant, _) in manager.standbys() {
+        sources.as_standby(tenant).iter().for_each(|status| gauges.add_standby(tenant, status));
+    }
     set(&gauges.timeline_states, [("state", "Active".to_owned())], active);
     set(&gauges.timeline_states, [("state", "Broken".to_owned())], broken);
     METRICS.scrape(&gauges.registry(), wanted)
@@ -97,15 +106,24 @@ where
     family.get_or_create(&labels).set(value);
 }
 
+fn labels_of(tenant: TenantShardId, timeline: TimelineId) -> Labels<3> {
+    let shard = format!("{:02x}{:02x}", tenant.shard_number.0, tenant.shard_count.0);
+    [("tenant_id", tenant.tenant_id.to_string()), ("shard_id", shard), ("timeline_id", timeline.to_string())]
+}
+
 impl Gauges {
+    fn add_standby(&self, tenant: TenantShardId, status: &StandbyStatus) {
+        let labels = labels_of(tenant, status.timeline_id);
+        set(&self.standby_following, labels.clone(), u64::from(status.is_following()));
+        set(&self.standby_journaled_lsn, labels.clone(), status.journaled_lsn.0);
+        if let Some(lag) = status.lag_bytes {
+            set(&self.standby_lag_bytes, labels, lag);
+        }
+    }
+
     fn add(&self, timeline: &Timeline, is_following: Option<bool>) {
         let (tenant, info, condition) = (timeline.tenant_shard_id(), timeline.info(), timeline.condition());
-        let shard = format!("{:02x}{:02x}", tenant.shard_number.0, tenant.shard_count.0);
-        let labels = [
-            ("tenant_id", tenant.tenant_id.to_string()),
-            ("shard_id", shard),
-            ("timeline_id", timeline.timeline_id().to_string()),
-        ];
+        let labels = labels_of(tenant, timeline.timeline_id());
         set(&self.last_record_lsn, labels.clone(), info.last_record_lsn.0);
         set(&self.disk_consistent_lsn, labels.clone(), info.disk_consistent_lsn.0);
         set(&self.remote_consistent_lsn, labels.clone(), info.remote_consistent_lsn.map_or(0, |lsn| lsn.0));
@@ -156,6 +174,21 @@ impl Gauges {
             ),
             ("compaction_failing", "Whether the last compaction job failed", &self.compaction_failing),
             ("walreceiver_following", "Whether WAL comes, of timelines that follow a server", &self.following),
+            (
+                "standby_following",
+                "Whether WAL comes to this standby, of other servers' timelines",
+                &self.standby_following,
+            ),
+            (
+                "standby_journaled_lsn",
+                "WAL is durable in the journal of this standby up to here, without a gap behind what the bucket has",
+                &self.standby_journaled_lsn,
+            ),
+            (
+                "standby_lag_bytes",
+                "Bytes of WAL that this standby does not have of what the server has said that it has",
+                &self.standby_lag_bytes,
+            ),
         ];
         for (name, help, family) in named {
             registry.register(name, help, family.clone());

@@ -1,12 +1,14 @@
 //! WAL sources, as far as this interface needs them.
 
+use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
 use serde_json::Value;
 use utils::id::TimelineId;
+use utils::lsn::Lsn;
 
 use super::models::{FollowBody, LeftSlot};
 use crate::follow::{FollowJobs, FollowPhase, FollowRequest};
-use crate::walreceiver::{NewWriter, WalReceivers, Writer};
+use crate::walreceiver::{NewWriter, StandbyStatus, WalReceivers, Writer};
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
 
@@ -54,6 +56,27 @@ impl Sources {
     pub(super) fn is_following(&self, timeline: &Timeline) -> Option<bool> {
         let status = self.receivers.status(timeline.tenant_shard_id(), timeline.timeline_id());
         status.map(|status| status.is_following())
+    }
+
+    /// How the timelines of a tenant are followed of which this server is a standby.
+    pub(super) fn as_standby(&self, tenant: TenantShardId) -> Vec<StandbyStatus> {
+        self.receivers.standby_status(tenant)
+    }
+
+    /// What this server has as a standby of WAL of the compute `writer`.
+    pub(super) async fn hand_over(
+        &self,
+        id: (TenantShardId, TimelineId),
+        writer: &str,
+        from: Lsn,
+        most: usize,
+    ) -> Result<Bytes, ManageError> {
+        self.receivers.hand_over(id, writer, from, most).await
+    }
+
+    /// Takes in what a standby has handed over.
+    pub(super) async fn take_over(&self, timeline: &Timeline, from: Lsn, wal: Bytes) -> Result<Lsn, ManageError> {
+        self.receivers.take_over(timeline, from, wal).await
     }
 
     /// Starts receiving WAL for all timelines of a tenant that have a source.

@@ -13,6 +13,9 @@ use pgdata::ingest::pipeline::IntakeError;
 /// A server that says nothing for this long is considered dead.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// Retry interval for errors that need human intervention.
+pub(super) const WRONG_PERIOD: Duration = Duration::from_secs(60);
+
 /// What a server is asked for, unless it says nothing for too long: one whose host is gone, or cut off, never says that
 /// it will not answer.
 pub(super) async fn in_time<T, E: Into<Failure>>(

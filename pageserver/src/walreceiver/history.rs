@@ -1,6 +1,9 @@
 //! The WAL timelines that a server has been on (`timeline.c`), and whether the stored WAL is on one of them.
 
+use pq_proto::replication::ReplicationClient;
 use utils::lsn::Lsn;
+
+use super::failure::Failure;
 
 /// The WAL timelines of a server, from the first to the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,16 @@ pub(super) enum Diverged {
 }
 
 impl History {
+    /// The history of the server that is asked, which is on timeline `current`.
+    pub(super) async fn ask(client: &mut ReplicationClient, current: u32) -> Result<Self, Failure> {
+        if current <= 1 {
+            return Ok(Self::only(current));
+        }
+        let file = client.timeline_history(current).await?;
+        let parsed = Self::parse(current, &file.content);
+        parsed.map_err(|reason| Failure::Wrong(format!("history file {}: {reason}", file.filename)))
+    }
+
     /// The history of a server that is on its first timeline, or about which nothing else is known.
     pub(super) fn only(current: u32) -> Self {
         Self { left: Vec::new(), current }
@@ -43,6 +56,11 @@ impl History {
             left.push(entry);
         }
         Ok(Self { left, current })
+    }
+
+    /// The timeline that has the WAL after `lsn`, if the server has any.
+    pub(super) fn at(&self, lsn: Lsn) -> u32 {
+        self.left.iter().find(|(_, left)| *left > lsn).map_or(self.current, |(timeline, _)| *timeline)
     }
 
     /// The timeline that has the WAL after `stored`, the end of the last record, which is on `timeline`.
@@ -72,6 +90,7 @@ mod tests {
         assert_eq!(history.locate(2, Lsn(0x6000000)), Ok(2));
         assert_eq!(history.locate(2, Lsn(0x7000000)), Ok(6));
         assert_eq!(history.locate(6, Lsn(0x9000000)), Ok(6));
+        assert_eq!((history.at(Lsn(0x4000000)), history.at(Lsn(0x5000000)), history.at(Lsn(0x7000000))), (1, 2, 6));
         let (timeline, left, stored) = (1, Lsn(0x5000000), Lsn(0x5000008));
         assert_eq!(history.locate(1, stored), Err(Diverged::LeftBefore { timeline, left, stored }));
         assert_eq!(history.locate(3, stored), Err(Diverged::Unknown { timeline: 3, current: 6 }));

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use journal::Lane;
 use pq_proto::client::{Client, ClientError};
 use tokio::sync::watch;
@@ -21,6 +22,11 @@ use pgdata::ingest::pipeline::{IntakeError, WalPiece};
 
 /// How often the second slot follows, if there is something to follow, or is asked for again.
 const KEEP_PERIOD: Duration = Duration::from_secs(10);
+
+/// How many timelines take in WAL from the journal at once.
+const REPLAYS: usize = 4;
+/// A start serves after this time although more WAL is to come from the journal.
+const RECOVERY: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether the bucket has said what it has.
 const FIRST_PERIOD: Duration = Duration::from_millis(200);
@@ -119,13 +125,42 @@ pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failu
     Ok(())
 }
 
+/// Takes in what the journal has of some timelines. Returns whether all of it is there; what takes too long goes on.
+pub(super) async fn replay_all<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
+    if replays.is_empty() {
+        return true;
+    }
+    let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
+    let all = all.fold(true, async |all, one| all && one);
+    let all = env::spawn::task("WAL of the journal", all);
+    match env::clock::timeout(RECOVERY, all).await {
+        Ok(done) => done.unwrap_or(false),
+        Err(_) => {
+            tracing::warn!("WAL in the journal is still being taken in: what is served may be older for a while");
+            false
+        }
+    }
+}
+
+/// Whether all that the journal has of a timeline is there.
+pub(super) async fn replay_or_warn(timeline: Timeline, lane: Lane) -> bool {
+    let replayed = replay(&timeline, &lane).await.inspect_err(|failure| {
+        let timeline = timeline.timeline_id();
+        tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
+    });
+    replayed.is_ok()
+}
+
 /// Has the server keep the WAL that only the journal has, for as long as this runs.
 pub(super) async fn keep(
     timeline: &Timeline,
     source: &WalSource,
+    server: &str,
     status: &StatusCell,
     is_kept: &watch::Sender<bool>,
 ) -> Infallible {
+    // A source that makes no sense has no receiver.
+    let name = source.standby_name(server).unwrap_or_default();
     let (mut moved_to, mut last_error) = (Lsn::INVALID, String::new());
     loop {
         let durable = timeline.durable_lsn();
@@ -135,7 +170,9 @@ pub(super) async fn keep(
             continue;
         }
         if durable != moved_to || !*is_kept.borrow() {
-            let kept = match in_time("moving the slot", move_slot(source, durable)).await {
+            // As a standby this server may have been known under another name, and must not count twice.
+            let former = (!*is_kept.borrow()).then_some(&name);
+            let kept = match in_time("moving the slot", move_slot(source, durable, former)).await {
                 Ok(at) if at <= durable => {
                     moved_to = durable;
                     is_kept.send_if_modified(|known| !std::mem::replace(known, true));
@@ -161,8 +198,11 @@ pub(super) async fn keep(
 }
 
 /// Moves the second slot to `durable`, or makes it where the first one is. Returns where it is.
-async fn move_slot(source: &WalSource, durable: Lsn) -> Result<Lsn, Failure> {
+async fn move_slot(source: &WalSource, durable: Lsn, former: Option<&String>) -> Result<Lsn, Failure> {
     let mut client = slot::connect(source).await?;
+    if let Some(name) = former {
+        slot::end_namesakes(&mut client, name).await?;
+    }
     let kept = source.kept_slot();
     let at = match position(&mut client, &kept).await? {
         Some(at) => at,

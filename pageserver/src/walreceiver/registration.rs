@@ -9,7 +9,9 @@ use super::WalReceivers;
 use super::journaled;
 use super::source::WalSource;
 use super::writer::{NewWriter, Writer};
+use engine::context::{DownloadBehavior, RequestContext};
 use engine::lease::LeaseState;
+use engine::task_mgr::TaskKind;
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
 
@@ -54,6 +56,12 @@ impl WalReceivers {
                 }
                 return Err(error);
             }
+            if let Err(error) = self.write_out(timeline).await {
+                if let Some(before) = before {
+                    self.start(timeline.clone(), before).await;
+                }
+                return Err(error);
+            }
             source.writer = Some(new.writer);
         }
         source.store(timeline).await?;
@@ -80,6 +88,20 @@ impl WalReceivers {
         Ok(lane.void(timeline.last_record_lsn()).await?)
     }
 
+    /// Has layers of all that the former writer wrote. So the bucket has that as soon as it names another one, or none,
+    /// and what a standby has journaled of a former writer is never needed any more.
+    async fn write_out(&self, timeline: &Timeline) -> Result<(), ManageError> {
+        if self.inner.manager.lease() == LeaseState::None {
+            return Ok(());
+        }
+        let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);
+        timeline.flush(&ctx).await?;
+        match timeline.disk_consistent_lsn() >= timeline.last_record_lsn() {
+            true => Ok(()),
+            false => Err(ManageError::Busy("what the branch has is not written to layers yet: try again".to_owned())),
+        }
+    }
+
     /// Releases the compute `writer`: everything it has sent is made durable, and the branch is free for another one.
     pub async fn release_writer(&self, timeline: &Timeline, writer: &str) -> Result<(), ManageError> {
         let _changing = self.inner.writers.lock().await;
@@ -97,6 +119,7 @@ impl WalReceivers {
             None => return Err(ManageError::NotFound(format!("no compute writes timeline {id}"))),
         }
         self.halt((tenant, id)).await;
+        self.write_out(timeline).await?;
         Ok(WalSource::forget(timeline).await?)
     }
 

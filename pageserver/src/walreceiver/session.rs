@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use journal::Lane;
 use parking_lot::Mutex;
 use pq_proto::client::ClientError;
-use pq_proto::replication::{PhysicalEvent, PhysicalStream, ReplicationClient, StandbyStatus};
+use pq_proto::replication::{PhysicalEvent, PhysicalStream, ReplicationClient, StandbyStatus, SystemIdentity};
 use pq_proto::sqlstate::SqlState;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -23,7 +23,7 @@ use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState, WalReceiverStatus};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
-use engine::tenant::timeline::{RecordLsn, Timeline};
+use engine::tenant::timeline::{Origin, RecordLsn, Timeline};
 use metrics::{self, IngestStage, Stopwatch};
 use pgdata::ingest::pipeline::{IntakeError, WalIntake, WalPiece};
 
@@ -58,6 +58,8 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(super) struct Receiver {
     pub(super) timeline: Timeline,
     pub(super) source: WalSource,
+    /// The id of this server.
+    pub(super) server: &'static str,
     pub(super) status: StatusCell,
     /// Its part of the journal, if there is one.
     pub(super) lane: Option<Lane>,
@@ -107,12 +109,16 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         applied: receiver.timeline.watch_record_lsn(),
         last_message: env::clock::now(),
         sent: (env::clock::now(), StandbyStatus::default()),
+        is_mute: false,
         asked: None,
         flushing: None,
     };
     let keep = async {
         match receiver.lane {
-            Some(_) => journaled::keep(&receiver.timeline, &receiver.source, &receiver.status, &keeping).await,
+            Some(_) => {
+                let Receiver { timeline, source, server, status, .. } = receiver;
+                journaled::keep(timeline, source, server, status, &keeping).await
+            }
             None if slots.is_kept_left => journaled::let_go(&receiver.timeline, &receiver.source).await,
             None => std::future::pending().await,
         }
@@ -238,26 +244,9 @@ async fn check_server(
     beginning: &Beginning,
     client: &mut ReplicationClient,
 ) -> Result<u32, Failure> {
-    let (origin, stored) = (receiver.timeline.origin(), beginning.last_record());
-    let (major, expected) = (client.server_major(), origin.pg_version.major());
-    if major != expected {
-        return Err(Failure::Wrong(format!("the server is PostgreSQL {major}, the stored cluster is of {expected}")));
-    }
-    let identity = client.identify_system().await?;
-    if identity.system_id != origin.system_identifier {
-        return Err(Failure::Wrong(format!(
-            "the server is another cluster: its system identifier is {}, that of the stored one {}",
-            identity.system_id, origin.system_identifier
-        )));
-    }
-    let history = match identity.timeline {
-        0 | 1 => History::only(identity.timeline),
-        timeline => {
-            let file = client.timeline_history(timeline).await?;
-            let parsed = History::parse(timeline, &file.content);
-            parsed.map_err(|reason| Failure::Wrong(format!("history file {}: {reason}", file.filename)))?
-        }
-    };
+    let stored = beginning.last_record();
+    let identity = identify(client, receiver.timeline.origin()).await?;
+    let history = History::ask(client, identity.timeline).await?;
     let timeline = history.locate(beginning.postgres_timeline(), stored).map_err(|diverged| {
         Failure::Wrong(format!("{diverged}: the two have diverged. Follow the server anew, as another timeline"))
     })?;
@@ -269,6 +258,22 @@ async fn check_server(
         )));
     }
     Ok(timeline)
+}
+
+/// Checks that this is the server of a cluster.
+pub(super) async fn identify(client: &mut ReplicationClient, origin: &Origin) -> Result<SystemIdentity, Failure> {
+    let (major, expected) = (client.server_major(), origin.pg_version.major());
+    if major != expected {
+        return Err(Failure::Wrong(format!("the server is PostgreSQL {major}, the stored cluster is of {expected}")));
+    }
+    let identity = client.identify_system().await?;
+    if identity.system_id != origin.system_identifier {
+        return Err(Failure::Wrong(format!(
+            "the server is another cluster: its system identifier is {}, that of the stored one {}",
+            identity.system_id, origin.system_identifier
+        )));
+    }
+    Ok(identity)
 }
 
 /// Explains that the server no longer has the required WAL; drops the slot if it is new.
@@ -307,6 +312,8 @@ struct Session<'a> {
     last_message: Instant,
     /// The last status message, and when it was sent.
     sent: (Instant, StandbyStatus),
+    /// Nothing was acknowledged the last time, as the lease of this server has ended: it is tried again at each tick.
+    is_mute: bool,
     /// When the server last requested a reply.
     asked: Option<Instant>,
     /// A flush that the server is waiting for.
@@ -371,7 +378,7 @@ impl Session<'_> {
                 Ok(()) = self.durable.changed(), if self.remote.is_none() => self.report(false).await?,
                 () = changed(&mut self.remote) => self.report(false).await?,
                 () = journaled(&mut self.journal_watch) => self.report(false).await?,
-                () = more_applied(&mut self.applied, self.sent) => self.report(false).await?,
+                () = more_applied(&mut self.applied, self.sent), if !self.is_mute => self.report(false).await?,
                 () = done(&mut self.flushing) => self.report(false).await?,
                 _ = ticks.tick() => self.tick(sender.capacity() == 0).await?,
                 () = self.receiver.cancel.cancelled() => return Ok(Ended::Stopped),
@@ -432,7 +439,8 @@ impl Session<'_> {
     /// nothing until it is renewed.
     async fn report(&mut self, reply_requested: bool) -> Result<(), Failure> {
         check_owner(&self.receiver.timeline)?;
-        if self.receiver.timeline.remote().is_some_and(|remote| remote.check_lease().is_err()) {
+        self.is_mute = self.receiver.timeline.remote().is_some_and(|remote| remote.check_lease().is_err());
+        if self.is_mute {
             // It may be the owner again soon: what arrives is taken in, and acknowledged then.
             return Ok(());
         }

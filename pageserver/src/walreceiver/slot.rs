@@ -118,6 +118,24 @@ pub(super) async fn connect(source: &WalSource) -> Result<Client, ClientError> {
     Client::connect(&config, &[]).await
 }
 
+/// How long whoever is ended may take, in milliseconds.
+const END_MS: u32 = 5000;
+
+/// Ends connections that an earlier process of this server has left behind under `name`, and that count as somebody who
+/// has what they had told: a server must count once. They are none that live.
+pub(super) async fn end_namesakes(client: &mut Client, name: &str) -> Result<(), Failure> {
+    let ended = format!(
+        "SELECT pg_terminate_backend(pid, {END_MS}) FROM pg_catalog.pg_stat_replication \
+         WHERE application_name = '{name}' AND usename = current_user"
+    );
+    let sets = in_time("ending what an earlier process has left", client.simple_query(&ended)).await?;
+    let mut rows = sets.into_iter().flat_map(|set| set.rows);
+    match rows.all(|row| row.first().is_some_and(|field| field.as_deref() == Some(b"t"))) {
+        true => Ok(()),
+        false => Err(Failure::Transient(format!("a former connection of {name} does not end"))),
+    }
+}
+
 async fn holder(client: &mut Client, slot: &str) -> Result<Option<Holder>, ClientError> {
     let sets = client
         .simple_query(&format!(

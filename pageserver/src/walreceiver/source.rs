@@ -14,6 +14,23 @@ pub(super) fn kept_slot(slot: &str) -> String {
     format!("{slot}{KEPT}")
 }
 
+/// The name under which owners follow servers, unless the connection string has one.
+pub const OWNER_NAME: &str = "pageserver";
+
+/// Postgres cuts names off behind so many bytes.
+const NAME_MAX: usize = 63;
+
+/// The name under which server `id` follows a server as a standby, where the owner is called `owner`:
+/// `synchronous_standby_names` may have it.
+pub fn standby_name(owner: &str, id: &str) -> String {
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '_' };
+    let own: Vec<char> = id.bytes().map(plain).collect();
+    let room = NAME_MAX.saturating_sub(owner.len() + 1);
+    // Names of machines differ at their ends.
+    let own: String = own[own.len().saturating_sub(room)..].iter().collect();
+    format!("{owner}_{own}")
+}
+
 /// A server to stream WAL from. The connection string may contain a password: it is stored in the bucket, and locally
 /// where only the owner may read it, and is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -50,9 +67,30 @@ impl WalSource {
             return Err(StorageError::Invalid("the connection string names no host".to_owned()));
         }
         if config.get_application_name().is_none() {
-            config.application_name("pageserver");
+            config.application_name(OWNER_NAME);
         }
         Ok(config)
+    }
+
+    /// The name under which server `id` follows it as a standby.
+    pub(super) fn standby_name(&self, id: &str) -> Result<String, StorageError> {
+        Ok(standby_name(self.config()?.get_application_name().unwrap_or(OWNER_NAME), id))
+    }
+
+    /// Who writes what comes from it: WAL of another writer is another history. The same writer may be reached in
+    /// another way.
+    pub(super) fn writer_mark(&self) -> String {
+        match &self.writer {
+            Some(Writer { id, start_lsn, .. }) => format!("compute {id} from {start_lsn}"),
+            None => format!("server of slot {}", self.slot),
+        }
+    }
+
+    /// Whether a mark is that of the compute `writer`, from wherever it began.
+    pub(super) fn is_mark_of(mark: &str, writer: &str) -> bool {
+        mark.strip_prefix("compute ")
+            .and_then(|mark| mark.strip_prefix(writer))
+            .is_some_and(|it| it.starts_with(" from "))
     }
 
     /// The slot's name.
@@ -107,6 +145,15 @@ mod tests {
         let source = WalSource::new("postgres://me:s3cret@db.example:5433/postgres", "pageserver_1").unwrap();
         assert_eq!(source.host(), "db.example:5433");
         assert!(!format!("{source:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn standbys_have_names_of_their_own() {
+        assert_eq!(standby_name("pageserver", "ps-1.Example"), "pageserver_ps_1_example");
+        let long = standby_name("pageserver", &format!("{}-7", "x".repeat(62)));
+        assert!(long.len() == 63 && long.ends_with("x_7"), "{long}");
+        let source = WalSource::new("host=a application_name=mine", "s").unwrap();
+        assert_eq!(source.standby_name("b").unwrap(), "mine_b");
     }
 
     #[test]

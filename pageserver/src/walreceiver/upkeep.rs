@@ -4,18 +4,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use journal::{Journal, Lane, Need};
+use pageserver_api::shard::TenantShardId;
 
 use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
-use engine::tenant::timeline::Timeline;
 
-/// How many timelines take in WAL from the journal at once.
-const REPLAYS: usize = 4;
-/// A start serves after this time although more WAL is to come from the journal.
-const RECOVERY: Duration = Duration::from_secs(30);
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -37,22 +32,9 @@ impl WalReceivers {
         let replays = all.filter_map(|timeline| {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
             session::check_owner(&timeline).ok()?;
-            Some(replay(timeline, lane))
+            Some(journaled::replay_or_warn(timeline, lane))
         });
-        let replays: Vec<_> = replays.collect();
-        if replays.is_empty() {
-            return true;
-        }
-        let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
-        let all = all.fold(true, async |all, one| all && one);
-        let all = env::spawn::task("WAL of the journal", all);
-        match env::clock::timeout(RECOVERY, all).await {
-            Ok(done) => done.unwrap_or(false),
-            Err(_) => {
-                tracing::warn!("WAL in the journal is still being taken in: what is served may be older for a while");
-                false
-            }
-        }
+        journaled::replay_all(replays.collect()).await
     }
 
     /// Trims the journal again and again, at once when it becomes too large, until shutdown.
@@ -73,6 +55,8 @@ impl WalReceivers {
     async fn trim_journal(&self, journal: &Journal) {
         let manager = &self.inner.manager;
         let closed: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
+        let standbys: HashSet<TenantShardId> = manager.standbys().into_iter().map(|(tenant, _)| tenant).collect();
+        let as_standby = |id: &journal::Id| self.inner.standing.as_ref()?.need(id, &standbys);
         let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
             Ok(timeline) if timeline.fenced().is_some() => Need::Nothing,
             // It is written to layers no more, and must not hold up all others.
@@ -80,7 +64,7 @@ impl WalReceivers {
             Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
             Err(_) if closed.contains(&(id.tenant, id.timeline)) => Need::Unknown,
             Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,
-            Err(_) => Need::Unknown,
+            Err(_) => as_standby(id).unwrap_or(Need::Unknown),
         };
         let pins = match journal.trim(need).await {
             Ok(pins) => pins,
@@ -95,17 +79,19 @@ impl WalReceivers {
             // It was logged there, and is tried again.
             let _ = timeline.flush(&ctx).await;
         }
-        if let Err(error) = journal.trim(need).await {
-            tracing::warn!("the journal was not cut: {error}");
+        match journal.trim(need).await {
+            Ok(pins) => self.relieve(journal, &pins).await,
+            Err(error) => tracing::warn!("the journal was not cut: {error}"),
         }
     }
-}
 
-/// Whether all that the journal has of a timeline is there.
-async fn replay(timeline: Timeline, lane: Lane) -> bool {
-    let replayed = journaled::replay(&timeline, &lane).await.inspect_err(|failure| {
-        let timeline = timeline.timeline_id();
-        tracing::warn!(%timeline, "what the journal has of it was not taken in yet: {failure}");
-    });
-    replayed.is_ok()
+    /// What this server has as a standby must not keep WAL of its own timelines out.
+    async fn relieve(&self, journal: &Journal, pins: &[journal::Id]) {
+        let Some(standing) = self.inner.standing.as_ref().filter(|_| journal.is_strained()) else { return };
+        for pin in pins {
+            if self.inner.manager.get(pin.tenant, pin.timeline).is_err() {
+                standing.give_up((pin.tenant, pin.timeline)).await;
+            }
+        }
+    }
 }

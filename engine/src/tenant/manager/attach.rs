@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use pageserver_api::shard::TenantShardId;
 
-use super::inventory::{BeforeAttach, DETACHED_NAME, Tenant};
+use super::inventory::{DETACHED_NAME, Tenant};
+use super::journals::Kept;
 use super::{ManageError, TenantManager, flush_or_warn, no_tenant, open_tenant, removal};
 use crate::tenant::remote::{Purpose, TenantRemote};
 use crate::tenant::timeline::Timeline;
@@ -23,16 +23,6 @@ const CHECK_PERIOD: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
 impl TenantManager {
-    /// Has `forget` called before a tenant is attached that this server does not have: whatever it still knows of the
-    /// time when it had it is void, as another server may have gone on since. Only the first such call counts.
-    pub fn before_attach(
-        &self,
-        forget: impl Fn(TenantShardId) -> BoxFuture<'static, Result<(), StorageError>> + Send + Sync + 'static,
-    ) {
-        // One server has one journal.
-        let _ = self.inner.before_attach.set(BeforeAttach(Box::new(forget)));
-    }
-
     /// Takes a tenant over from its current owner and opens its timelines as stored in the bucket. A tenant that
     /// exists nowhere is created without timelines; one that is already attached here stays as it is, unless another
     /// server has taken it over, whether this one knew that yet or not: then it is taken back.
@@ -58,10 +48,21 @@ impl TenantManager {
         if self.inner.tenants.read().get(&id).is_some_and(|tenant| tenant.unattached.is_none()) {
             return Ok(true);
         }
-        let conf = self.inner.conf;
-        if let Some(BeforeAttach(forget)) = self.inner.before_attach.get() {
-            forget(id).await?;
+        let Some(Kept(journals)) = self.inner.journals.get() else { return self.attach_now(id, purpose, false).await };
+        // What a standby has journaled is of the owner's time, and continues what that has in the bucket.
+        let is_standby = self.inner.standbys.read().contains_key(&id);
+        if is_standby && !fault::planted(fault::Bug::ForgetAtTakeover) {
+            journals.stand_still(id).await;
+        } else {
+            journals.forget(id).await?;
         }
+        let attached = self.attach_now(id, purpose, is_standby).await;
+        journals.go_on(id);
+        attached
+    }
+
+    async fn attach_now(&self, id: TenantShardId, purpose: Purpose, is_standby: bool) -> Result<bool, ManageError> {
+        let conf = self.inner.conf;
         fs::create_dir_durably(&conf.timelines_path(&id), &conf.workdir).await?;
         let Some(storage) = self.inner.conf.remote_storage.clone() else {
             self.inner.tenants.write().entry(id).or_default();
@@ -71,6 +72,9 @@ impl TenantManager {
             return Ok(false);
         };
         let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
+        if is_standby {
+            self.take_in(&tenant).await?;
+        }
         self.unmark_attached(id).await?;
         let mut all_broken = self.inner.broken.write();
         all_broken.retain(|(tenant, _), _| *tenant != id);
@@ -78,6 +82,19 @@ impl TenantManager {
         drop(all_broken);
         self.adopt(id, tenant);
         Ok(true)
+    }
+
+    /// Takes in what was journaled of a tenant: whoever is served afterwards sees all that was acknowledged.
+    async fn take_in(&self, tenant: &Tenant) -> Result<(), StorageError> {
+        let Some(Kept(journals)) = self.inner.journals.get() else { return Ok(()) };
+        let timelines: Vec<Timeline> = tenant.timelines.values().cloned().collect();
+        let taken = journals.take_in(timelines.clone()).await;
+        if taken.is_err() {
+            for timeline in timelines {
+                timeline.shutdown().await;
+            }
+        }
+        taken
     }
 
     /// Closes a tenant that another server has taken over, whether this one knew that yet or not. Its files stay, for

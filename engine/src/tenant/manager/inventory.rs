@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
@@ -72,15 +71,4 @@ pub(super) async fn local_tenants(conf: &PageServerConf) -> Result<LocalTenants,
 pub(super) fn note_broken(broken: &mut Broken, id: TenantShardId, timeline_id: TimelineId, reason: String) {
     tracing::error!(tenant = %id, timeline = %timeline_id, "timeline cannot be opened: {reason}");
     broken.insert((id, timeline_id), reason);
-}
-
-/// See [`TenantManager::before_attach`](super::TenantManager::before_attach).
-pub(super) struct BeforeAttach(
-    pub(super) Box<dyn Fn(TenantShardId) -> BoxFuture<'static, Result<(), StorageError>> + Send + Sync>,
-);
-
-impl std::fmt::Debug for BeforeAttach {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("BeforeAttach")
-    }
 }

@@ -8,6 +8,7 @@ use pageserver_api::shard::TenantShardId;
 use tokio::sync::watch;
 
 use super::inventory::{DETACHED_NAME, STANDBY_NAME};
+use super::journals::{Journals, Kept};
 use super::standbys::{Standby, StandbyInfo};
 use super::{ManageError, TenantManager};
 use crate::lease::objects::Objects;
@@ -29,6 +30,16 @@ const PARALLEL_TENANTS: usize = 16;
 type Watches = BTreeMap<String, Watch>;
 
 impl TenantManager {
+    /// From now on owners of other tenants are followed, and whoever attaches tenants asks `journals`. Only the first
+    /// call counts: one server has one journal.
+    pub fn begin_to_follow(&self, journals: Option<Box<dyn Journals>>) {
+        if let Some(journals) = journals {
+            // See above.
+            let _ = self.inner.journals.set(Kept(journals));
+        }
+        self.inner.may_follow.cancel();
+    }
+
     /// Has this server follow a tenant that another one owns, and take it over when that is gone. It stays so over
     /// restarts.
     ///
@@ -52,6 +63,10 @@ impl TenantManager {
         if newest(storage, id, 0).await?.is_none_or(|found| found.is_deleted) {
             return Err(ManageError::NotFound(format!("tenant {id} is not in the bucket {}", storage.url())));
         }
+        let is_known = self.inner.standbys.read().contains_key(&id);
+        if let Some(Kept(journals)) = self.inner.journals.get().filter(|_| !is_known) {
+            journals.forget(id).await?;
+        }
         let dir = conf.tenant_path(&id);
         fs::create_dir_durably(&dir, &conf.workdir).await?;
         let said = "this server follows the tenant's owner, to take its place";
@@ -73,6 +88,9 @@ impl TenantManager {
             // A restart must not attach what may be left of an earlier time.
             self.mark_detached(id, "this server was a standby").await?;
             self.inner.standbys.write().remove(&id);
+            if let Some(Kept(journals)) = self.inner.journals.get() {
+                journals.forget(id).await?;
+            }
         }
         Ok(is_known)
     }
@@ -96,6 +114,10 @@ impl TenantManager {
     pub(super) async fn follow_owners(self) {
         let Some(storage) = self.inner.conf.remote_storage.clone() else { return };
         let mut watches = Watches::new();
+        tokio::select! {
+            () = self.inner.may_follow.cancelled() => {}
+            () = self.inner.cancel.cancelled() => return,
+        }
         loop {
             let pause = self.follow_once(&storage, &mut watches).await;
             tokio::select! {
@@ -198,12 +220,13 @@ impl TenantManager {
 
     /// Notes who owns a tenant. This server itself does if it ended while it took the tenant over: it goes on with it.
     async fn located(&self, id: TenantShardId, found: Newest) {
-        let Newest { generation, holder, .. } = found;
+        let Newest { generation, holder, void_through, .. } = found;
         let is_own = self.inner.conf.server.is(&holder.server);
         let changed = {
             let mut standbys = self.inner.standbys.write();
             let Some(standby) = standbys.get_mut(&id) else { return };
             standby.located = Some(env::clock::now());
+            standby.void_through = void_through;
             let before = standby.owner.replace((holder.clone(), generation));
             before.is_none_or(|(before, _)| before != holder)
         };

@@ -12,6 +12,8 @@ use crate::tenant::remote::Holder;
 pub(super) struct Standby {
     /// The owner, and the generation in which it holds the tenant.
     pub(super) owner: Option<(Holder, u32)>,
+    /// Index parts up to this generation belong to a deleted tenant of the same name.
+    pub(super) void_through: u32,
     /// When that was last looked at.
     pub(super) located: Option<Instant>,
     pub(super) verdict: Option<Verdict>,

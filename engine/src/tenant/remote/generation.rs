@@ -177,6 +177,8 @@ pub(crate) struct Newest {
     pub(crate) holder: Holder,
     /// It says that the tenant was deleted.
     pub(crate) is_deleted: bool,
+    /// Index parts up to this generation do not count for its owner.
+    pub(crate) void_through: u32,
 }
 
 /// The newest generation of a tenant, if it has any; none is taken. `known` is one that exists, or 0.
@@ -192,8 +194,10 @@ pub(crate) async fn newest(
     if newest == 0 {
         return Ok(None);
     }
-    let Record { server, host, deleted, .. } = read(storage, tenant, newest).await?;
-    Ok(Some(Newest { generation: newest, holder: Holder { server, host }, is_deleted: deleted }))
+    let record = read(storage, tenant, newest).await?;
+    let void_through = record.void_after(newest);
+    let Record { server, host, deleted, .. } = record;
+    Ok(Some(Newest { generation: newest, holder: Holder { server, host }, is_deleted: deleted, void_through }))
 }
 
 /// Creates `generation` as the one that marks the tenant as deleted. Returns false if another server has it.

@@ -195,7 +195,12 @@ fn unlisted(newest: Option<u32>, void_through: u32, own: u32) -> std::ops::Range
     first.max(own.saturating_sub(MAX_BEHIND))..own
 }
 
-async fn read(remote: &TenantRemote, timeline: TimelineId, generation: u32) -> Result<Option<Manifest>, StorageError> {
+/// The index part that the owner with this generation has written last, if it has written one.
+pub(crate) async fn read(
+    remote: &TenantRemote,
+    timeline: TimelineId,
+    generation: u32,
+) -> Result<Option<Manifest>, StorageError> {
     let path = remote.index_part_path(timeline, generation);
     let bytes = match remote.storage.get(RequestClass::Control, &path, MAX_LEN).await {
         Ok(bytes) => bytes,

@@ -30,6 +30,10 @@ pub(super) struct Told {
     /// Make commits wait until the page server has received what they wrote.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     wait_for_pageserver: Option<bool>,
+    /// With several page servers: how many of those that have a journal have to have what a commit wrote, if commits
+    /// wait for the page server; 0: the owner. By default 1.
+    #[arg(long, value_name = "COUNT")]
+    quorum: Option<u32>,
     /// How the page server connects to the compute; by its socket if empty.
     #[arg(long, value_name = "CONNSTR")]
     connstr: Option<String>,
@@ -65,6 +69,8 @@ impl Told {
             listen_users: self.listen_users.clone(),
             wait_for_pageserver: self.wait_for_pageserver,
             until_durable: None,
+            followers: None,
+            quorum: self.quorum,
             settings: self.settings.clone(),
             unset: self.unset.clone(),
             connstr: self.connstr.clone(),

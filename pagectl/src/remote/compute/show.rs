@@ -66,6 +66,7 @@ fn told(options: &Options) -> String {
     if options.wait_for_pageserver {
         told.push("--wait-for-pageserver".to_owned());
     }
+    told.extend(options.quorum.map(|quorum| format!("--quorum {quorum}")));
     if !options.listen.is_empty() {
         told.push(format!("--listen {}", quoted(&options.listen)));
     }
@@ -83,8 +84,9 @@ fn told(options: &Options) -> String {
 
 /// The options as JSON, without `connstr`, which may contain a password.
 pub(super) fn options(options: &Options) -> Value {
-    let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr, sleeps } = options;
+    let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr, sleeps, .. } = options;
     json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,
+        "followers": options.followers, "quorum": options.quorum,
         "until_durable": *wait_for_pageserver && *until_durable,
         "settings": settings, "sleeps": sleeps, "has_connstr": connstr.is_some() })
 }

@@ -6,12 +6,13 @@ use anyhow::bail;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
 use compute::layout::Layout;
-use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, StartOptions};
+use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::control::Registry;
+use super::gather;
 use super::set::Told;
 use super::show;
 use crate::output;
@@ -19,6 +20,8 @@ use crate::remote::connection::Remote;
 use crate::remote::{branches, moment};
 use crate::table::text;
 
+/// How long a server may take to say what it is called.
+const ASKED: Duration = Duration::from_secs(3);
 /// Default address of the page service.
 const PAGE_SERVICE: &str = "host=127.0.0.1 port=64000 user=compute";
 
@@ -135,6 +138,17 @@ fn has_journal(remote: &Remote<'_>) -> anyhow::Result<bool> {
     Ok(remote.client.call("GET", "/v1/status", None)?["durability"] == "journal")
 }
 
+/// The names under which the page servers follow a compute, if there are several: the owner's, and one of each server
+/// with a journal, as a standby. None if that is not known, as one does not answer.
+fn followers(remote: &Remote<'_>) -> Option<Vec<String>> {
+    let asked = remote.client.each().into_iter().map(|one| one.within(ASKED).get("/v1/status"));
+    let all: Vec<Value> = asked.collect::<Result<_, _>>().ok()?;
+    let standbys = all.iter().filter(|status| status["durability"] == "journal").map(|it| text(it, "standby_name"));
+    let names: Vec<String> = std::iter::once(OWNER_NAME.to_owned()).chain(standbys).collect();
+    // One server alone is no standby of another.
+    Some(if all.len() > 1 { names } else { Vec::new() })
+}
+
 /// Warns about possible problems.
 fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
     let config = ComputeConfig::load(layout)?;
@@ -156,7 +170,10 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
     let is_new = !layout.config().exists();
     let mut made_branch = None;
     if is_new {
-        let branch = branch_for(remote, name, args)?;
+        let mut branch = branch_for(remote, name, args)?;
+        if args.replace && !branch.is_new && gather::gather(remote, &branch.value)? {
+            branch = branch_for(remote, name, args)?;
+        }
         made_branch = branch.is_new.then(|| branch.value.clone());
         let created = create(remote, computes, name, args, host, &branch.value);
         created.inspect_err(|_| delete_branch(remote, made_branch.as_ref()))?;
@@ -167,7 +184,8 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
     }
     let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
     let sleeps = Some(changes.sleeps.unwrap_or(false));
-    let changes = Changes { until_durable: Some(has_journal(remote)?), sleeps, port: args.port, ..changes };
+    let (until_durable, followers) = (Some(has_journal(remote)?), followers(remote));
+    let changes = Changes { until_durable, followers, sleeps, port: args.port, ..changes };
     let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
     let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
         Ok(started) => started,

@@ -13,6 +13,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::Body;
 use crate::http::models::{DiskStatus, Slug, StatusAnswer};
 use crate::http::scrape;
+use crate::walreceiver::{OWNER_NAME, standby_name};
 use engine::disk_budget::{DiskBudget, Measured};
 use engine::lease::LeaseState;
 use metrics::Exposition;
@@ -33,6 +34,7 @@ pub(crate) async fn status(State(app): State<App>) -> Json<StatusAnswer> {
         id: NODE_ID,
         version: env!("CARGO_PKG_VERSION"),
         durability,
+        standby_name: standby_name(OWNER_NAME, &app.manager.conf().server.id),
         lease: Slug { slug: lease },
         lease_ended,
         standbys: app.manager.standbys().into_iter().map(|(id, _)| id).collect(),

@@ -40,6 +40,7 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
         },
         reason: unattached.or(unleased.filter(|_| fenced.is_none())),
         owner: None,
+        standby: Vec::new(),
         generation: remote.map(|remote| remote.generation()),
         fenced,
         resident_bytes: infos.iter().map(|info| info.resident_bytes).sum(),
@@ -51,7 +52,7 @@ fn info(app: &App, id: TenantShardId) -> Result<TenantInfo, ApiError> {
 }
 
 /// A tenant of which this server is a standby.
-fn standby_info(id: TenantShardId, standby: StandbyInfo) -> TenantInfo {
+fn standby_info(app: &App, id: TenantShardId, standby: StandbyInfo) -> TenantInfo {
     let (lease, left) = match standby.lease {
         None => ("Unknown", None),
         Some(Verdict::None) => ("None", None),
@@ -69,6 +70,7 @@ fn standby_info(id: TenantShardId, standby: StandbyInfo) -> TenantInfo {
             lease: Slug { slug: lease },
             overdue_in_ms,
         }),
+        standby: app.sources.as_standby(id),
         current_physical_size: 0,
         attachment_status: Slug { slug: "standby" },
         timelines: Vec::new(),
@@ -81,7 +83,7 @@ fn standby_info(id: TenantShardId, standby: StandbyInfo) -> TenantInfo {
 
 fn standby(app: &App, id: TenantShardId) -> Option<TenantInfo> {
     let (_, found) = app.manager.standbys().into_iter().find(|(standby, _)| *standby == id)?;
-    Some(standby_info(id, found))
+    Some(standby_info(app, id, found))
 }
 
 /// Lists all tenants, those of which this server is a standby at the end.
@@ -89,7 +91,7 @@ fn standby(app: &App, id: TenantShardId) -> Option<TenantInfo> {
 pub(crate) async fn list(State(app): State<App>) -> Json<Vec<TenantInfo>> {
     // A tenant that is deleted concurrently is left out.
     let own = app.manager.tenants().into_iter().filter_map(|id| info(&app, id).ok());
-    let standbys = app.manager.standbys().into_iter().map(|(id, standby)| standby_info(id, standby));
+    let standbys = app.manager.standbys().into_iter().map(|(id, standby)| standby_info(&app, id, standby));
     Json(own.chain(standbys).collect())
 }
 

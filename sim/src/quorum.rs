@@ -1,0 +1,397 @@
+//! An owner and a standby with journals, and a Postgres whose commits wait for both: either of them may be paused, cut
+//! off from the bucket or killed at any moment, and so may the Postgres, whose place another one takes.
+//!
+//! What must hold: when one of the two servers is lost with its disk, together with the Postgres, and the other one's
+//! process ends, all that was committed is there once that is up again, as of the end of a record, page by page.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::Bytes;
+use camino::Utf8PathBuf;
+use engine::config::LeasePolicy;
+use engine::tenant::manager::ManageError;
+use engine::tenant::timeline::Timeline;
+use pageserver::walreceiver::{NewWriter, Writer};
+use pageserver_api::key::Key;
+use pageserver_api::keyspace::KeySpaceBuilder;
+use pageserver_api::shard::TenantShardId;
+use parking_lot::Mutex;
+use simulated::aged::AgedStore;
+use simulated::model::Model;
+use simulated::platter::Survival;
+use simulated::random::Random;
+use utils::id::{TenantId, TimelineId};
+use utils::lsn::Lsn;
+
+use crate::origin::Origin;
+use crate::plan::{Plan, Setting};
+use crate::postgres::{BEGINS, CREATED, Postgres, pages};
+use crate::run::{Outcome, run_world};
+use crate::server::{PATIENCE, Server, context};
+use crate::story::{Story, Telling, tell, violation};
+use crate::walsender::{Quorum, Reached, connstr, listen_for};
+use crate::world::make_first;
+
+const POLICY: LeasePolicy = LeasePolicy::DEFAULT;
+/// How often things come and go.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long everything takes to be well after the last fault.
+const RECOVERY: Duration = Duration::from_secs(120);
+/// How long an operator waits until a takeover is seen to.
+const BY_HAND: Duration = Duration::from_secs(60);
+/// Names of the servers.
+const NAMES: [&str; 2] = ["first", "second"];
+
+/// The Postgres that writes now.
+struct Host {
+    origin: Origin,
+    quorum: Arc<Mutex<Quorum>>,
+    /// Which of those that have written it is.
+    number: u64,
+    /// The one before, unless it is known that the owner has taken this one for its writer.
+    former: Option<Origin>,
+    /// What was committed before it began.
+    floor: Lsn,
+    _reached: Reached,
+}
+
+struct World {
+    servers: [Server; 2],
+    /// Until when each does nothing.
+    stopped: [Option<Instant>; 2],
+    /// When each is started again.
+    down: [Option<Instant>; 2],
+    /// When each one's view of the bucket is well again.
+    ill: [Option<Instant>; 2],
+    host: Host,
+    is_calm: Arc<AtomicBool>,
+    tenant: TenantShardId,
+    timeline: TimelineId,
+    story: Story,
+    random: Random,
+}
+
+/// Runs the world of a seed.
+pub fn run(seed: u64, telling: Telling) -> Outcome {
+    run_world(seed, telling, move |story| Box::pin(perform(seed, story)))
+}
+
+async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
+    let mut random = Random::new(seed);
+    let setting = Setting {
+        is_postgres: true,
+        has_journal: true,
+        tenants: 1,
+        lease: POLICY,
+        disk_micros: [0, 3_000, 30_000][random.below(3) as usize],
+        bucket_micros: 1_000 * random.below(30),
+        ..Plan::draw(seed).setting
+    };
+    let root = Utf8PathBuf::from(format!("/simulated/{:016x}", env::random::u64()));
+    let bucket = Arc::new(AgedStore::default());
+    let servers = NAMES.map(|name| {
+        let lease = LeasePolicy { keep: name == NAMES[0], ..POLICY };
+        Server::new(name, root.join(name), &bucket, &Setting { lease, ..setting }, &story)
+    });
+    let (tenant, timeline) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
+    let is_calm = Arc::new(AtomicBool::new(random.coin()));
+    let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
+    let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
+    let mut world =
+        World { servers, stopped: none, down: none, ill: none, host, is_calm, tenant, timeline, story, random };
+    world.begin().await?;
+    for _ in 0..2 + world.random.below(8) {
+        world.fail().await;
+        let length = Duration::from_millis(world.random.below(12_000));
+        world.pass(length).await;
+        if world.story.broken_promise().is_some() {
+            return Ok(());
+        }
+    }
+    if world.random.below(3) == 0 {
+        world.replace().await;
+    }
+    world.lose().await;
+    Ok(())
+}
+
+impl Host {
+    fn new(origin: Origin, number: u64, is_calm: &Arc<AtomicBool>) -> Self {
+        let quorum = Arc::new(Mutex::new(Quorum::of(NAMES.len())));
+        let reached = listen_for(&origin, is_calm, Arc::clone(&quorum));
+        Self { origin, quorum, number, former: None, floor: Lsn::INVALID, _reached: reached }
+    }
+
+    /// The end of the last record that is committed.
+    fn committed(&self) -> Lsn {
+        let committed = self.quorum.lock().committed();
+        self.origin.moments(committed).last().copied().unwrap_or_default().max(self.floor)
+    }
+
+    /// Itself, as a server is told of it.
+    fn writer(&self) -> NewWriter {
+        let (id, start_lsn) = (format!("{}-{}", self.origin.id, self.number), self.origin.begins);
+        let writer = Writer { id, name: "postgres".to_owned(), start_lsn };
+        NewWriter { writer, connstr: connstr(&self.origin), slot: "slot".to_owned(), replace: true }
+    }
+}
+
+impl World {
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        for server in &mut self.servers {
+            anyhow::ensure!(server.start().await, "{} does not start", server.name);
+        }
+        let (tenant, timeline) = (self.tenant, self.timeline);
+        let manager = self.servers[0].manager().context("the first server is gone")?;
+        let made = self.servers[0].run("creation", PATIENCE, make_first(manager, tenant, timeline, true)).await;
+        anyhow::ensure!(made.transpose()?.unwrap_or(false), "no timeline was made");
+        self.register(0).await.context("the Postgres is not registered")?;
+        self.pass(Duration::from_secs(20)).await;
+        Ok(())
+    }
+
+    /// Tells the server that owns the timeline of the Postgres that writes.
+    async fn register(&self, number: usize) -> Result<(), ManageError> {
+        let server = &self.servers[number];
+        let (Some(receivers), Some(timeline)) = (server.receivers(), server.timeline(self.tenant, self.timeline))
+        else {
+            return Err(ManageError::Busy(format!("{} does not have it", server.name)));
+        };
+        let new = self.host.writer();
+        let told = server.run("registration", PATIENCE, async move { receivers.register_writer(&timeline, new).await });
+        told.await.unwrap_or_else(|| Err(ManageError::Busy("it takes too long".to_owned())))
+    }
+
+    /// Something fails, or nothing.
+    async fn fail(&mut self) {
+        let number = self.random.below(2) as usize;
+        let length = Duration::from_millis(self.random.below(25_000));
+        let until = Some(env::clock::now() + length);
+        let server = &self.servers[number];
+        let name = server.name;
+        match self.random.below(8) {
+            0 | 1 => {
+                let Some(process) = server.process() else { return };
+                tell!(self.story, "{name} does nothing for {length:?}");
+                process.stop();
+                self.stopped[number] = until;
+            }
+            2 => {
+                tell!(self.story, "the bucket is out of reach of {name} for {length:?}");
+                server.bucket.set_gone(true);
+                self.ill[number] = until;
+            }
+            3 | 4 => self.down[number] = until,
+            5 | 6 => self.replace().await,
+            _ => {}
+        }
+    }
+
+    /// The Postgres is lost, and another one takes its place where the owner says that the timeline ends.
+    async fn replace(&mut self) {
+        self.write_last().await;
+        let &[owner] = &self.acting()[..] else { return };
+        let (timeline, before) = (self.servers[owner].timeline(self.tenant, self.timeline), self.host.committed());
+        // Who of two has written what is there is not known then.
+        let Some(timeline) = timeline.filter(|_| self.host.former.is_none()) else { return };
+        let end = timeline.last_record_lsn();
+        // What only the journal has is taken in before somebody begins behind it.
+        if end <= self.host.origin.begins || end < before || !self.host.origin.moments(end).contains(&end) {
+            return;
+        }
+        tell!(self.story, "the Postgres is lost, and another one goes on from {end}");
+        let origin = self.host.origin.branch(self.timeline, end);
+        let former = self.host.origin.clone();
+        self.host = Host::new(origin, self.host.number + 1, &self.is_calm);
+        (self.host.former, self.host.floor) = (Some(former), before);
+        for _ in 0..20 {
+            match self.register(owner).await {
+                Ok(()) => {
+                    (self.host.former, self.host.floor) = (None, end);
+                    return tell!(self.story, "it is registered");
+                }
+                Err(error) => tell!(self.story, "it is not registered: {error}"),
+            }
+            self.pass(Duration::from_secs(3)).await;
+            if self.acting() != [owner] {
+                break;
+            }
+        }
+    }
+
+    /// Lets time pass, in which the Postgres writes.
+    async fn pass(&mut self, length: Duration) {
+        let end = env::clock::now() + length;
+        let mut tended = env::clock::now();
+        while env::clock::now() < end && self.story.broken_promise().is_none() {
+            env::clock::sleep(LOOK).await;
+            if self.random.below(40) == 0 {
+                self.host.origin.write(&mut self.random);
+                self.host.origin.commit();
+            }
+            for number in 0..self.servers.len() {
+                self.come_and_go(number).await;
+            }
+            if env::clock::now().saturating_duration_since(tended) >= Duration::from_secs(1) {
+                tended = env::clock::now();
+                for number in 0..self.servers.len() {
+                    self.tend(number).await;
+                }
+            }
+        }
+    }
+
+    async fn come_and_go(&mut self, number: usize) {
+        let now = env::clock::now();
+        let is_over = |until: &Option<Instant>| until.is_some_and(|until| until <= now);
+        let server = &mut self.servers[number];
+        if server.is_alive() && self.down[number].is_some() {
+            server.kill(Survival::Synced).await;
+            self.stopped[number] = None;
+        }
+        if is_over(&self.stopped[number]) {
+            self.stopped[number] = None;
+            if let Some(process) = server.process() {
+                process.proceed();
+            }
+        }
+        if is_over(&self.ill[number]) {
+            self.ill[number] = None;
+            server.bucket.set_gone(false);
+        }
+        if is_over(&self.down[number]) && self.ill[number].is_none() {
+            self.down[number] = None;
+            server.start().await;
+        }
+    }
+
+    /// What an operator does: whoever does not have the tenant is to be a standby.
+    async fn tend(&mut self, number: usize) {
+        let server = &self.servers[number];
+        let (Some(manager), None, None) = (server.manager(), self.stopped[number], self.ill[number]) else { return };
+        let tenant = self.tenant;
+        let is_fenced = manager.remote_of(tenant).is_some_and(|remote| remote.fenced().is_some());
+        let is_known = manager.remote_of(tenant).is_some() || manager.standbys().iter().any(|(id, _)| *id == tenant);
+        if is_known && !is_fenced {
+            return;
+        }
+        let receivers = server.receivers();
+        let making = async move {
+            manager.make_standby(tenant).await?;
+            if let Some(receivers) = receivers {
+                receivers.start_tenant(tenant).await;
+            }
+            Ok::<_, ManageError>(())
+        };
+        if let Some(Err(error)) = server.run("a standby", Duration::from_secs(5), making).await {
+            tell!(self.story, "{} is no standby: {error}", server.name);
+        }
+    }
+
+    /// The servers that act as the owner at this moment.
+    fn acting(&self) -> Vec<usize> {
+        let acts = |number: &usize| {
+            let server = &self.servers[*number];
+            let process = server.process().is_some_and(|process| !process.is_dead());
+            let manager = server.manager().filter(|_| process && self.stopped[*number].is_none());
+            let remote = manager.and_then(|manager| manager.remote_of(self.tenant));
+            remote.is_some_and(|remote| remote.fenced().is_none() && remote.check_lease().is_ok())
+        };
+        (0..self.servers.len()).filter(acts).collect()
+    }
+
+    /// Something is on its way to the servers, and one of them may have it sooner.
+    async fn write_last(&mut self) {
+        self.host.origin.write(&mut self.random);
+        self.host.origin.commit();
+        env::clock::sleep(Duration::from_micros(self.random.below(80_000))).await;
+    }
+
+    /// Any of an owner and its standby, if there are both, as far as the bucket says.
+    fn one_of_two(&mut self) -> Option<usize> {
+        let roles = self.servers.each_ref().map(|server| {
+            let manager = server.manager()?;
+            let is_standby = manager.standbys().iter().any(|(id, _)| *id == self.tenant);
+            let is_owner = manager.remote_of(self.tenant).is_some_and(|remote| remote.fenced().is_none());
+            (is_standby || is_owner).then_some(is_standby)
+        });
+        let [Some(one), Some(other)] = roles else { return None };
+        (one != other).then(|| self.random.below(2) as usize)
+    }
+
+    /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
+    /// is started again.
+    async fn lose(&mut self) {
+        // A former owner that nobody has made a standby yet has no part in it: whoever took its place has all.
+        self.write_last().await;
+        let Some(lost) = self.one_of_two() else { return tell!(self.story, "there are no two servers") };
+        let left = 1 - lost;
+        let committed = self.host.committed();
+        tell!(self.story, "{} and the Postgres are lost; committed to {committed}", NAMES[lost]);
+        let writers: Vec<Origin> = std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect();
+        // Nobody reaches it any more, and nobody waits for it.
+        let nobody = Origin::new(TimelineId::generate(), BEGINS, Model::default(), Vec::new(), None);
+        self.host = Host::new(nobody, 0, &self.is_calm);
+        self.is_calm.store(true, Ordering::Relaxed);
+        self.servers[lost].lose_disk().await;
+        self.servers[left].kill(Survival::Synced).await;
+        self.servers[left].bucket.set_gone(false);
+        (self.stopped, self.down, self.ill) = ([None; 2], [None; 2], [None; 2]);
+        if !self.servers[left].start().await {
+            return violation!(self.story, "{} does not start", NAMES[left]);
+        }
+        let begun = env::clock::now();
+        let timeline = loop {
+            env::clock::sleep(LOOK).await;
+            let timeline = self.servers[left].timeline(self.tenant, self.timeline);
+            if let Some(timeline) = timeline.filter(|_| self.acting() == [left]) {
+                break timeline;
+            }
+            let passed = env::clock::now().saturating_duration_since(begun);
+            if passed > RECOVERY {
+                return violation!(self.story, "{} has not become the owner", NAMES[left]);
+            }
+            // One that has just taken over, and was lost before it had a lease, is not replaced without being asked.
+            if passed > BY_HAND {
+                self.take_by_hand(left).await;
+            }
+        };
+        self.check(&timeline, &writers, committed).await;
+    }
+
+    async fn take_by_hand(&self, number: usize) {
+        let (Some(manager), tenant) = (self.servers[number].manager(), self.tenant) else { return };
+        let taking = async move { manager.take_tenant_over(tenant).await };
+        if let Some(Err(error)) = self.servers[number].run("a takeover", PATIENCE, taking).await {
+            tell!(self.story, "{} has not taken it over: {error}", NAMES[number]);
+        }
+    }
+
+    /// All that was committed is there, and what is there is what was written.
+    async fn check(&self, timeline: &Timeline, writers: &[Origin], committed: Lsn) {
+        let last = timeline.last_record_lsn();
+        tell!(self.story, "what is left ends at {last}");
+        if last < committed {
+            return violation!(self.story, "committed to {committed}, and what is left ends at {last}");
+        }
+        let Some(origin) = writers.iter().find(|origin| origin.all_moments(last).contains(&last)) else {
+            return violation!(self.story, "what is left ends at {last}, where no record of its writer does");
+        };
+        let expected: BTreeMap<Key, Bytes> = origin.ask(|model| pages(model, last));
+        let mut keys = KeySpaceBuilder::default();
+        expected.keys().for_each(|key| keys.add_range(*key..key.next()));
+        let found = match timeline.get_vectored(&keys.build(), last, &context()).await {
+            Ok(found) => found,
+            Err(error) => return violation!(self.story, "what is left cannot be read: {error}"),
+        };
+        for (key, page) in expected {
+            if !found.get(&key).is_some_and(|found| found.as_ref().is_ok_and(|found| *found == page)) {
+                return violation!(self.story, "{key} at {last} is not what was written");
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+"""A standby with a journal receives WAL itself, and a commit that waits for two servers survives the loss of one of
+them with its disk, together with the server that wrote it."""
+
+import os
+import shutil
+import signal
+import time
+
+from fixtures import lsn as lsns
+from fixtures.fleet import TAKEOVER, Writer
+from fixtures.load import load
+from fixtures.wait import wait_until
+
+JOURNAL = {"durability": "journal", "checkpoint_timeout": "1h"}
+STANDBYS = "SELECT string_agg(application_name, ',' ORDER BY application_name) FROM pg_stat_replication"
+
+
+def standby_name(server) -> str:
+    return server.http.get("/v1/status")["standby_name"]
+
+
+def standing(fleet, server, timeline) -> dict | None:
+    """What a standby says of a timeline."""
+    found = server.http.get(f"/v1/tenant/{fleet.tenant}")["standby"]
+    return next((status for status in found if status["timeline_id"] == timeline.id), None)
+
+
+def wait_for_standby(fleet, server, pg, timeline):
+    """Waits until a standby has all that the server has written."""
+
+    def is_there():
+        end = lsns.parse(pg.sql("SELECT pg_current_wal_flush_lsn()"))
+        status = standing(fleet, server, timeline)
+        return status and lsns.parse(status["journaled_lsn"]) >= end
+
+    wait_until(is_there, 30, what="WAL at the standby")
+
+
+def begin(make_fleet, make_computes, *args, count=2):
+    """A compute on a branch whose commits wait for the servers of a fleet, each of which receives its WAL."""
+    fleet = make_fleet(count, settings=JOURNAL)
+    for standby in fleet.servers[1:]:
+        fleet.make_standby(standby)
+    computes = make_computes(fleet.servers[0])
+    computes.servers = fleet.servers
+    compute = computes.start("dev", "--branch", "dev", "--wait-for-pageserver", *args)
+    for standby in fleet.servers[1:]:
+        wait_for_standby(fleet, standby, compute, compute.timeline)
+    return fleet, computes, compute
+
+
+def lose(server):
+    """The process ends, and its disk is lost. The bucket is elsewhere."""
+    server.kill()
+    for name in ("tenants", "journal"):
+        shutil.rmtree(server.workdir / name)
+
+
+def end_at_once(pid: int, compute):
+    """Ends all processes of a compute's Postgres: nothing more is sent."""
+    for process in [pid, *compute.children()]:
+        os.kill(process, signal.SIGKILL)
+
+
+def forget_files(compute):
+    """Its disk is lost."""
+    compute.await_crash()
+    shutil.rmtree(compute.data, ignore_errors=True)
+
+
+def replace(fleet, left, make_computes, name="other"):
+    """Another compute on the branch of one whose host is lost, at the server that is left."""
+    computes = make_computes(left, name)
+    computes.servers = [left]
+    return computes.start("heir", "--branch", "dev", "--wait-for-pageserver", "--replace")
+
+
+def test_two_of_two_survive_the_owner_with_its_disk_and_the_compute(make_fleet, make_computes):
+    """Everything that was acknowledged is on the branch, from the journal of the standby."""
+    fleet, computes, compute = begin(make_fleet, make_computes, "--quorum", "2")
+    first, second = fleet.servers
+    names = ["pageserver", standby_name(first), standby_name(second)]
+    assert compute.sql("SHOW synchronous_standby_names") == f"ANY 2 ({', '.join(names)})"
+    assert compute.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
+    with load(compute), Writer(compute, "acknowledged") as writer:
+        # Of a transaction that is on its way nothing is told.
+        writer.acknowledged_after(time.monotonic() + 1)
+        lose(first)
+        compute.kill()
+    forget_files(compute)
+    rows = len(writer.rows)
+    fleet.wait_for_owner(second)
+    heir = replace(fleet, second, make_computes)
+    assert heir.sql(f"SELECT count(*) FROM acknowledged WHERE i <= {rows}") == str(rows)
+    balanced = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)"
+    assert heir.sql(balanced) == "t" and rows > 10
+    heir.sql("INSERT INTO acknowledged VALUES (-1)")
+    heir.stop()
+
+
+def test_two_of_two_survive_the_standby_with_its_disk_and_the_compute(make_fleet, make_computes):
+    """And while the standby is away commits wait, as two are to have them."""
+    fleet, computes, compute = begin(make_fleet, make_computes, "--quorum", "2")
+    first, second = fleet.servers
+    with Writer(compute, "acknowledged") as writer:
+        writer.acknowledged_after(time.monotonic() + 0.5)
+        lose(second)
+        time.sleep(0.5)
+        before = len(writer.rows)
+        time.sleep(1)
+        assert len(writer.rows) == before, "acknowledged by one server"
+        compute.kill()
+    forget_files(compute)
+    rows = len(writer.rows)
+    first.kill()
+    first.start()
+    heir = replace(fleet, first, make_computes)
+    assert heir.sql(f"SELECT count(*) FROM acknowledged WHERE i <= {rows}") == str(rows) and rows > 10
+    heir.stop()
+
+
+def test_one_of_two_goes_on_without_the_owner(make_fleet, make_computes):
+    """With the default the standby's word is enough while the owner does nothing; and what it has it takes in when it
+    takes over, also after its own process has ended, and although the compute is lost with its disk."""
+    fleet, computes, compute = begin(make_fleet, make_computes)
+    first, second = fleet.servers
+    assert compute.sql("SHOW synchronous_standby_names").startswith("ANY 1 (pageserver, ")
+    pid = compute.pid()
+    with Writer(compute, "acknowledged") as writer:
+        writer.acknowledged_after(time.monotonic())
+        os.kill(first.process.pid, signal.SIGSTOP)
+        paused = time.monotonic()
+        committed = writer.acknowledged_after(paused) - paused
+        end_at_once(pid, compute)
+        second.kill()
+        lose(first)
+    rows = len(writer.rows)
+    assert committed < TAKEOVER / 2, f"a commit waited for {committed} s"
+    forget_files(compute)
+    second.start()
+    fleet.wait_for_owner(second)
+    heir = replace(fleet, second, make_computes)
+    assert heir.sql(f"SELECT count(*) FROM acknowledged WHERE i <= {rows}") == str(rows) and rows > 3
+    heir.stop()
+
+
+def test_what_the_bucket_has_the_journal_of_a_standby_lets_go(make_fleet, make_computes):
+    """It follows a server as well, goes on after a restart and after it was away, and stops where its journal is
+    full."""
+    settings = {**JOURNAL, "journal_size": 64 << 20, "checkpoint_distance": 16 << 20}
+    fleet = make_fleet(settings=settings)
+    first, second = fleet.servers
+    pg, timeline = fleet.followed.postgres, fleet.followed.timeline
+    second.allow(r"WARN.*the journal is full")
+    fleet.make_standby(second)
+    wait_for_standby(fleet, second, pg, timeline)
+    files = lambda: len(list((second.workdir / "journal").glob("*")))
+    pg.sql("CREATE TABLE t (i int, filler text)")
+    fill = "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 40000) g"
+    for _ in range(6):
+        pg.sql(fill)
+    wait_for_standby(fleet, second, pg, timeline)
+    first.http.put(f"{timeline.path}/checkpoint")
+    wait_until(lambda: files() <= 5, 60, what="the journal of the standby to be cut")
+    metrics = second.http.metrics()
+    assert metrics["pageserver_standby_given_up_total"] == 0
+    # It was away, and more was written than what it has is worth: it goes on from what it has.
+    second.stop()
+    pg.sql(fill)
+    second.start()
+    wait_for_standby(fleet, second, pg, timeline)
+    status = standing(fleet, second, timeline)
+    assert status["state"] in ("streaming", "catching_up") and status["name"] == standby_name(second), status
+    # The bucket has more than the standby when it is back: it begins there.
+    second.stop()
+    pg.sql(fill)
+    first.http.put(f"{timeline.path}/checkpoint")
+    second.start()
+    wait_for_standby(fleet, second, pg, timeline)
+    assert pg.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
+
+
+def test_what_only_the_standby_has_is_brought_to_the_owner(make_fleet, make_computes):
+    """The owner is paused while the standby acknowledges, and then the compute is lost with its disk: whoever replaces
+    it brings what the standby has to the owner. What the lost compute wrote is not mixed up with what comes then, when
+    the standby has taken over in the end."""
+    fleet, computes, compute = begin(make_fleet, make_computes)
+    first, second = fleet.servers
+    compute.sql("CREATE TABLE t (i int, filler text)")
+    pid = compute.pid()
+    # Not for as long as it takes to take over.
+    os.kill(first.process.pid, signal.SIGSTOP)
+    paused = time.monotonic()
+    # More than connections have room for.
+    compute.sql("INSERT INTO t SELECT g, repeat('x', 900) FROM generate_series(1, 10000) g")
+    end_at_once(pid, compute)
+    os.kill(first.process.pid, signal.SIGCONT)
+    print(f"the owner was paused for {time.monotonic() - paused:.2f} s")
+    forget_files(compute)
+    wait_until(lambda: fleet.state(first) == "Active", 10, what="the owner to go on")
+    before = fleet.timeline(first, compute.timeline).info()["last_record_lsn"]
+    journaled = standing(fleet, second, compute.timeline)["journaled_lsn"]
+    assert lsns.parse(before) + 1_000_000 < lsns.parse(journaled), (before, journaled)
+    others = make_computes(first, "others")
+    others.servers = fleet.servers
+    heir = others.start("heir", "--branch", "dev", "--wait-for-pageserver", "--replace")
+    assert heir.sql("SELECT count(*), max(i) FROM t") == "10000|10000"
+    heir.sql("INSERT INTO t VALUES (10001)")
+    wait_for_standby(fleet, second, heir, compute.timeline)
+    heir.sql("INSERT INTO t VALUES (10002)")
+    wait_for_standby(fleet, second, heir, compute.timeline)
+    heir.kill()
+    lose(first)
+    fleet.wait_for_owner(second)
+    last = replace(fleet, second, make_computes, "last")
+    assert last.sql("SELECT count(*), max(i) FROM t") == "10002|10002"
+    last.stop()
