@@ -9,10 +9,12 @@
 
 mod archival;
 mod backoff;
+pub(crate) mod card;
 mod failure;
 mod history;
 mod intake;
 mod journaled;
+mod noting;
 mod registration;
 mod session;
 mod slot;
