@@ -66,6 +66,11 @@ function Overview({ tenant, timeline, parent, at, say, after }) {
         ['Ends at LSN', timeline.last_record_lsn],
         ['Branches of it', timeline.children.length],
         ['Generation', timeline.generation || null],
+        timeline.expires_at ? ['Expires', moment(Date.parse(timeline.expires_at)), timeline.expired || ''] : null,
+        timeline.protected ? ['Protected', 'it is not deleted'] : null,
+        timeline.owner ? ['Owner', timeline.owner] : null,
+        timeline.reason ? ['Reason', timeline.reason] : null,
+        Object.keys(timeline.labels).length ? ['Labels', Object.entries(timeline.labels).map((one) => one.join('=')).join(', ')] : null,
         timeline.fenced ? ['Fenced', html`<${Badge} kind="bad">${timeline.fenced}<//>`] : null,
       ]} />
       <p class="buttons">

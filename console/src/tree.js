@@ -51,6 +51,7 @@ function useWidth() {
 export function State({ timeline }) {
   const receiver = timeline.walreceiver;
   if (timeline.state !== 'Active') return html`<${Badge} kind="bad">broken<//>`;
+  if (timeline.expired) return html`<${Badge} kind="warn">expired: ${timeline.expired}<//>`;
   if (timeline.is_archived) return html`<${Badge}>archived<//>`;
   if (!receiver) return null;
   if (receiver.state === 'streaming') {

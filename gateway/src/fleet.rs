@@ -56,6 +56,13 @@ pub trait Fleet: Send + Sync + 'static {
     /// If it does not run then.
     fn wake(&self, place: &Place) -> Result<Address, Refused>;
 
+    /// Whether the compute that was woken for a place is still the one that serves it: its branch may be another one of
+    /// the same name by now. True where that cannot be found out.
+    ///
+    /// # Errors
+    /// Nobody may have the branch any more.
+    fn is_current(&self, place: &Place) -> Result<bool, Refused>;
+
     /// Stops the compute of a place; that of a moment goes. False if somebody is connected to it in another way, or if
     /// it may not sleep.
     ///

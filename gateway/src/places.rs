@@ -20,6 +20,8 @@ use crate::settings::Settings;
 /// Idle computes are looked for at least and at most so often.
 const ROUND_MAX: Duration = Duration::from_secs(10);
 const ROUND_MIN: Duration = Duration::from_millis(50);
+/// For how long it is believed that a compute is the right one for its branch.
+const CHECKED: Duration = Duration::from_millis(500);
 
 /// All places that somebody has asked for lately.
 pub(crate) struct Places<F> {
@@ -43,12 +45,15 @@ struct Spot {
     visits: AtomicUsize,
     /// When the last visit ended.
     used: Mutex<Instant>,
+    /// When its compute was last known to be the right one.
+    checked: Mutex<Option<Instant>>,
 }
 
 impl Spot {
     fn new(place: Place, address: Option<Address>) -> Self {
         let address = Arc::new(Turn::new(address));
-        Self { place, address, visits: AtomicUsize::new(0), used: Mutex::new(env::clock::now()) }
+        let (used, checked) = (Mutex::new(env::clock::now()), Mutex::default());
+        Self { place, address, visits: AtomicUsize::new(0), used, checked }
     }
 
     fn is_idle(&self, limit: Duration) -> bool {
@@ -118,12 +123,13 @@ impl<F: Fleet> Places<F> {
         let counted = self.enter(place)?;
         self.in_time(&name, async {
             let known = counted.0.address.lock().await.clone();
-            if let Some(address) = known
+            let is_current = known.is_none() || self.is_current(&counted.0).await?;
+            if let Some(address) = known.filter(|_| is_current)
                 && let Ok(stream) = address.connect().await
             {
                 return Ok((Visit { counted, address }, stream));
             }
-            let address = self.wake(&counted.0).await?;
+            let address = self.wake(&counted.0, is_current).await?;
             let stream = address.connect().await.map_err(|error| Refused::Unavailable {
                 message: format!("the compute of {} runs, and cannot be reached: {error}", counted.0.place),
                 hint: None,
@@ -155,10 +161,24 @@ impl<F: Fleet> Places<F> {
         Ok(counted)
     }
 
-    /// Wakes a compute, one after the other where there are many. It goes on if the caller no longer waits.
-    async fn wake(&self, spot: &Arc<Spot>) -> Result<Address, ErrorFields> {
+    /// Whether the compute that is known of a place is still the right one; whoever asks soon again is not told anew.
+    async fn is_current(&self, spot: &Spot) -> Result<bool, ErrorFields> {
+        let now = env::clock::now();
+        if spot.checked.lock().is_some_and(|checked| now.saturating_duration_since(checked) < CHECKED) {
+            return Ok(true);
+        }
+        let (fleet, place) = (Arc::clone(&self.fleet), spot.place.clone());
+        let is_current = blocking(move || fleet.is_current(&place)).await??;
+        *spot.checked.lock() = is_current.then_some(now);
+        Ok(is_current)
+    }
+
+    /// Wakes a compute, one after the other where there are many. It goes on if the caller no longer waits. What is
+    /// known of it is used if it is current.
+    async fn wake(&self, spot: &Arc<Spot>, is_current: bool) -> Result<Address, ErrorFields> {
         let mut turn = Arc::clone(&spot.address).lock_owned().await;
         if let Some(address) = &*turn
+            && is_current
             && address.connect().await.is_ok()
         {
             return Ok(address.clone());

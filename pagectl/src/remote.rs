@@ -52,7 +52,7 @@ pub(crate) enum RemoteCommand {
         #[command(subcommand)]
         command: TimelineCommand,
     },
-    /// Branches, by name: create, list, diff, delete.
+    /// Branches, by name: create, list, set, diff, reset, restore, delete.
     Branch {
         #[command(subcommand)]
         command: branch::BranchCommand,

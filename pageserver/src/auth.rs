@@ -2,9 +2,9 @@
 //!
 //! A token is a JWT signed with Ed25519 (`alg` "EdDSA", RFC 8037). Its claim `scope` determines what it permits:
 //! `pageserverapi` everything, `tenant` access to the tenant in the claim `tenant_id`, `tenant_admin` also the
-//! removal of that tenant. Tokens of any other scope are meant for other services and refused. Refusals shown to
-//! clients are constant texts, and tokens are never logged. A permission lasts only as long as its token is valid:
-//! [`Grant::ended`] completes when it no longer is.
+//! removal of that tenant. The claim `sub`, if there is one, says who acts. Tokens of any other scope are meant for
+//! other services and refused. Refusals shown to clients are constant texts, and tokens are never logged. A permission
+//! lasts only as long as its token is valid: [`Grant::ended`] completes when it no longer is.
 
 mod error;
 mod grant;

@@ -6,6 +6,7 @@
 
 mod access;
 mod app;
+mod audit;
 mod condition;
 mod console;
 mod document;
@@ -14,12 +15,14 @@ mod extract;
 mod guard;
 mod ids;
 mod known_args;
+mod life;
 mod logical_size;
 mod memory;
 mod models;
 mod moment;
 mod origin;
 mod page_for_people;
+mod recorded;
 #[allow(unused_qualifications, reason = "those that the macro for paths makes")]
 mod routes;
 mod scrape;
@@ -45,19 +48,25 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Auth, KeyRing};
-use app::{App, AppState, new_ctx};
+use app::{App, AppState, Life, new_ctx};
 use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
-use routes::{detach, diff, history, journal, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer};
+use routes::{
+    branch, detach, diff, history, journal, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer,
+};
 use scrubs::Scrubs;
 
+use audit::Audit;
+pub use audit::AuditOptions;
 pub use console::ConsoleOptions;
 pub use sources::Sources;
 
 /// Larger bodies are refused.
 const MAX_BODY_BYTES: usize = 1 << 20;
+/// How long the end of the server waits for the last lines of the audit log.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Options of the management interface.
 pub struct HttpOptions {
@@ -73,6 +82,10 @@ pub struct HttpOptions {
     pub request_timeout: Duration,
     /// The page for people at `/`, unless there is none.
     pub console: Option<ConsoleOptions>,
+    /// How many branches a tenant may have; 0 is no limit.
+    pub max_branches: usize,
+    /// Where calls are noted that change something, unless nowhere.
+    pub audit: Option<AuditOptions>,
 }
 
 /// Serves the management interface on `listener` until `cancel`, then lets requests in progress finish.
@@ -84,7 +97,16 @@ pub async fn serve(
     cancel: CancellationToken,
 ) {
     let (tls, max_connections) = (options.tls.clone().map(TlsAcceptor::from), options.max_connections);
-    server::serve(listener, tls, router(options, manager, sources), max_connections, cancel).await;
+    let (audit, writing) = Audit::start(options.audit.clone());
+    let (router, app) = router(options, manager, sources, audit);
+    let life = env::spawn::task("life of branches", life::tend(app, cancel.child_token()));
+    server::serve(listener, tls, router, max_connections, cancel).await;
+    // It may be deleting a branch.
+    let _ = life.await;
+    if let Some(writing) = writing {
+        // What goes on without its caller may have the queue for longer.
+        let _ = env::clock::timeout(LAST_LINES, writing).await;
+    }
 }
 
 fn paths() -> OpenApiRouter<App> {
@@ -103,6 +125,8 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(tenant::wait_lsn))
         .routes(routes!(timeline::list, timeline::create))
         .routes(routes!(timeline::get, timeline::delete))
+        .routes(routes!(branch::set))
+        .routes(routes!(branch::restore))
         .routes(routes!(timeline::checkpoint))
         .routes(routes!(timeline::follow))
         .routes(routes!(timeline::follow_status))
@@ -142,7 +166,7 @@ fn former_paths() -> Router<App> {
         .route("/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/attach_status", get(timeline::follow_status))
 }
 
-fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Router {
+fn router(options: HttpOptions, manager: TenantManager, sources: Sources, audit: Audit) -> (Router, App) {
     let (router, mut document) = paths().split_for_parts();
     document::complete(&mut document, options.auth.is_required());
     let started = moment::print(env::clock::system_now());
@@ -156,15 +180,19 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         scrubs: Scrubs::default(),
         sizes: LogicalSizes::default(),
         naming: KeyedLock::default(),
+        life: Life::default(),
+        audit,
+        max_branches: options.max_branches,
         page: page_for_people::html(&document).into(),
         document: document.to_json().unwrap_or_default().into(),
         launch_timestamp: HeaderValue::from_str(&started).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
         request_timeout: options.request_timeout,
     }));
     let console = options.console.map_or_else(Router::new, |console| console::routes(console, &app));
-    router
+    let router = router
         .merge(former_paths())
         .route_layer(from_fn_with_state(app.clone(), guard::check))
+        .route_layer(from_fn_with_state(app.clone(), recorded::record))
         .merge(console)
         .fallback(async || ApiError::not_found("no such path: /v1/doc lists those there are"))
         .method_not_allowed_fallback(async || {
@@ -172,5 +200,6 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources) -> Rou
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(map_response_with_state(app.clone(), guard::stamp))
-        .with_state(app)
+        .with_state(app.clone());
+    (router, app)
 }

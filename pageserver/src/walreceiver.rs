@@ -9,11 +9,13 @@
 
 mod archival;
 mod backoff;
+pub(crate) mod card;
 mod failure;
 mod handover;
 mod history;
 mod intake;
 mod journaled;
+mod noting;
 mod onlooker;
 mod registration;
 mod session;

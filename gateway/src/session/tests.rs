@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -45,6 +45,7 @@ struct Seen {
     sleeps: AtomicUsize,
     waking: AtomicUsize,
     waking_most: AtomicUsize,
+    expired: AtomicBool,
 }
 
 /// Computes that are sockets in this process. `slow` takes a while to wake, `broken` does not wake.
@@ -81,6 +82,19 @@ impl Fleet for Computes {
         self.runtime.spawn(listen(listener, Arc::clone(&self.seen), stop.clone()));
         assert!(self.running.lock().insert(place.clone(), (address, stop)).is_none(), "{place} ran already");
         Ok(Address::Tcp(address))
+    }
+
+    fn is_current(&self, place: &Place) -> Result<bool, Refused> {
+        let expired = || Refused::Missing { message: format!("{place} has expired"), hint: "make another".to_owned() };
+        if !place.branch.starts_with("mortal") {
+            return Ok(true);
+        }
+        if self.seen.expired.load(SeqCst) {
+            return Err(expired());
+        }
+        // Each time that somebody asks it is another one; the former one runs on.
+        self.running.lock().remove(place).unwrap();
+        Ok(false)
     }
 
     fn sleep(&self, place: &Place) -> Result<bool, String> {
@@ -302,6 +316,19 @@ async fn a_compute_that_is_gone_is_woken_again() {
     env::clock::sleep(Duration::from_millis(20)).await;
     served.connect("a@dev").await.expect("it is woken");
     assert_eq!(served.seen.wakes.load(SeqCst), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_is_another_one_by_now_or_has_expired_is_not_the_old_one() {
+    let served = Served::new(settings()).await;
+    let before = served.connect("a@mortal").await.unwrap();
+    served.connect("a@mortal").await.expect("the new one is woken");
+    assert_eq!(served.seen.wakes.load(SeqCst), 2);
+    served.seen.expired.store(true, SeqCst);
+    let error = served.refusal("a@mortal").await;
+    assert_eq!((error.severity.as_str(), error.message.as_str()), ("FATAL", "mortal has expired"));
+    assert_eq!(served.shared.connections(), 1, "who is there stays");
+    drop(before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -96,6 +96,8 @@ metrics! {
     auth_refused: Counter = Counter::default();
     /// Requests to the management interface.
     http_requests: Counter = Counter::default();
+    /// Lines that the audit log could not take in: it was written too slowly, or not at all.
+    audit_lines_missing: Counter = Counter::default();
     /// Seconds to read one or more keys.
     get_vectored_seconds: Histogram = latency();
     /// Reads that took longer than `slow_read_threshold`.

@@ -1,7 +1,9 @@
 //! `pagectl branch ...`.
 
 mod diff;
+mod life;
 mod removal;
+mod restore;
 mod url;
 
 use clap::Subcommand;
@@ -27,8 +29,15 @@ pub(crate) enum BranchCommand {
         #[arg(long, value_name = "MOMENT")]
         at: Option<String>,
         #[command(flatten)]
+        life: life::NewLife,
+        #[command(flatten)]
         url: url::UrlArgs,
     },
+    /// Change how long a branch lives, whether it is protected, its name, labels, owner and reason.
+    Set(life::SetArgs),
+    /// Let a branch be as it was at an earlier moment, in its place. What it was until now is kept under another name;
+    /// nothing is deleted but its computes of this machine.
+    Restore(restore::RestoreArgs),
     /// Print the connection string of a branch, through a gateway.
     Url {
         /// Its name or id.
@@ -45,11 +54,18 @@ pub(crate) enum BranchCommand {
         /// '10 minutes ago'; defaults to its end.
         #[arg(long, value_name = "MOMENT")]
         to: Option<String>,
+        /// Have the server delete it after this time from now on, such as 3d; by default it expires when it would have.
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<String>,
         #[command(flatten)]
         computes: removal::ComputesOfIt,
     },
     /// List all branches.
-    List,
+    List {
+        /// Only those with this label; may be repeated.
+        #[arg(long = "label", value_name = "NAME=VALUE", value_parser = life::label)]
+        labels: Vec<(String, String)>,
+    },
     /// Show which relations differ between two branches or two points in time, and in how many blocks.
     Diff {
         /// Its name or id.
@@ -75,8 +91,8 @@ pub(crate) enum BranchCommand {
 /// Runs the command.
 pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result<()> {
     match command {
-        BranchCommand::Create { name, from, at, url } => {
-            let made = create(remote, &name, from.as_deref(), at.as_deref())?;
+        BranchCommand::Create { name, from, at, life, url } => {
+            let made = create(remote, &name, from.as_deref(), at.as_deref(), life.noted())?;
             if url.print_url {
                 return url.gateway.print(remote, &made);
             }
@@ -86,8 +102,12 @@ pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result
             Ok(())
         }
         BranchCommand::Url { branch, gateway } => gateway.print(remote, &remote.branch_or_root(Some(&branch))?),
-        BranchCommand::Reset { branch, to, computes } => removal::reset(remote, &branch, to.as_deref(), &computes),
-        BranchCommand::List => list(remote),
+        BranchCommand::Set(args) => life::set(remote, args),
+        BranchCommand::Restore(args) => restore::run(remote, &args),
+        BranchCommand::Reset { branch, to, ttl, computes } => {
+            removal::reset(remote, &branch, to.as_deref(), ttl, &computes)
+        }
+        BranchCommand::List { labels } => list(remote, &labels),
         BranchCommand::Diff { branch, other, at, other_at } => {
             diff::run(remote, &branch, other.as_deref(), at.as_deref(), other_at.as_deref())
         }
@@ -95,7 +115,7 @@ pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result
     }
 }
 
-fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
+fn list(remote: &Remote<'_>, labels: &[(String, String)]) -> anyhow::Result<()> {
     let branches = remote.branches()?;
     let name_of = |id: &Value| {
         let found = branches.iter().find(|branch| branch["timeline_id"] == *id);
@@ -109,10 +129,12 @@ fn list(remote: &Remote<'_>) -> anyhow::Result<()> {
         row.push(bytes(branch, "current_physical_size"));
         let nobody = if branch["is_archived"] == true { "nobody: archived" } else { "-" };
         row.push(writer(branch).unwrap_or_else(|| nobody.to_owned()));
+        row.extend([life::life(branch), text(branch, "owner"), life::about(branch)]);
         row
     };
-    let rows: Vec<Vec<String>> = branches.iter().map(row).collect();
-    let head = ["BRANCH", "TIMELINE", "OF", "AT", "LAST LSN", "SIZE", "WRITTEN BY"];
-    output::finish(remote.common.json, &json!({ "branches": branches }), table(&head, &rows));
+    let listed: Vec<&Value> = branches.iter().filter(|branch| life::has_labels(branch, labels)).collect();
+    let rows: Vec<Vec<String>> = listed.iter().copied().map(row).collect();
+    let head = ["BRANCH", "TIMELINE", "OF", "AT", "LAST LSN", "SIZE", "WRITTEN BY", "LIFE", "OWNER", "ABOUT"];
+    output::finish(remote.common.json, &json!({ "branches": listed }), table(&head, &rows));
     Ok(())
 }

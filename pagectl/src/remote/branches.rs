@@ -1,7 +1,7 @@
 //! Branches by name: looking them up, creating them, and who writes them.
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utils::id::TimelineId;
 
 use super::connection::Remote;
@@ -46,8 +46,14 @@ impl Remote<'_> {
     }
 }
 
-/// Creates a branch.
-pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Option<&str>) -> anyhow::Result<Value> {
+/// Creates a branch, of which `noted` is noted.
+pub(super) fn create(
+    remote: &Remote<'_>,
+    name: &str,
+    from: Option<&str>,
+    at: Option<&str>,
+    noted: Map<String, Value>,
+) -> anyhow::Result<Value> {
     let moment = at.map(moment::parse).transpose()?;
     let ancestor = remote.branch_or_root(from)?;
     let tenant = text(&ancestor, "tenant_id");
@@ -57,6 +63,9 @@ pub(super) fn create(remote: &Remote<'_>, name: &str, from: Option<&str>, at: Op
         Some(Moment::Lsn(lsn)) => body["ancestor_start_lsn"] = json!(lsn),
         Some(Moment::Time(time)) => body["ancestor_start_timestamp"] = json!(time),
         None => {}
+    }
+    for (member, value) in noted {
+        body[member] = value;
     }
     remote.client.call("POST", &format!("/v1/tenant/{tenant}/timeline"), Some(&body))
 }

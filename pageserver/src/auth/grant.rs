@@ -33,6 +33,11 @@ impl Grant {
         self.permission
     }
 
+    /// Who the token was issued to (its claim `sub`), if it says so.
+    pub fn subject(&self) -> Option<&str> {
+        self.token.as_ref()?.0.subject.as_deref()
+    }
+
     /// Completes when the grant ends.
     pub async fn ended(&self) {
         let Some((token, keys)) = &self.token else { return std::future::pending().await };

@@ -29,6 +29,9 @@ struct Claims {
     /// Seconds since 1970; fractions are allowed.
     exp: Option<f64>,
     nbf: Option<f64>,
+    /// Who it was issued to; whatever is no text counts as nobody.
+    #[serde(default)]
+    sub: serde_json::Value,
 }
 
 /// A valid token.
@@ -40,6 +43,8 @@ pub(super) struct Verified {
     pub(super) key: PublicKey,
     /// When it ceases to be valid; `None` for never.
     pub(super) until: Option<SystemTime>,
+    /// Who it was issued to, if it says so.
+    pub(super) subject: Option<String>,
 }
 
 /// Verifies that `token` was signed by one of `keys` and is valid at `now`. The error is for the log only.
@@ -55,7 +60,8 @@ pub(super) fn verify(token: &str, keys: &[PublicKey], now: SystemTime) -> Result
     // An expiry beyond the clock's range counts as none.
     let until = claims.exp.and_then(|exp| Duration::try_from_secs_f64(exp + LEEWAY.as_secs_f64()).ok());
     let until = until.and_then(|until| UNIX_EPOCH.checked_add(until));
-    Ok(Verified { permission: Permission::of(&claims.scope, claims.tenant_id)?, key, until })
+    let subject = claims.sub.as_str().filter(|subject| !subject.is_empty()).map(str::to_owned);
+    Ok(Verified { permission: Permission::of(&claims.scope, claims.tenant_id)?, key, until, subject })
 }
 
 fn verified_claims(token: &str, keys: &[PublicKey]) -> Result<(Claims, PublicKey), &'static str> {

@@ -1,13 +1,18 @@
 //! Shared state of the request handlers.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use utils::id::TimelineId;
 use utils::sync::keyed_lock::KeyedLock;
 
+use super::audit::Audit;
 use super::error::ApiError;
 use super::known_args::KnownArgs;
 use super::logical_size::LogicalSizes;
@@ -34,6 +39,10 @@ pub(crate) struct AppState {
     pub(super) known_args: KnownArgs,
     pub(super) scrubs: Scrubs,
     pub(super) sizes: LogicalSizes,
+    pub(super) life: Life,
+    pub(super) audit: Audit,
+    /// Branches that a tenant may have; 0 is no limit.
+    pub(super) max_branches: usize,
     /// Held while a branch of the tenant is named.
     pub(super) naming: KeyedLock<TenantShardId>,
     /// The OpenAPI document as JSON, and as a page for people.
@@ -52,6 +61,22 @@ impl std::ops::Deref for App {
 
 pub(super) fn new_ctx() -> RequestContext {
     RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
+}
+
+/// What is known of the life of branches besides what is stored.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// A branch may end earlier than was known.
+    pub(super) changed: Notify,
+    /// Why branches that have expired are still there.
+    pub(super) refused: Mutex<HashMap<(TenantShardId, TimelineId), String>>,
+}
+
+impl Life {
+    /// Has all branches looked at soon.
+    pub(super) fn look_soon(&self) {
+        self.changed.notify_one();
+    }
 }
 
 /// Runs work that must not be left half done to its end, even if the caller disconnects.

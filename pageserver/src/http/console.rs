@@ -22,7 +22,7 @@ use self::assets::{Asset, Assets};
 use self::relay::relay;
 use super::app::App;
 use super::error::ApiError;
-use super::guard;
+use super::{guard, recorded};
 
 /// What the page may load, from where, and who may show it: its own files, from here, nobody else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -67,7 +67,8 @@ pub(super) fn routes(options: ConsoleOptions, app: &App) -> Router<App> {
     let guarded = Router::new()
         .route("/console/computes", any(computes))
         .route("/console/computes/{*path}", any(computes))
-        .route_layer(from_fn_with_state(app.clone(), guard::check));
+        .route_layer(from_fn_with_state(app.clone(), guard::check))
+        .route_layer(from_fn_with_state(app.clone(), recorded::record));
     Router::new()
         .route("/", get(async move |headers: HeaderMap| serve(page.get("index.html"), &headers)))
         .route("/console/about", get(async move || Json(about)))

@@ -44,6 +44,16 @@ impl ApiError {
         Self::new(StatusCode::NOT_ACCEPTABLE, msg)
     }
 
+    /// 409: it contradicts what is there.
+    pub(crate) fn conflict(msg: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, msg)
+    }
+
+    /// What is wrong, for people.
+    pub(crate) fn msg(&self) -> &str {
+        &self.msg
+    }
+
     /// 412: the stored state does not permit it.
     pub(crate) fn precondition(msg: impl Into<String>) -> Self {
         Self::new(StatusCode::PRECONDITION_FAILED, msg)

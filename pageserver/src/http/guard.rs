@@ -8,10 +8,15 @@ use axum::response::{IntoResponse, Response};
 
 use super::access::{Caller, Needs, permitted};
 use super::app::App;
+use super::audit::Known;
 use super::error::ApiError;
 use super::origin;
 use crate::auth::{AuthError, Grant};
 use metrics::METRICS;
+
+/// Who the caller's token says that it acts for, if it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject(pub(crate) Option<String>);
 
 /// Lets clients notice that the server was restarted.
 const LAUNCH_HEADER: HeaderName = HeaderName::from_static("pageserver_launch_timestamp");
@@ -48,6 +53,10 @@ pub(crate) async fn check(
     }
     let ended = grant.clone();
     if let Some(grant) = grant {
+        if let Some(known) = request.extensions().get::<Known>() {
+            known.caller(&grant);
+        }
+        request.extensions_mut().insert(Subject(grant.subject().map(str::to_owned)));
         request.extensions_mut().insert(grant.permission());
         if let Some(caller) = request.extensions().get::<Caller>() {
             caller.is(grant);

@@ -162,6 +162,20 @@ pub(crate) struct TimelineInfo {
     /// Timelines that branch off it.
     #[schema(value_type = Vec<TimelineText>)]
     pub(crate) children: Vec<TimelineId>,
+    /// When the branch was made (RFC 3339); null if that is not known.
+    pub(crate) created_at: Option<String>,
+    /// When it expires: the server deletes it then (RFC 3339); null if it does not.
+    pub(crate) expires_at: Option<String>,
+    /// Why a branch that has expired is still there; null if it has not.
+    pub(crate) expired: Option<String>,
+    /// Whether deletion is refused.
+    pub(crate) protected: bool,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Whose it is.
+    pub(crate) owner: Option<String>,
+    /// What it is for.
+    pub(crate) reason: Option<String>,
     /// System identifier of the cluster.
     pub(crate) system_identifier: u64,
     /// Size of a WAL segment in bytes.
@@ -326,6 +340,20 @@ pub(crate) struct TimelineCreate {
     /// Must be false.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// Have the server delete it after this time, such as `3d`: whole seconds, at least one. Without it, it stays.
+    pub(crate) ttl: Option<String>,
+    /// Alternative to `ttl`: when to delete it (RFC 3339).
+    pub(crate) expires_at: Option<String>,
+    /// Refuse to delete it.
+    #[serde(default)]
+    pub(crate) protected: bool,
+    /// Labels: 32 at most, of 63 letters, digits and `_.-/` at most, each with a text of 255 characters at most.
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Whose it is. If the caller's token names a subject, it is that one, whatever is said here.
+    pub(crate) owner: Option<String>,
+    /// What it is for, in 255 characters at most.
+    pub(crate) reason: Option<String>,
 }
 
 /// An LSN.

@@ -9,7 +9,7 @@ use pgdata::timestamps::PgTimestamp;
 /// Seconds from 1970 to 2000, the Postgres epoch.
 const PG_EPOCH: u64 = 946_684_800;
 /// RFC 3339 ends with the year 9999.
-const LAST: u64 = 253_402_300_799;
+pub(super) const LAST: u64 = 253_402_300_799;
 
 /// Parses `2026-01-31T12:30:00.5Z`, optionally with a blank for the `T` or an offset such as `+02:00` for the `Z`; or
 /// `10 minutes ago`.

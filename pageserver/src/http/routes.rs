@@ -1,5 +1,7 @@
 //! Request handlers, one module per kind of object.
 
+pub(super) mod branch;
+mod branch_rules;
 pub(super) mod detach;
 pub(super) mod diff;
 pub(super) mod history;

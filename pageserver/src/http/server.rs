@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access::Caller;
+use super::audit::Peer;
 use crate::places::{Place, Places, Work};
 
 /// Time limit for a client to send the headers of a request, and for the TLS handshake.
@@ -44,7 +45,7 @@ pub(crate) async fn serve(
     let places = Places::new(limit);
     let connections = TaskTracker::new();
     while let Some((stream, peer)) = accept(&listener, &cancel).await {
-        let connection = Connection { place: places.enter(peer.ip()), caller: Caller::default() };
+        let connection = Connection { place: places.enter(peer.ip()), peer: Peer(peer), caller: Caller::default() };
         let work = connection.run(stream, tls.clone(), router.clone(), cancel.clone());
         env::spawn::task("http connection", connections.track_future(work));
     }
@@ -75,6 +76,7 @@ async fn accept(listener: &TcpListener, cancel: &CancellationToken) -> Option<(T
 /// A connection, and the last caller on it.
 struct Connection {
     place: Place,
+    peer: Peer,
     caller: Caller,
 }
 
@@ -134,6 +136,7 @@ impl Connection {
         let work = if PROBES.contains(&request.uri().path()) { Work::Probe } else { Work::Usual };
         let _turn = self.place.begin(work).await;
         request.extensions_mut().insert(self.caller.clone());
+        request.extensions_mut().insert(self.peer);
         TowerToHyperService::new(router).call(request).await
     }
 }

@@ -8,9 +8,11 @@ use utils::lsn::Lsn;
 
 use super::models::{FollowBody, LeftSlot};
 use crate::follow::{FollowJobs, FollowPhase, FollowRequest};
+use crate::walreceiver::card::BranchCard;
 use crate::walreceiver::{NewWriter, StandbyStatus, WalReceivers, Writer};
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
+use errors::StorageError;
 
 /// Starts to follow servers, and receives their WAL. Cheap to clone.
 #[derive(Clone)]
@@ -114,6 +116,20 @@ impl Sources {
     /// The writer of a timeline.
     pub(super) fn writer(&self, timeline: &Timeline) -> Option<Writer> {
         self.receivers.writer(timeline.tenant_shard_id(), timeline.timeline_id())
+    }
+
+    /// Changes the name of a branch, and what else is noted of it, durably.
+    pub(super) async fn change_card<E: From<StorageError>>(
+        &self,
+        timeline: &Timeline,
+        change: impl FnOnce(&mut Option<String>, &mut BranchCard) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.receivers.change_card(timeline, change).await
+    }
+
+    /// Whether this server only reads the bucket of another one.
+    pub(super) fn is_scratch(&self) -> bool {
+        self.receivers.is_scratch()
     }
 
     /// Stops a base backup and the WAL receiver. Returns the slots for which the server retains WAL, if there are any.

@@ -149,6 +149,8 @@ settings! {
         /// How long after a tenant was attached nothing of it is removed, since the list of its branches in the bucket
         /// may lag. Without a bucket this does not apply.
         gc_pause_after_attach: Duration = "15m", "duration";
+        /// How many branches a tenant may have; what was never a branch does not count. 0: no limit.
+        max_branches: u64 = 0, "branches";
     }
     "Memory and files" {
         /// Memory for index pages of layers and for rebuilt pages.
@@ -273,6 +275,11 @@ settings! {
         log_format: LogFormat = "human", "human or json";
         /// Filter for log lines, such as `info` or `info,pageserver::walreceiver=debug`.
         log_filter: String = "info", "filter";
+        /// Note each call of the management interface that may change something, as a line of JSON in `audit.jsonl` in
+        /// the working directory.
+        audit_log: bool = true, "true or false";
+        /// Before that file becomes larger than this it is renamed to `audit.jsonl.1`, in place of the one before.
+        audit_log_max_bytes: u64 = 16_777_216, "bytes";
         /// After SIGTERM, whatever has not stopped within this time is cut off, and the exit code is not 0.
         shutdown_timeout: Duration = "20s", "duration";
     }

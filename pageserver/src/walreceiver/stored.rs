@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utils::id::TimelineId;
 use utils::shard::TenantShardId;
 
+use super::card::BranchCard;
 use super::source::WalSource;
 use super::writer::Writer;
 use engine::tenant::timeline::{Manifest, Timeline, Told};
@@ -15,13 +16,15 @@ use errors::StorageError;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     connstr: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slot: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     writer: Option<Writer>,
+    #[serde(default, rename = "branch", skip_serializing_if = "BranchCard::is_empty")]
+    pub(super) card: BranchCard,
 }
 
 impl Stored {
@@ -54,7 +57,7 @@ impl Stored {
     }
 
     pub(super) fn with_source(self, source: Option<WalSource>) -> Self {
-        let none = Self { name: self.name, ..Self::default() };
+        let none = Self { name: self.name, card: self.card, ..Self::default() };
         match source {
             None => none,
             Some(WalSource { connstr, slot, writer }) => {
@@ -64,9 +67,16 @@ impl Stored {
     }
 }
 
-/// The metadata of a new branch: its name.
-pub(crate) fn of_new_branch(name: &str) -> Result<Told, StorageError> {
-    Stored { name: Some(name.to_owned()), ..Stored::default() }.told()
+/// The metadata of a new branch.
+pub(crate) fn of_new_branch(name: Option<String>, card: BranchCard) -> Result<Told, StorageError> {
+    Stored { name, card, ..Stored::default() }.told()
+}
+
+impl BranchCard {
+    /// What is noted of a timeline; empty if nothing is.
+    pub(crate) fn of(timeline: &Timeline) -> Result<Self, StorageError> {
+        Ok(Stored::of(timeline)?.card)
+    }
 }
 
 /// The name that was given to a timeline.
@@ -112,7 +122,10 @@ impl WalSource {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::walreceiver::card::Successor;
 
     #[test]
     fn what_makes_no_sense_is_told_without_its_words() {
@@ -125,7 +138,8 @@ mod tests {
 
     #[test]
     fn a_name_stays_when_sources_come_and_go() {
-        let told = of_new_branch("dev").unwrap();
+        let card = BranchCard { protected: true, ..BranchCard::default() };
+        let told = of_new_branch(Some("dev".to_owned()), card).unwrap();
         let named = Stored::parse(&told).ok().unwrap();
         assert!(named.source().is_none());
         let writer = Writer { id: "1".to_owned(), name: "c".to_owned(), start_lsn: utils::lsn::Lsn(8) };
@@ -134,5 +148,27 @@ mod tests {
         let again = Stored::parse(&with.told().unwrap()).ok().unwrap();
         assert_eq!(again.source(), Some(source));
         assert_eq!(again.with_source(None).told().unwrap(), told);
+    }
+
+    #[test]
+    fn a_card_is_stored_beside_the_name_and_none_leaves_no_trace() {
+        assert_eq!(
+            of_new_branch(Some("dev".to_owned()), BranchCard::default()).unwrap(),
+            Told("{\"name\":\"dev\"}".to_owned())
+        );
+        let labels = BTreeMap::from([("pr".to_owned(), "7".to_owned())]);
+        let successor =
+            Successor { timeline_id: TimelineId::from([7; 16]), name: "dev".to_owned(), lsn: utils::lsn::Lsn(8) };
+        let card = BranchCard {
+            expires_at: Some(1000),
+            protected: true,
+            labels,
+            successor: Some(successor),
+            ..BranchCard::default()
+        };
+        let told = of_new_branch(Some("dev".to_owned()), card.clone()).unwrap();
+        assert_eq!(Stored::parse(&told).ok().unwrap().card, card);
+        let later = told.0.replace("\"protected\"", "\"unknown to this version\":1,\"protected\"");
+        assert_eq!(Stored::parse(&Told(later)).ok().unwrap().card, card);
     }
 }

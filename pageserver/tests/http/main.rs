@@ -2,6 +2,7 @@
 
 mod access;
 mod bad_input;
+mod branches;
 mod client;
 mod crowds;
 mod kept;

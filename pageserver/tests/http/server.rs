@@ -56,14 +56,31 @@ impl Signer {
         std::fs::write(path, pem).unwrap();
     }
 
+    /// Has a server require tokens that this signs.
+    pub fn require(&self, dir: &Utf8Path, options: &mut HttpOptions) {
+        self.write_key(&dir.join("key.pem"));
+        let keys = Arc::new(KeyRing::load(dir.join("key.pem")).unwrap());
+        options.auth = Auth::jwt(Arc::clone(&keys));
+        options.keys = Some(keys);
+    }
+
     pub fn token(&self, scope: &str, tenant: Option<&str>) -> String {
         self.token_until(scope, tenant, None)
     }
 
+    /// A token that says who holds it.
+    pub fn token_of(&self, subject: &str, scope: &str, tenant: Option<&str>) -> String {
+        self.sign(&json!({"scope": scope, "tenant_id": tenant, "sub": subject}))
+    }
+
     /// A token that expires at `exp`, in seconds since 1970.
     pub fn token_until(&self, scope: &str, tenant: Option<&str>, exp: Option<f64>) -> String {
-        let parts = [json!({"alg": "EdDSA"}), json!({"scope": scope, "tenant_id": tenant, "exp": exp})];
-        let signed = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
+        self.sign(&json!({"scope": scope, "tenant_id": tenant, "exp": exp}))
+    }
+
+    fn sign(&self, claims: &serde_json::Value) -> String {
+        let signed =
+            [json!({"alg": "EdDSA"}), claims.clone()].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes())))
     }
 }
@@ -75,13 +92,7 @@ impl Server {
 
     /// A server that requires tokens signed by `signer`.
     pub async fn authenticated(signer: &Signer) -> Self {
-        Self::start(|dir, options| {
-            signer.write_key(&dir.join("key.pem"));
-            let keys = Arc::new(KeyRing::load(dir.join("key.pem")).unwrap());
-            options.auth = Auth::jwt(Arc::clone(&keys));
-            options.keys = Some(keys);
-        })
-        .await
+        Self::start(|dir, options| signer.require(dir, options)).await
     }
 
     pub async fn start(adapt: impl FnOnce(&Utf8Path, &mut HttpOptions)) -> Self {
@@ -103,6 +114,8 @@ impl Server {
             max_connections: 100,
             request_timeout: Duration::from_secs(30),
             console: Some(ConsoleOptions::default()),
+            max_branches: 0,
+            audit: None,
         };
         adapt(dir.path(), &mut options);
         let cancel = CancellationToken::new();
@@ -120,9 +133,15 @@ impl Server {
     }
 
     pub async fn stop(self) {
+        self.stop_and_keep().await;
+    }
+
+    /// Stops it; what it has stored is there as long as this is.
+    pub async fn stop_and_keep(self) -> Utf8TempDir {
         self.cancel.cancel();
         tokio::time::timeout(Duration::from_secs(10), self.task).await.expect("the server ends").unwrap();
         self.manager.shutdown().await;
+        self.dir
     }
 }
 

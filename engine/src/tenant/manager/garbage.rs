@@ -28,7 +28,11 @@ impl TenantManager {
         Ok(Timeline::collect_garbage(&timelines, dry_run).await?)
     }
 
-    pub(super) fn check_branches_known(&self, id: TenantShardId) -> Result<(), ManageError> {
+    /// Whether all branches of a tenant are known, so that nothing goes which one of them needs.
+    ///
+    /// # Errors
+    /// [`ManageError::Precondition`] if not.
+    pub fn check_branches_known(&self, id: TenantShardId) -> Result<(), ManageError> {
         if let Some((timeline, reason)) = self.inner.broken.read().iter().find(|((tenant, _), _)| *tenant == id) {
             let reason = format!(
                 "no history of tenant {id} is removed: timeline {} could not be opened ({reason}), and what it \

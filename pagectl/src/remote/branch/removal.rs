@@ -7,6 +7,7 @@ use pageserver_api::shard::TenantShardId;
 use serde_json::{Value, json};
 use utils::lsn::Lsn;
 
+use super::life::NewLife;
 use crate::output;
 use crate::remote::branches::{create, writer};
 use crate::remote::compute::{Directory, Registry};
@@ -38,9 +39,11 @@ pub(super) fn reset(
     remote: &Remote<'_>,
     wanted: &str,
     to: Option<&str>,
+    ttl: Option<String>,
     computes: &ComputesOfIt,
 ) -> anyhow::Result<()> {
     let branch = remote.branch_or_root(Some(wanted))?;
+    let noted = NewLife::of_former(&branch, ttl)?;
     let Some(parent) = branch["ancestor_timeline_id"].as_str() else {
         bail!("{wanted} was not made of another branch: there is nothing that it could begin anew from");
     };
@@ -56,7 +59,7 @@ pub(super) fn reset(
     let leased = remote.client.call("POST", &path, Some(&json!({ "lsn": lsn })));
     leased.with_context(|| format!("{wanted} stays as it is"))?;
     remove(remote, &branch, wanted, computes)?;
-    let made = create(remote, name, Some(parent), Some(&lsn.to_string())).with_context(|| {
+    let made = create(remote, name, Some(parent), Some(&lsn.to_string()), noted).with_context(|| {
         format!(
             "the branch {name} is deleted; create it again: pagectl branch create {name} --from {parent} --at {lsn}"
         )
@@ -68,6 +71,27 @@ pub(super) fn reset(
 
 /// Destroys the computes of a branch, and deletes it.
 fn remove(remote: &Remote<'_>, branch: &Value, wanted: &str, of_it: &ComputesOfIt) -> anyhow::Result<Value> {
+    // The server refuses as well, but the computes would be gone then.
+    if branch["protected"] == true {
+        bail!("the branch {wanted} is protected: to change that, pagectl branch set {wanted} --unprotect");
+    }
+    if let Some(count @ 1..) = branch["children"].as_array().map(Vec::len) {
+        bail!("the branch {wanted} has {count} branches: delete those first, or detach them");
+    }
+    end_computes(remote, branch, wanted, of_it)?;
+    let (tenant, id): (TenantShardId, String) = (text(branch, "tenant_id").parse()?, text(branch, "timeline_id"));
+    let answer = remote.client.call("DELETE", &format!("/v1/tenant/{tenant}/timeline/{id}"), None)?;
+    timeline::tell_left_slots(remote, &answer);
+    Ok(answer)
+}
+
+/// Destroys the computes of a branch that are on this machine.
+pub(super) fn end_computes(
+    remote: &Remote<'_>,
+    branch: &Value,
+    wanted: &str,
+    of_it: &ComputesOfIt,
+) -> anyhow::Result<()> {
     let computes = of_it.directory.computes();
     let id = text(branch, "timeline_id");
     let is_on_it = |compute: &ComputeConfig| compute.timeline.to_string() == id;
@@ -91,8 +115,5 @@ fn remove(remote: &Remote<'_>, branch: &Value, wanted: &str, of_it: &ComputesOfI
     for compute in going {
         lifecycle::destroy(&computes.layout(&compute.name)?, of_it.force, &Registry::of(remote))?;
     }
-    let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
-    let answer = remote.client.call("DELETE", &format!("/v1/tenant/{tenant}/timeline/{id}"), None)?;
-    timeline::tell_left_slots(remote, &answer);
-    Ok(answer)
+    Ok(())
 }

@@ -9,7 +9,7 @@ use compute::layout::Layout;
 use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::control::Registry;
 use super::gather;
@@ -283,7 +283,8 @@ fn branch_for(remote: &Remote<'_>, name: &str, args: &Wanted) -> anyhow::Result<
         None => bail!("say with --branch what {name} is to write, or that it is to be --read-only"),
     };
     let Some(found) = found else {
-        let value = branches::create(remote, wanted.unwrap_or(name), args.from.as_deref(), args.at.as_deref())?;
+        let value =
+            branches::create(remote, wanted.unwrap_or(name), args.from.as_deref(), args.at.as_deref(), Map::new())?;
         return Ok(Branch { value, is_new: true });
     };
     if args.at.is_some() || args.from.is_some() {

@@ -9,7 +9,7 @@ use engine::tenant::manager::TenantManager;
 use journal::Journal;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, ConsoleOptions, HttpOptions, Sources};
+use pageserver::http::{self, AuditOptions, ConsoleOptions, HttpOptions, Sources};
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tls::Certificate;
@@ -26,6 +26,9 @@ use crate::{notify, ports};
 
 /// Directory of the journal in the working directory.
 const JOURNAL: &str = "journal";
+
+/// Who changed what, in the working directory.
+const AUDIT_LOG: &str = "audit.jsonl";
 
 /// What SIGHUP reloads.
 struct Secrets {
@@ -107,7 +110,7 @@ async fn start(
     ports::publish(workdir, &pg, &http).await?;
     running.receivers.start_all().await;
     running.serve_pages(settings, secrets, pg)?;
-    running.serve_http(settings, secrets, http)?;
+    running.serve_http(settings, workdir, secrets, http)?;
     Ok(running)
 }
 
@@ -164,7 +167,13 @@ impl Running {
         Ok(())
     }
 
-    fn serve_http(&self, settings: &Settings, secrets: &Secrets, listener: TcpListener) -> anyhow::Result<()> {
+    fn serve_http(
+        &self,
+        settings: &Settings,
+        workdir: &Utf8Path,
+        secrets: &Secrets,
+        listener: TcpListener,
+    ) -> anyhow::Result<()> {
         let certificate = secrets.certificate.as_ref().filter(|_| settings.enable_tls_http_api);
         let options = HttpOptions {
             auth: secrets.auth(settings.http_auth_type),
@@ -173,6 +182,10 @@ impl Running {
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
             console: settings.console.then_some(ConsoleOptions { computes: settings.console_computes.0 }),
+            max_branches: usize::try_from(settings.max_branches).unwrap_or(usize::MAX),
+            audit: settings
+                .audit_log
+                .then(|| AuditOptions { path: workdir.join(AUDIT_LOG), max_bytes: settings.audit_log_max_bytes }),
         };
         let sources = Sources::new(self.follow_jobs.clone(), self.receivers.clone());
         let serving = http::serve(listener, options, self.manager.clone(), sources, self.cancel.child_token());

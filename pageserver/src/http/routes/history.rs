@@ -7,6 +7,7 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 use utoipa::{IntoParams, ToSchema};
 
+use super::branch_rules::is_printable;
 use super::lsn::{lsn_of_moment, lsn_to_read, not_readable};
 use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
@@ -248,8 +249,6 @@ pub(crate) async fn release(
 
 /// Refuses names that a terminal or a log could not show.
 fn check_name(name: &str) -> Result<(), ApiError> {
-    // Whatever would be shown as a number is not printable.
-    let is_printable = |c: char| !c.is_control() && !c.escape_debug().collect::<String>().starts_with("\\u");
     let length = name.chars().count();
     if (1..=NAME_MAX).contains(&length) && name.chars().all(is_printable) {
         return Ok(());

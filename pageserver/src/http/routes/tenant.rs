@@ -8,6 +8,7 @@ use pageserver_api::shard::TenantShardId;
 use crate::http::app::{App, NODE_ID, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TenantPath};
+use crate::http::life::check_unprotected;
 use crate::http::models::{
     DeleteAnswer, LocationAnswer, LocationConfig, LocationMode, OwnerInfo, ShardLocation, Slug, TenantInfo, WaitLsn,
 };
@@ -105,12 +106,16 @@ pub(crate) async fn get(State(app): State<App>, At(path): At<TenantPath>) -> Res
 
 /// Deletes a tenant and everything stored for it. Deleting a tenant that does not exist is not an error.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}", tag = "tenants", params(TenantPath),
-    responses((status = 200, body = DeleteAnswer), (status = 503, body = ErrorBody)))]
+    responses((status = 200, body = DeleteAnswer), (status = 503, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "A branch of it is protected")))]
 pub(crate) async fn delete(State(app): State<App>, At(path): At<TenantPath>) -> Result<Json<DeleteAnswer>, ApiError> {
     let id = path.tenant_shard_id;
     let answer = to_the_end("deletion of a tenant", async move {
+        let _naming = app.naming.lock(id).await;
         let mut left_slots = Vec::new();
-        for timeline in app.manager.timelines(id).unwrap_or_default() {
+        let timelines = app.manager.timelines(id).unwrap_or_default();
+        timelines.iter().try_for_each(check_unprotected)?;
+        for timeline in timelines {
             left_slots.extend(app.sources.stop(id, timeline.timeline_id()).await);
         }
         if let Err(error) = app.manager.delete_tenant(id).await {

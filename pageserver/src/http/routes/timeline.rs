@@ -5,26 +5,26 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
-use utils::id::TimelineId;
 use utoipa::IntoParams;
 
 use crate::auth::Permission;
 use crate::http::app::{App, to_the_end};
+use crate::http::audit::Known;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TenantPath, TimelinePath};
+use crate::http::guard::Subject;
 use crate::http::models::{
     BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
 };
-use crate::http::moment;
+use crate::http::{life, moment};
+use crate::walreceiver::card::BranchCard;
 use crate::walreceiver::stored::{name_of, of_new_branch};
 use engine::tenant::manager::{ManageError, NewBranch};
-use engine::tenant::timeline::{Timeline, Told};
+use engine::tenant::timeline::Timeline;
 
+use super::branch_rules::{card_of, check_name, check_room};
 use super::history::named;
 use super::lsn::{lsn_of_moment, not_readable};
-
-/// Maximum length of a branch name.
-const NAME_MAX: usize = 63;
 
 /// What to wait for.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -54,15 +54,22 @@ fn in_words(status: &serde_json::Value) -> String {
     words
 }
 
-async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<TimelineInfo, ApiError> {
+/// Whether it is in service.
+fn state_of(timeline: &Timeline, info: &engine::tenant::timeline::TimelineInfo) -> TimelineState {
+    let reason = timeline.broken().or_else(|| info.fenced.clone());
+    reason.map_or(TimelineState::Active, |reason| TimelineState::Broken { reason })
+}
+
+/// What is known of a timeline.
+pub(super) async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
     let size = match args.wait {
         true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
         false => app.sizes.latest(timeline, &app.manager, &app.ctx),
     };
     let (info, condition) = (timeline.info(), timeline.condition());
-    let min_readable_lsn = timeline.min_readable_lsn();
-    let within_ancestor_pitr = is_within_ancestor(app, tenant_id, &info);
+    let (state, within_ancestor_pitr) = (state_of(timeline, &info), is_within_ancestor(app, tenant_id, &info));
+    let (min_readable_lsn, card) = (timeline.min_readable_lsn(), BranchCard::of(timeline).unwrap_or_default());
     let walreceiver = app.sources.status(tenant_id, timeline_id);
     Ok(TimelineInfo {
         tenant_id,
@@ -88,15 +95,19 @@ async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<Tim
         pitr_history_size: info.last_record_lsn.0.saturating_sub(min_readable_lsn.0),
         within_ancestor_pitr,
         pg_version: info.pg_version,
-        state: timeline
-            .broken()
-            .or_else(|| info.fenced.clone())
-            .map_or(TimelineState::Active, |reason| TimelineState::Broken { reason }),
+        state,
         walreceiver_status: walreceiver.as_ref().map_or_else(String::new, in_words),
         walreceiver,
         is_archived: timeline.is_archived(),
         archived_at: info.archived_at.map(moment::of_unix),
         children: app.manager.children(tenant_id, timeline_id),
+        created_at: card.created_at.map(moment::of_unix),
+        expires_at: card.expires_at.map(moment::of_unix),
+        expired: life::expired(app, timeline, &card),
+        protected: card.protected,
+        labels: card.labels,
+        owner: card.owner,
+        reason: card.reason,
         system_identifier: info.system_identifier,
         wal_segment_size: info.wal_segment_size,
         layer_count: info.layers,
@@ -159,13 +170,17 @@ pub(crate) async fn get(
     request_body = TimelineCreate,
     responses((status = 201, body = TimelineInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 406, body = ErrorBody, description = "The LSN or moment is not one to branch at"),
-        (status = 409, body = ErrorBody, description = "The timeline exists and is another one")))]
+        (status = 409, body = ErrorBody, description = "The timeline exists and is another one"),
+        (status = 412, body = ErrorBody, description = "The tenant has as many branches as it may have")))]
 pub(crate) async fn create(
     State(app): State<App>,
+    Extension(subject): Extension<Subject>,
+    Extension(known): Extension<Known>,
     At(path): At<TenantPath>,
     Body(wanted): Body<TimelineCreate>,
 ) -> Result<(StatusCode, Json<TimelineInfo>), ApiError> {
     let tenant = path.tenant_shard_id;
+    known.makes(wanted.new_timeline_id);
     let Some(ancestor_id) = wanted.ancestor_timeline_id else {
         let reason = "ancestor_timeline_id is missing: only branches are made here; the first timeline of a tenant \
                       comes from POST /v1/follow or an import";
@@ -186,15 +201,18 @@ pub(crate) async fn create(
         (lsn, None) => lsn,
         (None, Some(text)) => Some(lsn_of_moment(&ancestor, text).await?),
     };
+    let card = card_of(&wanted, subject)?;
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
     let named = app.clone();
     let timeline = to_the_end("making of a branch", async move {
         let _naming = named.naming.lock(tenant).await;
-        let told = match &wanted.name {
-            Some(name) => Some(told_of_name(&named, tenant, &new, name)?),
-            None => None,
-        };
-        let (timeline, created) = named.manager.branch_with(tenant, new, told).await?;
+        if let Some(name) = &wanted.name {
+            check_name(&named, tenant, new.timeline_id, name)?;
+        }
+        check_room(&named, tenant, new.timeline_id)?;
+        let told = of_new_branch(wanted.name, card)?;
+        let (timeline, created) = named.manager.branch_with(tenant, new, Some(told)).await?;
+        named.life.look_soon();
         let at = timeline.origin().import_lsn;
         tracing::info!(%tenant, timeline = %new.timeline_id, ancestor = %ancestor_id, %at, ?created, "branch made");
         Ok(timeline)
@@ -203,30 +221,12 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(info(&app, &timeline, &DescribeArgs::default()).await?)))
 }
 
-/// The metadata of a new branch: its name, which must be valid and free.
-fn told_of_name(app: &App, tenant: TenantShardId, new: &NewBranch, name: &str) -> Result<Told, ApiError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if !first || name.len() > NAME_MAX || !name.bytes().all(plain) || name.parse::<TimelineId>().is_ok() {
-        return Err(ApiError::bad_request(format!(
-            "{name:?} is no name for a branch: a letter or digit, then letters, digits and _.-, {NAME_MAX} at most, \
-             and not an id"
-        )));
-    }
-    for timeline in app.manager.timelines(tenant)? {
-        let id = timeline.timeline_id();
-        if id != new.timeline_id && name_of(&timeline).unwrap_or_default().as_deref() == Some(name) {
-            return Err(ManageError::Conflict(format!("the branch {name} exists already: it is timeline {id}")).into());
-        }
-    }
-    Ok(of_new_branch(name)?)
-}
-
 /// Deletes a timeline and everything stored for it. If its base backup is still in progress, that is aborted.
 /// Deleting a timeline that is not a branch destroys the cluster, so it needs a token that may delete the tenant.
 #[utoipa::path(delete, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}", tag = "timelines",
     params(TimelinePath),
     responses((status = 200, body = DeleteAnswer), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "It is protected"),
         (status = 412, body = ErrorBody, description = "Other timelines branch off it")))]
 pub(crate) async fn delete(
     State(app): State<App>,
@@ -239,24 +239,7 @@ pub(crate) async fn delete(
         Err(ManageError::NotFound(_)) if !app.sources.is_copying(tenant, timeline_id) => {}
         _ => permission.check_tenant_admin(tenant.tenant_id)?,
     }
-    let answer = to_the_end("deletion of a timeline", async move {
-        let copying = app.sources.is_copying(tenant, timeline_id);
-        let mut left_slots = Vec::new();
-        if app.manager.children(tenant, timeline_id).is_empty() {
-            left_slots.extend(app.sources.stop(tenant, timeline_id).await);
-        }
-        match app.manager.delete_timeline(tenant, timeline_id).await {
-            Err(ManageError::NotFound(_)) if copying => {}
-            Err(error) => {
-                // It still exists and stays in service.
-                app.sources.receive_tenant(tenant).await;
-                return Err(error.into());
-            }
-            Ok(()) => {}
-        }
-        tracing::info!(%tenant, timeline = %timeline_id, ?left_slots, "timeline deleted");
-        Ok(DeleteAnswer { left_slots })
-    });
+    let answer = to_the_end("deletion of a timeline", async move { life::delete(&app, tenant, timeline_id).await });
     answer.await.map(Json)
 }
 
@@ -281,9 +264,11 @@ pub(crate) async fn checkpoint(
     responses((status = 202, body = FollowAnswer), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn follow(
     State(app): State<App>,
+    Extension(known): Extension<Known>,
     Body(wanted): Body<FollowBody>,
 ) -> Result<(StatusCode, Json<FollowAnswer>), ApiError> {
     let (tenant_id, timeline_id) = app.sources.follow(wanted)?;
+    known.makes(timeline_id);
     tracing::info!(tenant = %tenant_id, timeline = %timeline_id, "copying a running cluster, to follow it");
     Ok((StatusCode::ACCEPTED, Json(FollowAnswer { tenant_id, timeline_id })))
 }

@@ -61,7 +61,7 @@ pub(crate) struct HistoryAnswer {
 
 /// What happens to a limit: nothing if it is not given; null gives it back to the server's settings.
 #[derive(Debug, Default)]
-enum Change<T> {
+pub(super) enum Change<T> {
     #[default]
     Nothing,
     To(Option<T>),
@@ -74,7 +74,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Change<T> {
 }
 
 impl<T> Change<T> {
-    fn apply(self, limit: &mut Option<T>) {
+    pub(super) fn apply(self, limit: &mut Option<T>) {
         if let Self::To(value) = self {
             *limit = value;
         }

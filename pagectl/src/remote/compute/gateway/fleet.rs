@@ -13,7 +13,7 @@ use serde_json::Value;
 use utils::lsn::Lsn;
 
 use crate::args::Common;
-use crate::remote::client::Client;
+use crate::remote::client::{Client, Refusal};
 use crate::remote::compute::control::Registry;
 use crate::remote::compute::set::Told;
 use crate::remote::compute::start::{self, HostArgs, Wanted};
@@ -26,6 +26,8 @@ use crate::table::text;
 const STOP: Duration = Duration::from_secs(60);
 /// Time limit for a compute to say who is connected.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Time limit for the pageserver to say whether a branch is still there.
+const LOOK: Duration = Duration::from_secs(2);
 /// Where computes listen for the gateway.
 const LOOPBACK: &str = "127.0.0.1";
 /// Beginning of the names of computes that are made for moments.
@@ -43,7 +45,15 @@ pub(super) struct LocalFleet {
     /// Clients get in without a password.
     trust: bool,
     /// The computes of places that have been woken.
-    names: Mutex<HashMap<Place, String>>,
+    names: Mutex<HashMap<Place, Woken>>,
+}
+
+/// The compute of a place.
+#[derive(Clone)]
+struct Woken {
+    name: String,
+    tenant: String,
+    timeline: String,
 }
 
 impl LocalFleet {
@@ -60,7 +70,7 @@ impl LocalFleet {
         let all = self.remote().branches().map_err(unavailable)?;
         let is_wanted = |branch: &&Value| text(branch, "name") == wanted || text(branch, "timeline_id") == wanted;
         if let Some(found) = all.iter().find(is_wanted) {
-            return Ok(found.clone());
+            return check_alive(found).map(|()| found.clone());
         }
         let mut names: Vec<String> = all.iter().map(name_of).collect();
         names.sort();
@@ -133,8 +143,14 @@ impl LocalFleet {
         }
     }
 
-    fn know(&self, place: &Place, name: &str) {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone(), name.to_owned());
+    fn know(&self, place: &Place, compute: &ComputeConfig) {
+        let (tenant, timeline) = (compute.tenant.to_string(), compute.timeline.to_string());
+        let woken = Woken { name: compute.name.clone(), tenant, timeline };
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone(), woken);
+    }
+
+    fn woken(&self, place: &Place) -> Option<Woken> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned()
     }
 
     fn destroy(&self, layout: &Layout) -> anyhow::Result<()> {
@@ -142,8 +158,7 @@ impl LocalFleet {
     }
 
     fn put_to_sleep(&self, place: &Place) -> anyhow::Result<bool> {
-        let name = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned();
-        let Some(name) = name else { return Ok(true) };
+        let Some(Woken { name, .. }) = self.woken(place) else { return Ok(true) };
         let layout = self.computes.layout(&name)?;
         let compute = ComputeConfig::load(&layout)?;
         if !compute.options.sleeps {
@@ -178,7 +193,7 @@ impl Fleet for LocalFleet {
         if let Some(compute) = &existing {
             let layout = self.computes.layout(&compute.name).map_err(|error| unavailable(error.into()))?;
             if matches!(State::of(compute, &layout), State::Running(_)) {
-                self.know(place, &compute.name);
+                self.know(place, compute);
                 return self.address(compute, &layout);
             }
         }
@@ -191,10 +206,26 @@ impl Fleet for LocalFleet {
             });
         }
         let name = self.start(place, &branch, existing.as_ref()).map_err(unavailable)?;
-        self.know(place, &name);
         let layout = self.computes.layout(&name).map_err(|error| unavailable(error.into()))?;
         let compute = ComputeConfig::load(&layout).map_err(|error| unavailable(error.into()))?;
+        self.know(place, &compute);
         self.address(&compute, &layout)
+    }
+
+    fn is_current(&self, place: &Place) -> Result<bool, Refused> {
+        let Some(Woken { tenant, timeline, .. }) = self.woken(place) else { return Ok(false) };
+        let client = self.client.within(LOOK);
+        let is_it = |branch: &Value| name_of(branch) == place.branch || timeline == place.branch;
+        match client.get(&format!("/v1/tenant/{tenant}/timeline/{timeline}")) {
+            Ok(branch) if is_it(&branch) => check_alive(&branch).map(|()| true),
+            // The name is that of another timeline by now, or of none.
+            Ok(_) => Ok(false),
+            Err(error) => match error.downcast_ref::<Refusal>() {
+                Some(Refusal { status: 404, .. }) => Ok(false),
+                // A compute that runs serves what it has while nobody knows more.
+                _ => Ok(true),
+            },
+        }
     }
 
     fn sleep(&self, place: &Place) -> Result<bool, String> {
@@ -216,12 +247,24 @@ impl Fleet for LocalFleet {
             let branch = compute.branch.clone().unwrap_or_else(|| compute.timeline.to_string());
             let place = Place { branch, lsn: is_moment.then_some(compute.boot_lsn) };
             if let Ok(address) = self.address(&compute, &layout) {
-                self.know(&place, &compute.name);
+                self.know(&place, &compute);
                 awake.push((place, address));
             }
         }
         awake
     }
+}
+
+/// Refuses a branch that has expired.
+fn check_alive(branch: &Value) -> Result<(), Refused> {
+    if branch["expired"].is_null() {
+        return Ok(());
+    }
+    let name = name_of(branch);
+    Err(Refused::Missing {
+        message: format!("branch {name:?} has expired"),
+        hint: format!("As long as it is there, pagectl branch set {name} --ttl 1d lets it live on."),
+    })
 }
 
 fn unavailable(error: anyhow::Error) -> Refused {
