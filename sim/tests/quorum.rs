@@ -1,5 +1,5 @@
-//! What a quorum of an owner and a standby has acknowledged survives the loss of one of them together with the Postgres;
-//! and mistakes in that are found.
+//! What a quorum of an owner and a standby has acknowledged survives the loss of one of them together with the
+//! Postgres; and mistakes in that are found.
 
 use fault::{Bug, plant};
 use sim::quorum::run;
