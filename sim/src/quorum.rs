@@ -41,8 +41,6 @@ const POLICY: LeasePolicy = LeasePolicy::DEFAULT;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long everything takes to be well after the last fault.
 const RECOVERY: Duration = Duration::from_secs(120);
-/// How long an operator waits until a takeover is seen to.
-const BY_HAND: Duration = Duration::from_secs(60);
 /// Names of the servers.
 const NAMES: [&str; 2] = ["first", "second"];
 
@@ -87,7 +85,7 @@ async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
         has_journal: true,
         tenants: 1,
         lease: POLICY,
-        disk_micros: [0, 3_000, 30_000][random.below(3) as usize],
+        disk_micros: 0,
         bucket_micros: 1_000 * random.below(30),
         ..Plan::draw(seed).setting
     };
@@ -111,9 +109,6 @@ async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
         if world.story.broken_promise().is_some() {
             return Ok(());
         }
-    }
-    if world.random.below(3) == 0 {
-        world.replace().await;
     }
     world.lose().await;
     Ok(())
@@ -193,7 +188,6 @@ impl World {
 
     /// The Postgres is lost, and another one takes its place where the owner says that the timeline ends.
     async fn replace(&mut self) {
-        self.write_last().await;
         let &[owner] = &self.acting()[..] else { return };
         let (timeline, before) = (self.servers[owner].timeline(self.tenant, self.timeline), self.host.committed());
         // Who of two has written what is there is not known then.
@@ -304,13 +298,6 @@ impl World {
         (0..self.servers.len()).filter(acts).collect()
     }
 
-    /// Something is on its way to the servers, and one of them may have it sooner.
-    async fn write_last(&mut self) {
-        self.host.origin.write(&mut self.random);
-        self.host.origin.commit();
-        env::clock::sleep(Duration::from_micros(self.random.below(80_000))).await;
-    }
-
     /// Any of an owner and its standby, if there are both, as far as the bucket says.
     fn one_of_two(&mut self) -> Option<usize> {
         let roles = self.servers.each_ref().map(|server| {
@@ -327,7 +314,6 @@ impl World {
     /// is started again.
     async fn lose(&mut self) {
         // A former owner that nobody has made a standby yet has no part in it: whoever took its place has all.
-        self.write_last().await;
         let Some(lost) = self.one_of_two() else { return tell!(self.story, "there are no two servers") };
         let left = 1 - lost;
         let committed = self.host.committed();
@@ -351,24 +337,11 @@ impl World {
             if let Some(timeline) = timeline.filter(|_| self.acting() == [left]) {
                 break timeline;
             }
-            let passed = env::clock::now().saturating_duration_since(begun);
-            if passed > RECOVERY {
+            if env::clock::now().saturating_duration_since(begun) > RECOVERY {
                 return violation!(self.story, "{} has not become the owner", NAMES[left]);
-            }
-            // One that has just taken over, and was lost before it had a lease, is not replaced without being asked.
-            if passed > BY_HAND {
-                self.take_by_hand(left).await;
             }
         };
         self.check(&timeline, &writers, committed).await;
-    }
-
-    async fn take_by_hand(&self, number: usize) {
-        let (Some(manager), tenant) = (self.servers[number].manager(), self.tenant) else { return };
-        let taking = async move { manager.take_tenant_over(tenant).await };
-        if let Some(Err(error)) = self.servers[number].run("a takeover", PATIENCE, taking).await {
-            tell!(self.story, "{} has not taken it over: {error}", NAMES[number]);
-        }
     }
 
     /// All that was committed is there, and what is there is what was written.

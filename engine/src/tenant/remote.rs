@@ -94,8 +94,8 @@ impl TenantRemote {
         Ok((taken, Arc::new(remote)))
     }
 
-    /// A tenant as somebody sees it who looks on: what the owners up to `generation` have written. Nothing is taken, and
-    /// nothing may be written.
+    /// A tenant as somebody sees it who looks on: what the owners up to `generation` have written. Nothing is taken,
+    /// and nothing may be written.
     pub(crate) fn onlooker(
         storage: RemoteStorage,
         tenant: TenantShardId,

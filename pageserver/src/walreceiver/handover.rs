@@ -16,8 +16,8 @@ use engine::tenant::timeline::Timeline;
 use pgdata::ingest::pipeline::{IntakeError, WalPiece};
 
 impl WalReceivers {
-    /// WAL of the compute `writer` that this server has as a standby of a timeline, from the byte at `from` on, of about
-    /// `most` bytes. It receives no more from that compute for a while: another one is about to take its place.
+    /// WAL of the compute `writer` that this server has as a standby of a timeline, from the byte at `from` on, of
+    /// about `most` bytes. It receives no more from that compute for a while: another one is about to take its place.
     ///
     /// # Errors
     /// [`ManageError::NotFound`] if this server has none of it.

@@ -95,7 +95,8 @@ impl Standing {
         let _ = self.lane(id).void(Lsn(0)).await;
     }
 
-    /// Receives nothing more from the compute `writer`. False if what the journal has of the timeline is of another one.
+    /// Receives nothing more from the compute `writer`. False if what the journal has of the timeline is of another
+    /// one.
     pub(super) async fn seal(&self, id: Id, writer: &str) -> Result<bool, StorageError> {
         let known = mark::read(&self.conf.tenant_path(&id.0), id.1).await?;
         let Some(known) = known.filter(|known| WalSource::is_mark_of(known, writer)) else { return Ok(false) };

@@ -39,9 +39,9 @@ pub(crate) struct FromArgs {
     from: Lsn,
 }
 
-/// Returns what this server has, as a standby with a journal, of the WAL of a compute that is lost: some 32 MiB at once,
-/// and nothing if it has no more. From then on it receives nothing from that compute for a minute, or until another one
-/// has its place.
+/// Returns what this server has, as a standby with a journal, of the WAL of a compute that is lost: some 32 MiB at
+/// once, and nothing if it has no more. From then on it receives nothing from that compute for a minute, or until
+/// another one has its place.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/journal", tag = "computes",
     params(TimelinePath, JournalArgs),
     responses((status = 200, content_type = "application/octet-stream"),
@@ -56,8 +56,8 @@ pub(crate) async fn give(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], wal).into_response())
 }
 
-/// Takes in WAL of the compute that writes a timeline and is lost, as a standby has it. Answers with the end of the last
-/// record.
+/// Takes in WAL of the compute that writes a timeline and is lost, as a standby has it. Answers with the end of the
+/// last record.
 #[utoipa::path(put, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/journal", tag = "computes",
     params(TimelinePath, FromArgs), request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = Object),
