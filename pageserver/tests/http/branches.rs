@@ -160,7 +160,7 @@ async fn a_branch_is_restored_in_its_place_and_what_it_was_is_kept() {
     let path = format!("{}/restore", server.at(&restored));
     let body = json!({"new_timeline_id": new_id(), "timestamp": "2026-01-01T00:00:03Z"});
     let answer = server.client.call("POST", &path, &body).await.json();
-    assert_eq!(answer["branch"]["ancestor_lsn"], "0/2300", "{answer}");
+    assert_eq!(answer["branch"]["ancestor_lsn"], "0/23F8", "the last one before the next commit: {answer}");
     assert!(answer["kept"]["name"].as_str().unwrap().starts_with("main-before-20"), "{answer}");
     let root = format!("{}/restore", server.base(""));
     let answer = server.client.call("POST", &root, &json!({"new_timeline_id": new_id(), "lsn": "0/2500"})).await;
