@@ -327,6 +327,14 @@ async fn a_branch_that_is_another_one_by_now_or_has_expired_is_not_the_old_one()
     served.seen.expired.store(true, SeqCst);
     let error = served.refusal("a@mortal").await;
     assert_eq!((error.severity.as_str(), error.message.as_str()), ("FATAL", "mortal has expired"));
+    // The others take a moment to go.
+    let others_go = async {
+        while served.shared.connections() > 1 {
+            env::clock::sleep(Duration::from_millis(5)).await
+        }
+    };
+    env::clock::timeout(Duration::from_secs(20), others_go).await.expect("whoever left is not counted");
+    env::clock::sleep(Duration::from_millis(50)).await;
     assert_eq!(served.shared.connections(), 1, "who is there stays");
     drop(before);
 }

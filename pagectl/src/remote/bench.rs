@@ -39,8 +39,12 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     lsn: Option<Lsn>,
     /// Page service of the server.
-    #[arg(long, env = "PAGECTL_PAGE_SERVICE", default_value = "host=127.0.0.1 port=64000 user=bench",
-          value_name = "CONNSTR")]
+    #[arg(
+        long,
+        env = "PAGECTL_PAGE_SERVICE",
+        default_value = "host=127.0.0.1 port=64000 user=bench",
+        value_name = "CONNSTR"
+    )]
     page_service: String,
 }
 

@@ -61,7 +61,7 @@ impl TenantManager {
             (timeline, look(remote, timeline, known.map(|known| known.generation)).await)
         });
         let mut looking = futures_util::stream::iter(looking).buffer_unordered(PARALLEL);
-        let mut found = Elsewhere::new();
+        let (mut found, mut unread) = (Elsewhere::new(), Vec::new());
         while let Some((timeline, looked)) = looking.next().await {
             match looked {
                 Ok(None) => {}
@@ -69,14 +69,21 @@ impl TenantManager {
                 Ok(Some(manifest)) => drop(found.insert(timeline, Some(TimelineElsewhere::of(manifest)))),
                 Err(error) if error.kind() == ErrorKind::Retry => return Err(error),
                 Err(error) => {
-                    tracing::warn!(tenant = %id, %timeline, "not followed as a standby: {error}");
+                    unread.push((timeline, error));
                     found.insert(timeline, None);
                 }
             }
         }
         // Whoever takes a later generation reads what was read here, or more, if there was none until now.
         let now = newest(&storage, id, generation).await?;
-        Ok(now.filter(|now| now.generation == generation).map(|_| found))
+        if now.is_none_or(|now| now.generation != generation) {
+            // What was not found may have gone to the new owner's generation meanwhile.
+            return Ok(None);
+        }
+        for (timeline, error) in unread {
+            tracing::warn!(tenant = %id, %timeline, "not followed as a standby: {error}");
+        }
+        Ok(Some(found))
     }
 }
 
