@@ -100,7 +100,8 @@ class Mixed(Bench):
             fetched += len(chunk)
         assert psql.wait(60) == 0, "fullbackup failed"
         seconds = time.monotonic() - began
-        return {"mib": round(fetched / MIB, 1), "seconds": round(seconds, 2), "mib_per_s": round(fetched / MIB / seconds),
+        return {"mib": round(fetched / MIB, 1), "seconds": round(seconds, 2),
+                "mib_per_s": round(fetched / MIB / seconds),
                 "server_cpu_s": round(cpu_seconds(self.pageserver.process.pid) - cpu, 2)}
 
 

@@ -106,8 +106,8 @@ impl Asked {
                 sender.queue(&Request { header: RequestHeader { reqid, ..self.header }, query: next.query });
                 under_way.push_back(next);
             }
-            // Half a window is refilled at a time, as a client that prefetches does. Answers are received while requests
-            // are sent, or both sides could wait for each other with full buffers.
+            // Half a window is refilled at a time, as a client that prefetches does. Answers are received while
+            // requests are sent, or both sides could wait for each other with full buffers.
             let answers = async {
                 while under_way.len() > load.in_flight / 2 {
                     let answer = receiver.receive().await?.answer;
