@@ -37,8 +37,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-faults test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
-.PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution
-.PHONY: bench-ingest-more bench-commit bench-gateway bench-takeover bench-console console
+.PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
+.PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-takeover bench-console console
 .PHONY: bench-compute bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
