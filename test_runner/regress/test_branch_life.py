@@ -180,7 +180,8 @@ def test_who_did_what_is_noted(followed, computes, branch):
 
 
 def test_whoever_takes_the_tenant_over_knows_when_its_branches_expire(make_postgres, make_pageserver, make_store):
-    settings = {**QUICK, **AT_ONCE, **make_store("directory").settings("heir")}
+    store = make_store("directory")
+    settings = {**QUICK, **AT_ONCE, **store.settings("heir")}
     followed = follow_new(make_postgres, make_pageserver, "heir", settings=settings)
     first, timeline = followed.pageserver, followed.timeline
     first.allow(FENCED, POSTGRES_IS_GONE)
@@ -188,6 +189,13 @@ def test_whoever_takes_the_tenant_over_knows_when_its_branches_expire(make_postg
     branch = timeline.branch()
     first.http.put(f"{branch.path}/branch", {"ttl": "1h", "protected": True, "name": "inherited"})
     wait_until(lambda: branch.info()["remote_consistent_lsn"], 60, what="the branch in the store")
+
+    def is_stored() -> bool:
+        parts = (store.root / "heir").rglob(f"*{branch.id}*/index_part*")
+        return any(b"inherited" in part.read_bytes() for part in parts)
+
+    # What was noted after the branch was made comes there a moment later.
+    wait_until(is_stored, 60, what="what was noted in the store")
     first.kill()
     second.http.put(f"/v1/tenant/{timeline.tenant}/location_config", {"mode": "AttachedSingle"})
     taken = second.timeline(timeline.tenant, branch.id)
