@@ -33,8 +33,8 @@ test-aarch64: AARCH64_OPT = 1
 # the emulation does not have.
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
-.PHONY: help setup build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills test-stores
-.PHONY: test-faults test-api golden golden-journal build-aarch64 test-aarch64
+.PHONY: help setup setup-demo build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills
+.PHONY: test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
@@ -47,19 +47,22 @@ help:  ## list the targets
 setup:  ## install what is missing: Debian packages, Rust toolchain, Python environment
 	scripts/setup.sh
 
+setup-demo:  ## install what demos need: no browser, and no drivers of other languages
+	scripts/setup.sh --for-demo
+
 build:  ## build the release binaries
 	$(CARGO) build --locked --release --bin pagectl --bin pageserver --bin compute-fs
 
 deb: build  ## a Debian package of the release binaries, in target
 	scripts/deb.sh
 
-demo: setup build  ## a pageserver behind a live Postgres, an accident undone by a compute, every page verified
+demo: setup-demo build  ## a pageserver behind a live Postgres, an accident undone by a compute, every page verified
 	scripts/demo.sh
 
-demo-s3: setup build  ## the same with an S3 server on loopback as the bucket
+demo-s3: setup-demo build  ## the same with an S3 server on loopback as the bucket
 	DEMO_STORE=weed scripts/demo.sh
 
-demo-fleet: setup build  ## two pageservers, a compute under load, the owner killed: the load goes on
+demo-fleet: setup-demo build  ## two pageservers, a compute under load, the owner killed: the load goes on
 	scripts/demo_fleet.sh
 
 test: setup  ## all checks and all tests: one that fails keeps no other from running

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing to build, test and run the demo. Asks nothing, may be run again at any time.
+# Installs what is missing to build, test and run the demo; with --for-demo, most of what only tests use is left out.
+# Asks nothing, may be run again at any time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -12,7 +13,6 @@ install_packages() {
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     command -v curl >/dev/null || missing+=(curl)
     command -v runuser >/dev/null || missing+=(util-linux)
-    command -v systemd-analyze >/dev/null || missing+=(systemd)
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
     [ -n "$(find_postgres)" ] || missing+=("postgresql-$PG_MAJOR")
     if [ "${#missing[@]}" = 0 ]; then
@@ -54,6 +54,15 @@ install_browser() {
         echo "setup: no packages chromium and chromium-driver: the tests of the console will fail" >&2
 }
 
+# Says what it thinks of the unit in the Debian package.
+install_systemd() {
+    command -v systemd-analyze >/dev/null && return
+    local install="apt-get install -q -y --no-install-recommends systemd"
+    as_root env DEBIAN_FRONTEND=noninteractive $install ||
+        { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive $install; } ||
+        echo "setup: no systemd-analyze: the test of the Debian package's unit will fail" >&2
+}
+
 # Drivers of other languages, which tests of the gateway use.
 install_drivers() {
     local missing=()
@@ -90,9 +99,13 @@ install_python() {
 say "packages"
 install_packages
 install_fuse
-install_promtool
-install_browser
-install_drivers
+# Only tests use these: a demo begins sooner without.
+if [ "${1:-}" != --for-demo ]; then
+    install_promtool
+    install_browser
+    install_systemd
+    install_drivers
+fi
 say "servers"
 scripts/postgres_servers.sh "$PG_NEWEST"
 scripts/postgres_regress.sh "$PG_MAJOR" || echo "setup: no sources of Postgres' own tests: what runs them will fail" >&2

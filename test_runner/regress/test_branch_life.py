@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from fixtures.followed import follow_new
-from fixtures.gateway import PASSWORD
+from fixtures.gateway import follow_with_password
 from fixtures.pageserver import POSTGRES_IS_GONE
 from fixtures.stored import QUICK
 from fixtures.wait import wait_until
@@ -18,12 +18,8 @@ FENCED = r"(WARN|ERROR).*another server has taken the tenant over"
 
 @pytest.fixture(scope="module")
 def followed(make_postgres, make_pageserver):
-    followed = follow_new(make_postgres, make_pageserver, "life", settings=AT_ONCE)
-    followed.postgres.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
-    followed.postgres.sql("CREATE TABLE accounts AS SELECT i FROM generate_series(1, 100) AS i")
-    followed.catch_up()
-    followed.pageserver.allow(POSTGRES_IS_GONE)
-    return followed
+    return follow_with_password(make_postgres, make_pageserver, "life",
+                                "CREATE TABLE accounts AS SELECT i FROM generate_series(1, 100) AS i", settings=AT_ONCE)
 
 
 @pytest.fixture

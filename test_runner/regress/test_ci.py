@@ -11,9 +11,7 @@ import psycopg
 import pytest
 import yaml
 
-from fixtures.followed import follow_new
-from fixtures.gateway import PASSWORD
-from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.gateway import PASSWORD, follow_with_password
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "pytest_branches"
@@ -22,12 +20,9 @@ EXAMPLES = REPOSITORY / "docs" / "ci"
 
 @pytest.fixture(scope="module")
 def followed(make_postgres, make_pageserver):
-    followed = follow_new(make_postgres, make_pageserver, "ci")
-    followed.postgres.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
-    followed.postgres.sql("CREATE TABLE accounts (id int, balance int); INSERT INTO accounts VALUES (1, 10), (2, 20)")
-    followed.catch_up()
-    followed.pageserver.allow(POSTGRES_IS_GONE)
-    return followed
+    return follow_with_password(make_postgres, make_pageserver, "ci",
+                                "CREATE TABLE accounts (id int, balance int)",
+                                "INSERT INTO accounts VALUES (1, 10), (2, 20)")
 
 
 @pytest.fixture

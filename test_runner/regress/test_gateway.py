@@ -9,9 +9,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from fixtures.followed import follow_new
-from fixtures.gateway import PASSWORD
-from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.gateway import PASSWORD, follow_with_password
 from fixtures.wait import wait_until
 
 ROWS = 1000
@@ -19,13 +17,9 @@ ROWS = 1000
 
 @pytest.fixture(scope="module")
 def followed(make_postgres, make_pageserver):
-    followed = follow_new(make_postgres, make_pageserver, "gate")
-    followed.postgres.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
-    followed.postgres.sql(f"CREATE TABLE kept AS SELECT generate_series(1, {ROWS}) AS i")
-    followed.postgres.sql("CREATE ROLE nobody LOGIN")
-    followed.catch_up()
-    followed.pageserver.allow(POSTGRES_IS_GONE)
-    return followed
+    return follow_with_password(make_postgres, make_pageserver, "gate",
+                                f"CREATE TABLE kept AS SELECT generate_series(1, {ROWS}) AS i",
+                                "CREATE ROLE nobody LOGIN")
 
 
 @pytest.fixture

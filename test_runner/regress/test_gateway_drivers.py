@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.followed import follow_new
-from fixtures.gateway import PASSWORD
-from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.gateway import PASSWORD, follow_with_password
 from fixtures.programs import REPOSITORY
 
 SOURCES = REPOSITORY / "test_runner/drivers"
@@ -25,12 +23,8 @@ def drivers() -> Path:
 
 @pytest.fixture(scope="module")
 def followed(make_postgres, make_pageserver):
-    followed = follow_new(make_postgres, make_pageserver, "languages")
-    followed.postgres.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
-    followed.postgres.sql("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS i")
-    followed.catch_up()
-    followed.pageserver.allow(POSTGRES_IS_GONE)
-    return followed
+    return follow_with_password(make_postgres, make_pageserver, "languages",
+                                "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS i")
 
 
 def commands(drivers: Path) -> dict[str, list]:
