@@ -157,6 +157,7 @@ pub struct IndexPage<'a> {
     base_key: u128,
     bases: [u64; COLUMNS - 1],
     widths: [usize; COLUMNS],
+    /// From the start of each column to the end of the page, so that whole words can be loaded.
     columns: [&'a [u8]; COLUMNS],
 }
 
@@ -174,7 +175,8 @@ impl<'a> IndexPage<'a> {
         let bases = [cursor.u64()?, cursor.u64()?, cursor.u64()?];
         let mut columns: [&[u8]; COLUMNS] = [&[]; COLUMNS];
         for (column, width) in columns.iter_mut().zip(widths) {
-            *column = cursor.take(width * count)?;
+            *column = cursor.rest();
+            cursor.take(width * count)?;
         }
         cursor.expect_zeros()?;
         Ok(Self { count, base_key, bases, widths, columns })
@@ -195,17 +197,29 @@ impl<'a> IndexPage<'a> {
         if at >= self.count {
             return None;
         }
-        let [keys, lsns, positions, lens] = self.columns;
-        let [key_width, lsn_width, position_width, len_width] = self.widths;
-        let [lsn_base, position_base, len_base] = self.bases;
-        let packed_len = len_base.wrapping_add(load(lens, len_width, at) as u64);
+        let [_, _, positions, lens] = self.columns;
+        let [_, _, position_width, len_width] = self.widths;
+        let [_, position_base, len_base] = self.bases;
+        let packed_len = len_base.wrapping_add(load(lens, len_width, at));
         Some(IndexEntry {
-            key: CompactKey::from(self.base_key.wrapping_add(load(keys, key_width, at)) as i128),
-            lsn: Lsn(lsn_base.wrapping_add(load(lsns, lsn_width, at) as u64)),
-            position: position_base.wrapping_add(load(positions, position_width, at) as u64),
+            key: self.key(at),
+            lsn: self.lsn(at),
+            position: position_base.wrapping_add(load(positions, position_width, at)),
             len: (packed_len >> 1) as u32,
             flag: packed_len & 1 == 1,
         })
+    }
+
+    fn key(&self, at: usize) -> CompactKey {
+        let ([column, ..], [width, ..]) = (self.columns, self.widths);
+        let offset =
+            if width <= size_of::<u64>() { load(column, width, at).into() } else { load_wide(column, width, at) };
+        CompactKey::from(self.base_key.wrapping_add(offset) as i128)
+    }
+
+    fn lsn(&self, at: usize) -> Lsn {
+        let ([_, column, ..], [_, width, ..], [base, ..]) = (self.columns, self.widths, self.bases);
+        Lsn(base.wrapping_add(load(column, width, at)))
     }
 
     /// Number of entries less than (`key`, `lsn`).
@@ -213,9 +227,11 @@ impl<'a> IndexPage<'a> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);
-            match self.get(middle) {
-                Some(entry) if (entry.key, entry.lsn) < (key, lsn) => low = middle + 1,
-                _ => high = middle,
+            let found = self.key(middle);
+            if found < key || found == key && self.lsn(middle) < lsn {
+                low = middle + 1;
+            } else {
+                high = middle;
             }
         }
         low
@@ -227,13 +243,29 @@ impl<'a> IndexPage<'a> {
     }
 }
 
-fn load(column: &[u8], width: usize, at: usize) -> u128 {
-    let start = at * width;
-    let mut word = [0; 16];
-    if let (Some(from), Some(to)) = (column.get(start..start + width), word.get_mut(..width)) {
-        to.copy_from_slice(from);
-    }
-    u128::from_le_bytes(word)
+/// Value `at` of a column of values of `width` bytes, at most 8. Loads a whole word and drops what is not of the value:
+/// to copy a number of bytes that is known only at run time is a call, of which a search would make dozens.
+fn load(column: &[u8], width: usize, at: usize) -> u64 {
+    let rest = column.get(at * width..).unwrap_or_default();
+    let word = rest.first_chunk().copied().unwrap_or_else(|| padded(rest));
+    let unused = u64::BITS - u8::BITS * width as u32;
+    u64::from_le_bytes(word) & u64::MAX.checked_shr(unused).unwrap_or(0)
+}
+
+/// The same of at most 16 bytes.
+fn load_wide(column: &[u8], width: usize, at: usize) -> u128 {
+    let rest = column.get(at * width..).unwrap_or_default();
+    let word = rest.first_chunk().copied().unwrap_or_else(|| padded(rest));
+    let unused = u128::BITS - u8::BITS * width as u32;
+    u128::from_le_bytes(word) & u128::MAX.checked_shr(unused).unwrap_or(0)
+}
+
+/// The first bytes of a word that ends beyond the page.
+#[cold]
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut word = [0; N];
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    word
 }
 
 #[cfg(test)]

@@ -61,22 +61,30 @@ pub(super) struct Blocks {
 impl Blocks {
     /// The bytes of `extent`, which must be one of those for which the blocks were read.
     pub(super) fn extract(&self, extent: Extent) -> Option<Bytes> {
-        let mut out = vec![0; extent.len as usize];
-        self.copy_to(extent, &mut out).then(|| out.into())
+        let mut out = Vec::with_capacity(extent.len as usize);
+        self.pieces(extent, |piece| out.extend_from_slice(piece)).then(|| out.into())
     }
 
     /// Copies the bytes of `extent` to `target`, which must have its length. Returns whether all of them are there.
     pub(super) fn copy_to(&self, extent: Extent, target: &mut [u8]) -> bool {
-        let mut offset = offset_in_block(extent.position);
-        let mut number = extent.first_block();
         let mut rest = target;
-        while !rest.is_empty() {
-            let Some(piece) = self.piece(number, offset, rest.len()).filter(|piece| !piece.is_empty()) else {
-                return false;
-            };
-            let (now, later) = rest.split_at_mut(piece.len());
+        self.pieces(extent, |piece| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.len());
             now.copy_from_slice(piece);
             rest = later;
+        })
+    }
+
+    /// Gives the bytes of `extent` to `take`, piece by piece. Returns whether all of them are there.
+    fn pieces(&self, extent: Extent, mut take: impl FnMut(&[u8])) -> bool {
+        let (mut number, mut offset) = (extent.first_block(), offset_in_block(extent.position));
+        let mut missing = extent.len as usize;
+        while missing > 0 {
+            let Some(piece) = self.piece(number, offset, missing).filter(|piece| !piece.is_empty()) else {
+                return false;
+            };
+            take(piece);
+            missing -= piece.len();
             (number, offset) = (number + 1, 0);
         }
         true
