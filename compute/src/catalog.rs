@@ -45,7 +45,7 @@ impl CatalogWriter {
             self.index.extend(number.to_le_bytes());
         }
         self.index.push(rel.fork);
-        self.index.extend(crc32c::crc32c(image).to_le_bytes());
+        self.index.extend(utils::crc32c::crc32c(image).to_le_bytes());
         self.count += 1;
         Ok(())
     }
@@ -54,7 +54,7 @@ impl CatalogWriter {
     pub fn finish(mut self) -> io::Result<()> {
         self.index.extend(self.count.to_le_bytes());
         self.file.write_all(&self.index)?;
-        self.file.write_all(&crc32c::crc32c(&self.index).to_le_bytes())?;
+        self.file.write_all(&utils::crc32c::crc32c(&self.index).to_le_bytes())?;
         self.file.write_all(MAGIC)?;
         self.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
@@ -93,7 +93,7 @@ impl Catalog {
     /// Reads a block into `out`; returns whether it was there and undamaged.
     pub fn read(&self, rel: RelFork, block: u32, out: &mut [u8]) -> bool {
         let Some((at, crc)) = self.index.get(&(rel, block)) else { return false };
-        self.file.read_exact_at(out, u64::from(*at) * BLOCK as u64).is_ok() && crc32c::crc32c(out) == *crc
+        self.file.read_exact_at(out, u64::from(*at) * BLOCK as u64).is_ok() && utils::crc32c::crc32c(out) == *crc
     }
 }
 
@@ -111,7 +111,7 @@ fn read_index(file: &File) -> io::Result<Option<Index>> {
     }
     let mut bytes = vec![0; index_size + 4];
     file.read_exact_at(&mut bytes, footer_at - index_size as u64)?;
-    if crc32c::crc32c(&bytes) != crc {
+    if utils::crc32c::crc32c(&bytes) != crc {
         return Ok(None);
     }
     let entries = bytes[..index_size].chunks_exact(ENTRY).zip(0..);

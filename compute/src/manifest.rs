@@ -37,13 +37,13 @@ fn encode(files: &[RelationFile]) -> io::Result<Vec<u8>> {
         out.extend(u16::try_from(file.path.len()).map_err(too_long)?.to_le_bytes());
         out.extend(file.path.as_bytes());
     }
-    out.extend(crc32c::crc32c(&out).to_le_bytes());
+    out.extend(utils::crc32c::crc32c(&out).to_le_bytes());
     Ok(out)
 }
 
 fn decode(bytes: &[u8]) -> Option<Vec<RelationFile>> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
-    if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+    if utils::crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
     let mut rest = body.strip_prefix(MAGIC)?;

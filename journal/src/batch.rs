@@ -88,7 +88,7 @@ pub(crate) fn segment_header(header: &SegmentHeader) -> Vec<u8> {
     rest.extend_from_slice(&header.key.to_le_bytes());
     rest.resize(BLOCK - 8, 0);
     let mut block = SEGMENT_MAGIC.to_vec();
-    block.extend_from_slice(&crc32c::crc32c(&rest).to_le_bytes());
+    block.extend_from_slice(&utils::crc32c::crc32c(&rest).to_le_bytes());
     block.extend_from_slice(&rest);
     block
 }
@@ -110,7 +110,7 @@ pub(crate) fn parse_segment_header(block: &[u8]) -> Result<SegmentHeader, NoSegm
     if cursor.array()? != SEGMENT_MAGIC {
         return Err(FormatError("this is no segment of a journal".to_owned()).into());
     }
-    if cursor.u32()? != crc32c::crc32c(cursor.rest()) {
+    if cursor.u32()? != utils::crc32c::crc32c(cursor.rest()) {
         return Err(FormatError("checksum mismatch".to_owned()).into());
     }
     let (version, len) = (cursor.u32()?, cursor.u32()?);
@@ -138,7 +138,7 @@ pub(crate) fn put_frame(mut put: impl FnMut(&[u8]), id: &Id, kind: Kind, lsn: Ls
 }
 
 fn checksum(segment: &SegmentHeader, batch: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&segment.key.to_le_bytes()), &batch[8..])
+    utils::crc32c::crc32c_append(utils::crc32c::crc32c(&segment.key.to_le_bytes()), &batch[8..])
 }
 
 /// Writes the header of the batch that `batch` is, frames included, in front of them.

@@ -100,7 +100,7 @@ async fn a_newer_journal_is_refused_and_stays() {
     names.sort();
     let mut bytes = fs::read(&names[1]).unwrap();
     bytes[8] += 1;
-    let sum = crc32c::crc32c(&bytes[8..4096]);
+    let sum = utils::crc32c::crc32c(&bytes[8..4096]);
     bytes[4..8].copy_from_slice(&sum.to_le_bytes());
     fs::write(&names[1], &bytes).unwrap();
     let refused = Journal::open(dir.path(), OPTIONS).await.unwrap_err().to_string();

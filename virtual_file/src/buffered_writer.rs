@@ -87,6 +87,13 @@ impl Tail {
     }
 }
 
+/// The next file's writer takes the buffers.
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.full.drain(..).filter_map(|(_, buf)| Arc::into_inner(buf)).for_each(AlignedBuf::recycle);
+    }
+}
+
 enum WriteState {
     Running(IoFuture<()>),
     Failed,

@@ -132,7 +132,7 @@ fn write_sparse(from: &mut impl Read, path: &Path) -> io::Result<(u64, u32)> {
         if bytes.is_empty() {
             break;
         }
-        crc = crc32c::crc32c_append(crc, bytes);
+        crc = utils::crc32c::crc32c_append(crc, bytes);
         size += len as u64;
         if bytes.iter().all(|byte| *byte == 0) {
             file.seek(SeekFrom::Current(len as i64))?;
@@ -182,7 +182,7 @@ mod tests {
         let path = dir.path().join("f").into_std_path_buf();
         let content = [vec![1; 100], vec![0; 1 << 20], vec![2; 5], vec![0; 200_000]].concat();
         let sum = write_sparse(&mut &content[..], &path).unwrap();
-        assert_eq!(sum, (content.len() as u64, crc32c::crc32c(&content)));
+        assert_eq!(sum, (content.len() as u64, utils::crc32c::crc32c(&content)));
         assert_eq!(std::fs::read(&path).unwrap(), content);
         assert!(std::fs::metadata(&path).unwrap().blocks() * 512 < 512 * 1024);
     }

@@ -38,7 +38,7 @@ impl Removed {
         }
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&id.to_le_bytes());
-        record[8..].copy_from_slice(&crc32c::crc32c(&id.to_le_bytes()).to_le_bytes());
+        record[8..].copy_from_slice(&utils::crc32c::crc32c(&id.to_le_bytes()).to_le_bytes());
         self.file.write_all_at(&record, (self.ids.len() * RECORD) as u64)?;
         self.ids.insert(id);
         self.dirty = true;
@@ -56,7 +56,7 @@ impl Removed {
 
 fn decode(record: &[u8]) -> Option<u64> {
     let (id, crc) = record.split_first_chunk::<8>()?;
-    (crc == crc32c::crc32c(id).to_le_bytes()).then_some(u64::from_le_bytes(*id))
+    (crc == utils::crc32c::crc32c(id).to_le_bytes()).then_some(u64::from_le_bytes(*id))
 }
 
 #[cfg(test)]

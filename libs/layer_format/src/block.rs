@@ -30,13 +30,13 @@ impl BlockCrc {
         let (id, number) = seed.split_at_mut(8);
         id.copy_from_slice(&file_id.0.to_le_bytes());
         number.copy_from_slice(&block.to_le_bytes());
-        Self(crc32c::crc32c(&seed))
+        Self(utils::crc32c::crc32c(&seed))
     }
 
     /// Adds the next payload bytes.
     #[inline]
     pub fn update(&mut self, piece: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, piece);
+        self.0 = utils::crc32c::crc32c_append(self.0, piece);
     }
 
     /// Returns the bytes that end the block.

@@ -192,7 +192,7 @@ impl ControlFile {
         let known = |version: &PgVersion| (version.control_version(), version.catalog_version()) == (control, catalog);
         let version = PgVersion::ALL.into_iter().find(known).ok_or(ControlFileError::Version { control, catalog })?;
         let tail = Tail::of(version);
-        let (stored, computed) = (u32_at(bytes, tail.crc)?, crc32c::crc32c(slice_at(bytes, 0, tail.crc)?));
+        let (stored, computed) = (u32_at(bytes, tail.crc)?, utils::crc32c::crc32c(slice_at(bytes, 0, tail.crc)?));
         if stored != computed {
             return Err(ControlFileError::Crc { stored, computed });
         }
@@ -227,7 +227,7 @@ impl ControlFile {
             self.default_char_signedness.put(bytes, at)?;
         }
         put_at(bytes, tail.nonce, &self.mock_authentication_nonce)?;
-        let crc = crc32c::crc32c(slice_at(bytes, 0, tail.crc)?);
+        let crc = utils::crc32c::crc32c(slice_at(bytes, 0, tail.crc)?);
         crc.put(bytes, tail.crc)
     }
 

@@ -60,7 +60,7 @@ pub fn decode(version: PgVersion, bytes: &[u8]) -> Result<Vec<(u32, u32)>, RelMa
         return Err(RelMapError::Magic(magic));
     }
     let crc_at = crc_at(version);
-    let (stored, computed) = (u32_at(bytes, crc_at)?, crc32c::crc32c(slice_at(bytes, 0, crc_at)?));
+    let (stored, computed) = (u32_at(bytes, crc_at)?, utils::crc32c::crc32c(slice_at(bytes, 0, crc_at)?));
     if stored != computed {
         return Err(RelMapError::Crc { stored, computed });
     }
@@ -86,7 +86,7 @@ pub fn encode(version: PgVersion, entries: &[(u32, u32)]) -> Option<Vec<u8>> {
         bytes.extend_from_slice(&file.to_le_bytes());
     }
     bytes.resize(crc_at(version), 0);
-    let crc = crc32c::crc32c(&bytes);
+    let crc = utils::crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes.resize(file_size(version), 0);
     Some(bytes)

@@ -75,7 +75,7 @@ pub fn encode_checkpoint(progress: &BTreeMap<u16, Lsn>) -> Vec<u8> {
         file.extend_from_slice(&u64::from(*origin).to_le_bytes());
         file.extend_from_slice(&lsn.0.to_le_bytes());
     }
-    let crc = crc32c::crc32c(&file);
+    let crc = utils::crc32c::crc32c(&file);
     file.extend_from_slice(&crc.to_le_bytes());
     file
 }
@@ -92,7 +92,7 @@ pub fn decode_checkpoint(file: &[u8]) -> Result<BTreeMap<u16, Lsn>, CheckpointFi
     if !rest.is_empty() {
         return Err(wrong_length);
     }
-    let (stored, computed) = (u32::from_le_bytes(*crc), crc32c::crc32c(content));
+    let (stored, computed) = (u32::from_le_bytes(*crc), utils::crc32c::crc32c(content));
     if stored != computed {
         return Err(CheckpointFileError::Crc { stored, computed });
     }

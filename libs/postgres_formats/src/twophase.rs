@@ -122,14 +122,14 @@ pub fn parse_prepare(version: PgVersion, main_data: &[u8]) -> Result<PreparedXac
 
 /// The content of the state file of a transaction whose `PREPARE` record has this main data.
 pub fn state_file(main_data: &[u8]) -> Vec<u8> {
-    [main_data, &crc32c::crc32c(main_data).to_le_bytes()].concat()
+    [main_data, &utils::crc32c::crc32c(main_data).to_le_bytes()].concat()
 }
 
 /// The main data of the `PREPARE` record for this state file, after checking the CRC.
 pub fn main_data_of_file(file: &[u8]) -> Result<&[u8], TwoPhaseError> {
     let len = file.len().saturating_sub(CRC_SIZE);
     let content = slice_at(file, 0, len)?;
-    let (stored, computed) = (u32_at(file, len)?, crc32c::crc32c(content));
+    let (stored, computed) = (u32_at(file, len)?, utils::crc32c::crc32c(content));
     if stored == computed { Ok(content) } else { Err(TwoPhaseError::Crc { stored, computed }) }
 }
 

@@ -11,7 +11,7 @@ pub fn control(state: ClusterState) -> ControlFile {
     let version = PgVersion::V15;
     bytes[8..12].copy_from_slice(&version.control_version().to_le_bytes());
     bytes[12..16].copy_from_slice(&version.catalog_version().to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..288]);
+    let crc = utils::crc32c::crc32c(&bytes[..288]);
     bytes[288..292].copy_from_slice(&crc.to_le_bytes());
     let empty = ControlFile::decode(&bytes).unwrap();
     let fields = ControlFields {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bin_ser;
+pub mod crc32c;
 pub mod durable;
 pub mod excerpt;
 pub mod id;

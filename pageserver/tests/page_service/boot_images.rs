@@ -30,7 +30,7 @@ fn unpack(archive: &Bytes, dir: &str) -> BTreeMap<String, Vec<u8>> {
     assert_eq!(sums.len() + 1, files.len());
     for (sum, name) in sums.iter().zip(&names) {
         let file = &files[name];
-        assert_eq!((&sum.path, sum.size, sum.crc), (name, file.len() as u64, crc32c::crc32c(file)));
+        assert_eq!((&sum.path, sum.size, sum.crc), (name, file.len() as u64, utils::crc32c::crc32c(file)));
     }
     files
 }
@@ -61,7 +61,7 @@ async fn write_relations(fixture: &Fixture, files: &BTreeMap<String, Vec<u8>>, d
             let page = block(&mut stream, &manifest, entry.rel, n).await;
             if let Some((position, crc)) = index.find(entry.rel, n) {
                 assert_eq!(&pages[position as usize * 8192..][..8192], page);
-                assert_eq!(crc, crc32c::crc32c(&page));
+                assert_eq!(crc, utils::crc32c::crc32c(&page));
                 same += 1;
             }
             content.extend_from_slice(&page);

@@ -55,7 +55,7 @@ async fn sums(timeline: &Timeline, lsn: Lsn) -> Vec<String> {
     let found = timeline.get_vectored(&KeySpace::single(Key::MIN..Key::MAX), lsn, &context()).await.unwrap();
     let sum = |(key, value): (Key, Result<bytes::Bytes, _>)| {
         let value = value.unwrap_or_else(|error: errors::StorageError| panic!("{key} at {lsn}: {error}"));
-        format!("{} {lsn} {key} {:08x}", timeline.timeline_id(), crc32c::crc32c(&value))
+        format!("{} {lsn} {key} {:08x}", timeline.timeline_id(), utils::crc32c::crc32c(&value))
     };
     found.into_iter().map(sum).collect()
 }
@@ -159,7 +159,7 @@ async fn a_newer_format_is_refused_by_name() {
         let mut bytes = fs::read(path).unwrap();
         bytes[11] += 1;
         let end = bytes.len() - 4;
-        let crc = crc32c::crc32c(&bytes[..end]).to_be_bytes();
+        let crc = utils::crc32c::crc32c(&bytes[..end]).to_be_bytes();
         bytes[end..].copy_from_slice(&crc);
         fs::write(path, &bytes).unwrap();
     }

@@ -60,7 +60,7 @@ impl World {
         let mut bytes = Manifest { wal_source: None, ..manifest }.encode().unwrap();
         bytes[11] = 3;
         let end = bytes.len() - 4;
-        let crc = crc32c::crc32c(&bytes[..end]).to_be_bytes();
+        let crc = utils::crc32c::crc32c(&bytes[..end]).to_be_bytes();
         bytes[end..].copy_from_slice(&crc);
         std::fs::write(Manifest::path(&dir), bytes).unwrap();
         std::fs::write(dir.join("wal_source"), &told).unwrap();

@@ -13,7 +13,7 @@ pub(super) struct Reader<'a> {
 
 /// Completes a file by appending its checksum.
 pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let crc = crc32c::crc32c(&bytes);
+    let crc = utils::crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_be_bytes());
     bytes
 }
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         if reader.u32()? != version {
             return Err(foreign);
         }
-        if crc32c::crc32c(content) != u32::from_be_bytes(*crc) {
+        if utils::crc32c::crc32c(content) != u32::from_be_bytes(*crc) {
             return Err(damaged("its checksum is wrong"));
         }
         Ok(reader)

@@ -25,7 +25,7 @@ impl Sums {
     pub fn encode(&self) -> String {
         let lines = self.0.iter().map(|sum| format!("{:08x} {} {}\n", sum.crc, sum.size, sum.path));
         let lines: String = lines.collect();
-        format!("{lines}{:08x} {END}\n", crc32c::crc32c(lines.as_bytes()))
+        format!("{lines}{:08x} {END}\n", utils::crc32c::crc32c(lines.as_bytes()))
     }
 
     /// Decodes the file.
@@ -35,7 +35,7 @@ impl Sums {
         let text = text.strip_suffix('\n').ok_or(damaged("it is cut short"))?;
         let (lines, last) = text.rsplit_once('\n').map_or(("", text), |(lines, last)| (lines, last));
         let content = bytes.get(..bytes.len() - last.len() - 1).unwrap_or_default();
-        if last != format!("{:08x} {END}", crc32c::crc32c(content)) {
+        if last != format!("{:08x} {END}", utils::crc32c::crc32c(content)) {
             return Err(damaged("its checksum is wrong"));
         }
         let sums = lines.lines().map(|line| parse(line).ok_or(damaged("a line makes no sense")));

@@ -51,7 +51,7 @@ pub(super) async fn write<S: PageStore, W: Sink>(
         for first in (0..blocks).step_by(PAGES_PER_READ as usize) {
             let end = blocks.min(first + PAGES_PER_READ);
             let pages = read(listing, checksums, in_keys, first, end).await?;
-            let entry = |(block, page): (u32, &[u8])| CatalogBlock { rel, block, crc: crc32c::crc32c(page) };
+            let entry = |(block, page): (u32, &[u8])| CatalogBlock { rel, block, crc: utils::crc32c::crc32c(page) };
             index.0.extend((first..end).zip(pages.chunks(PAGE_SIZE)).map(entry));
             tar.content(pages).await?;
         }

@@ -93,7 +93,7 @@ impl<'a, W: Sink> Tar<'a, W> {
         let left = self.left.checked_sub(bytes.len() as u64);
         self.left = left.ok_or_else(|| io::Error::other("a file got more bytes than were announced"))?;
         if let Some(sum) = self.sums.0.last_mut() {
-            sum.crc = crc32c::crc32c_append(sum.crc, &bytes);
+            sum.crc = utils::crc32c::crc32c_append(sum.crc, &bytes);
         }
         self.send(bytes).await
     }

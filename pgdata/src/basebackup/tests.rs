@@ -37,7 +37,7 @@ fn imported(version: PgVersion) -> ControlFile {
     bytes[12..16].copy_from_slice(&version.catalog_version().to_le_bytes());
     bytes[228..232].copy_from_slice(&SEGMENT.to_le_bytes());
     let crc_at = if version == PgVersion::V18 { 292 } else { 288 };
-    let crc = crc32c::crc32c(&bytes[..crc_at]);
+    let crc = utils::crc32c::crc32c(&bytes[..crc_at]);
     bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
     ControlFile::decode(&bytes).unwrap()
 }

@@ -290,7 +290,7 @@ impl Manifest {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_be_bytes());
         self.ser_into(&mut out).map_err(|error| StorageError::Internal(format!("manifest: {error}")))?;
-        let crc = crc32c::crc32c(&out);
+        let crc = utils::crc32c::crc32c(&out);
         out.extend_from_slice(&crc.to_be_bytes());
         Ok(out)
     }
@@ -309,7 +309,7 @@ impl Manifest {
         if magic != MAGIC {
             return Err(corrupt(0, "not a manifest: wrong magic".to_owned()));
         }
-        let computed = crc32c::crc32c(covered).to_be_bytes();
+        let computed = utils::crc32c::crc32c(covered).to_be_bytes();
         if computed != *crc {
             return Err(corrupt(covered.len(), format!("checksum is {crc:02x?}, contents give {computed:02x?}")));
         }

@@ -118,7 +118,7 @@ impl HotList {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_be_bytes());
         entries.ser_into(&mut out).map_err(|error| StorageError::Internal(format!("hot layers: {error}")))?;
-        let crc = crc32c::crc32c(&out);
+        let crc = utils::crc32c::crc32c(&out);
         out.extend_from_slice(&crc.to_be_bytes());
         Ok(out)
     }
@@ -130,7 +130,7 @@ impl HotList {
     pub fn decode(path: &Utf8Path, bytes: &[u8]) -> Result<Self, StorageError> {
         let corrupt = |reason: String| StorageError::Corrupt { path: path.to_owned(), offset: 0, reason };
         let (covered, crc) = bytes.split_last_chunk::<CRC_LEN>().ok_or_else(|| corrupt("too short".to_owned()))?;
-        if crc32c::crc32c(covered).to_be_bytes() != *crc {
+        if utils::crc32c::crc32c(covered).to_be_bytes() != *crc {
             return Err(corrupt("the checksum is wrong".to_owned()));
         }
         let (header, body) = covered.split_at_checked(HEADER_LEN).ok_or_else(|| corrupt("too short".to_owned()))?;

@@ -38,7 +38,7 @@ fn round_trip_in_every_version() {
         assert_eq!(ControlFile::decode(&bytes[..296]), Ok(file));
         assert!(bytes[296..].iter().all(|byte| *byte == 0));
         let crc_at = if version == PgVersion::V18 { 292 } else { 288 };
-        assert_eq!(u32_at(&bytes, crc_at).unwrap(), crc32c::crc32c(&bytes[..crc_at]));
+        assert_eq!(u32_at(&bytes, crc_at).unwrap(), utils::crc32c::crc32c(&bytes[..crc_at]));
     }
 }
 

@@ -64,7 +64,7 @@ impl RecordHeader {
     pub fn with_body(self, body: &[u8]) -> Vec<u8> {
         let header = self.encode();
         let (covered, _) = header.split_at(CRC_OFFSET);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(body), covered);
+        let crc = utils::crc32c::crc32c_append(utils::crc32c::crc32c(body), covered);
         [&Self { crc, ..self }.encode()[..], body].concat()
     }
 }
@@ -75,7 +75,7 @@ impl RecordHeader {
 pub fn record_crc(bytes: &[u8]) -> Option<u32> {
     let (header, body) = bytes.split_first_chunk::<HEADER_SIZE>()?;
     let covered = header.first_chunk::<CRC_OFFSET>()?;
-    Some(crc32c::crc32c_append(crc32c::crc32c(body), covered))
+    Some(utils::crc32c::crc32c_append(utils::crc32c::crc32c(body), covered))
 }
 
 /// The header at the start of `bytes`, unchecked; `None` if there are too few.

@@ -202,7 +202,7 @@ fn other_versions_are_refused_as_such() {
     let mut bytes = sample().encode().unwrap();
     bytes.truncate(bytes.len() - CRC_LEN);
     bytes[11] = 9;
-    let crc = crc32c::crc32c(&bytes);
+    let crc = utils::crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_be_bytes());
     assert_eq!(Manifest::decode(path(), &bytes).unwrap_err().kind(), ErrorKind::Invalid);
 }
@@ -236,7 +236,7 @@ proptest! {
         prop_assert!(Manifest::decode(path(), &body).is_err());
         // The same with valid magic, version and checksum, to reach the decoder behind them.
         let mut framed = [MAGIC.as_slice(), &FORMAT_VERSION.to_be_bytes(), &body].concat();
-        let crc = crc32c::crc32c(&framed);
+        let crc = utils::crc32c::crc32c(&framed);
         framed.extend_from_slice(&crc.to_be_bytes());
         if let Ok(manifest) = Manifest::decode(path(), &framed) {
             prop_assert_eq!(manifest.encode().unwrap(), framed);
