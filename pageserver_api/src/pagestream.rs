@@ -14,7 +14,7 @@ use utils::lsn::Lsn;
 
 use crate::reltag::{BlockNumber, RelTag, SlruKind};
 
-pub use response::{Response, encode_before_page};
+pub use response::Response;
 
 /// Size of a page in bytes.
 pub const PAGE_SIZE: usize = 8192;

@@ -5,13 +5,12 @@ mod error_fields;
 #[cfg(test)]
 mod tests;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::AsyncWrite;
+use bytes::{BufMut, BytesMut};
 
 pub use decode::{Authentication, BackendMessage, Row};
 pub use error_fields::ErrorFields;
 
-use crate::framing::{MessageWriter, put_cstr, put_message};
+use crate::framing::{put_cstr, put_message};
 
 /// Type OID of `text`.
 const TEXT_OID: i32 = 25;
@@ -109,15 +108,6 @@ pub mod put {
     /// Data of a COPY, appended by `write`.
     pub fn copy_data(buf: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
         put_message(buf, b'd', write);
-    }
-
-    /// Data of a COPY that ends with `shared`, which is not copied; `write` appends what comes before that.
-    pub fn copy_data_sharing<W: AsyncWrite + Unpin>(
-        writer: &mut MessageWriter<W>,
-        shared: Bytes,
-        write: impl FnOnce(&[u8], &mut BytesMut),
-    ) {
-        writer.put_sharing(b'd', shared, write);
     }
 
     /// End of a COPY's data.

@@ -2,9 +2,8 @@
 //!
 //! Both directions keep unfinished data in their own buffer, so dropping one of their futures loses nothing.
 
-use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -132,48 +131,22 @@ pub fn take_message(buf: &mut BytesMut, max_len: usize) -> Result<Option<RawMess
     Ok(Some(RawMessage { tag, body: whole.freeze() }))
 }
 
-/// Pieces that are sent by one system call.
-const PIECES_MAX: usize = 64;
-
 /// Collects messages and writes them on request.
 #[derive(Debug)]
 pub struct MessageWriter<W> {
     stream: W,
-    /// What encoders have appended.
     buf: BytesMut,
-    /// Bytes to be sent amid the buffer's: each with how many bytes of the buffer come between it and the one before.
-    shared: VecDeque<(usize, Bytes)>,
-    /// How many bytes of the buffer come before the last of them.
-    before_shared: usize,
 }
 
 impl<W: AsyncWrite + Unpin> MessageWriter<W> {
     /// Writes to `stream`.
     pub fn new(stream: W) -> Self {
-        Self { stream, buf: BytesMut::new(), shared: VecDeque::new(), before_shared: 0 }
+        Self { stream, buf: BytesMut::new() }
     }
 
     /// The bytes that the next flush will send; encoders append to it.
     pub fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buf
-    }
-
-    /// Adds a message of type `tag` whose body ends with `shared`, which is sent from where it is; `write` appends what
-    /// comes before that. A stream that would send it on its own, as one that encrypts does, gets all in one piece.
-    ///
-    /// # Panics
-    /// As [`put_message`].
-    pub fn put_sharing(&mut self, tag: u8, shared: Bytes, write: impl FnOnce(&[u8], &mut BytesMut)) {
-        if !self.stream.is_write_vectored() {
-            return put_message(&mut self.buf, tag, |buf| {
-                write(&shared, buf);
-                buf.extend_from_slice(&shared);
-            });
-        }
-        self.buf.put_u8(tag);
-        put_length_before(&mut self.buf, |buf| write(&shared, buf), shared.len());
-        self.shared.push_back((self.buf.len() - self.before_shared, shared));
-        self.before_shared = self.buf.len();
     }
 
     /// Sends everything collected. Cancellation safe: a later flush continues where this one was dropped.
@@ -184,41 +157,13 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
 
     /// Sends the collected bytes if there are more than `limit`.
     pub async fn flush_above(&mut self, limit: usize) -> io::Result<()> {
-        let shared: usize = self.shared.iter().map(|(_, shared)| shared.len()).sum();
-        if self.buf.len() + shared > limit { self.drain().await } else { Ok(()) }
+        if self.buf.len() > limit { self.drain().await } else { Ok(()) }
     }
 
     async fn drain(&mut self) -> io::Result<()> {
-        while !self.shared.is_empty() {
-            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
-            let sent = self.stream.write_vectored(fill(&mut pieces, &self.buf, &self.shared)).await?;
-            self.advance(sent)?;
-        }
         while !self.buf.is_empty() {
             if self.stream.write_buf(&mut self.buf).await? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops what was sent: `sent` bytes.
-    fn advance(&mut self, sent: usize) -> io::Result<()> {
-        if sent == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        let mut sent = sent;
-        while let Some((before, shared)) = self.shared.front_mut().filter(|_| sent > 0) {
-            let own = sent.min(*before);
-            self.buf.advance(own);
-            (*before, self.before_shared, sent) = (*before - own, self.before_shared - own, sent - own);
-            if *before == 0 {
-                let of_shared = sent.min(shared.len());
-                shared.advance(of_shared);
-                sent -= of_shared;
-                if shared.is_empty() {
-                    self.shared.pop_front();
-                }
             }
         }
         Ok(())
@@ -235,21 +180,6 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
     }
 }
 
-/// Fills `pieces` with what is to be sent first. Returns those that it has filled.
-fn fill<'p, 'b>(
-    pieces: &'p mut [IoSlice<'b>],
-    buf: &'b [u8],
-    shared: &'b VecDeque<(usize, Bytes)>,
-) -> &'p [IoSlice<'b>] {
-    let (mut rest, mut filled) = (buf, 0);
-    for (pair, (before, shared)) in pieces.chunks_exact_mut(2).zip(shared) {
-        let (own, later) = rest.split_at((*before).min(rest.len()));
-        pair.copy_from_slice(&[IoSlice::new(own), IoSlice::new(shared)]);
-        (rest, filled) = (later, filled + 2);
-    }
-    pieces.get(..filled).unwrap_or_default()
-}
-
 /// Appends a message of type `tag` whose body `write` appends.
 ///
 /// # Panics
@@ -261,15 +191,10 @@ pub fn put_message(buf: &mut BytesMut, tag: u8, write: impl FnOnce(&mut BytesMut
 
 /// Appends a length that counts itself, and whatever `write` appends.
 pub(crate) fn put_length_prefixed(buf: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
-    put_length_before(buf, write, 0);
-}
-
-/// The same for what goes on with `more` bytes that are not in `buf`.
-fn put_length_before(buf: &mut BytesMut, write: impl FnOnce(&mut BytesMut), more: usize) {
     let start = buf.len();
     buf.put_i32(0);
     write(buf);
-    let len = i32::try_from(buf.len() - start + more).expect("messages are built far below 2 GiB");
+    let len = i32::try_from(buf.len() - start).expect("messages are built far below 2 GiB");
     if let Some(field) = buf.get_mut(start..).and_then(|written| written.first_chunk_mut::<4>()) {
         *field = len.to_be_bytes();
     }
@@ -280,6 +205,3 @@ pub fn put_cstr(buf: &mut BytesMut, text: &[u8]) {
     buf.extend(text.iter().take_while(|byte| **byte != 0));
     buf.put_u8(0);
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pageserver_api::pagestream::{Answer, ProtocolVersion, Query, Request, encode_before_page};
+use pageserver_api::pagestream::{ProtocolVersion, Query, Request};
 use pq_proto::backend::put;
 use pq_proto::server::{Connection, ConnectionError, ServerWriter};
 
@@ -14,6 +14,9 @@ use super::session::Session;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use metrics::{METRICS, SmgrQuery, seconds_since};
+
+/// Buffer space for the answer with a page: headers and page.
+const PAGE_ANSWER: usize = 8192 + 64;
 
 /// Serves the stream until the client leaves.
 pub(super) async fn serve(
@@ -63,6 +66,7 @@ async fn answer_all(
                 let pages = reader.pages(&requests).await;
                 let (seconds, histogram) = (seconds_since(started), METRICS.smgr_query_seconds.of(kind(first)));
                 requests.iter().for_each(|_| histogram.observe(seconds));
+                output.buffer().reserve(requests.len() * PAGE_ANSWER);
                 for (request, page) in requests.iter().zip(pages) {
                     send(output, version, request, serve::page(page))?;
                 }
@@ -88,7 +92,7 @@ fn kind(request: &Request) -> SmgrQuery {
     }
 }
 
-/// Adds an answer to what is to be sent; a page is sent from where it is. Errors are answers too, except a shutdown of the timeline.
+/// Puts an answer into the buffer. Errors are answers too, except a shutdown of the timeline.
 fn send(
     output: &mut ServerWriter,
     version: ProtocolVersion,
@@ -100,12 +104,7 @@ fn send(
         Err(StorageError::Shutdown) => return Err(CommandError::shutdown()),
         Err(error) => serve::error_answer(request, &error),
     };
-    match answer {
-        Answer::Page(page) => put::copy_data_sharing(output, page, |page, buf| {
-            encode_before_page(page, version, request, buf);
-        }),
-        answer => put::copy_data(output.buffer(), |buf| answer.encode(version, request, buf)),
-    }
+    put::copy_data(output.buffer(), |buf| answer.encode(version, request, buf));
     Ok(())
 }
 

@@ -35,11 +35,21 @@ impl<P: AsRef<[u8]>> Answer<P> {
     /// # Panics
     /// If the answer is of another kind than the request, or pages are not whole.
     pub fn encode(&self, version: ProtocolVersion, request: &Request, buf: &mut impl BufMut) {
-        put_start(self.tag(), version, request, buf);
+        buf.put_u8(self.tag());
+        if version == ProtocolVersion::V3 {
+            put_header(buf, version, &request.header);
+            if !matches!(self, Answer::Error(_)) {
+                assert_eq!(request_tag(self.tag()), Some(request.query.tag()), "an answer is of its request's kind");
+                request.query.put_what(buf);
+            }
+        }
         match self {
             Answer::Exists(exists) => buf.put_u8((*exists).into()),
             Answer::Nblocks(blocks) => buf.put_u32(*blocks),
-            Answer::Page(page) => buf.put_slice(whole(page.as_ref())),
+            Answer::Page(page) => {
+                assert_eq!(page.as_ref().len(), PAGE_SIZE, "a page is whole");
+                buf.put_slice(page.as_ref());
+            }
             Answer::DbSize(bytes) => buf.put_i64(*bytes),
             Answer::SlruSegment(pages) => put_segment(buf, pages.as_ref()),
             Answer::Error(message) => {
@@ -49,32 +59,6 @@ impl<P: AsRef<[u8]>> Answer<P> {
             }
         }
     }
-}
-
-/// Appends the answer to a request for a page, but for the page itself, with which it ends.
-///
-/// # Panics
-/// If the request is another one, or the page is not whole.
-pub fn encode_before_page(page: &[u8], version: ProtocolVersion, request: &Request, buf: &mut impl BufMut) {
-    whole(page);
-    put_start(tag::RESPONSE_PAGE, version, request, buf);
-}
-
-/// Appends what answers begin with: what they are, and in version 3 what they answer.
-fn put_start(kind: u8, version: ProtocolVersion, request: &Request, buf: &mut impl BufMut) {
-    buf.put_u8(kind);
-    if version == ProtocolVersion::V3 {
-        put_header(buf, version, &request.header);
-        if kind != tag::ERROR {
-            assert_eq!(request_tag(kind), Some(request.query.tag()), "an answer is of its request's kind");
-            request.query.put_what(buf);
-        }
-    }
-}
-
-fn whole(page: &[u8]) -> &[u8] {
-    assert_eq!(page.len(), PAGE_SIZE, "a page is whole");
-    page
 }
 
 fn put_segment(buf: &mut impl BufMut, pages: &[u8]) {

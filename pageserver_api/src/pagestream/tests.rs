@@ -5,9 +5,7 @@ use proptest::prelude::*;
 use utils::lsn::Lsn;
 
 use super::ProtocolVersion::{V2, V3};
-use super::{
-    Answer, DecodeError, PAGE_SIZE, ProtocolVersion, Query, Request, RequestHeader, Response, encode_before_page,
-};
+use super::{Answer, DecodeError, PAGE_SIZE, ProtocolVersion, Query, Request, RequestHeader, Response};
 use crate::reltag::{RelTag, SlruKind};
 
 const REL: RelTag = RelTag { spcnode: 1663, dbnode: 5, relnode: 16384, forknum: 2 };
@@ -40,17 +38,6 @@ fn answer_to(query: Query) -> Answer<Bytes> {
         Query::GetPage(..) => Answer::Page(vec![3; PAGE_SIZE].into()),
         Query::DbSize { .. } => Answer::DbSize(-2),
         Query::GetSlruSegment { .. } => Answer::SlruSegment(vec![4; 2 * PAGE_SIZE].into()),
-    }
-}
-
-#[test]
-fn an_answer_without_its_page_is_what_comes_before_the_page() {
-    let Answer::Page(page) = answer_to(QUERIES[2]) else { panic!("the answer is a page") };
-    for version in [V2, V3] {
-        let mut buf = BytesMut::new();
-        encode_before_page(&page, version, &Request { header: HEADER, query: QUERIES[2] }, &mut buf);
-        buf.extend_from_slice(&page);
-        assert_eq!(buf, response(version, QUERIES[2], &Answer::Page(page.clone())));
     }
 }
 
