@@ -8,8 +8,9 @@ compute finds it by reading a table that has nothing to do with the query; then 
 bucket, which takes --delays longer, is counted. What the query returns and how it is planned are compared with the
 plain server, and nothing of a table may be in memory that the level does not say. Writes social.json.
 
-With --matrix each query also runs, with nothing in memory, under every combination of how far ahead of a scan layers
-are read, after how much of it a layer is fetched whole, and how many pages Postgres asks for at once.
+With --matrix each query runs instead, with nothing in memory, under every combination of how far ahead of a scan
+layers are read, after how much of it a layer is fetched whole, how many pages Postgres asks for at once, and how much
+of a table the compute fetches ahead. Writes social_matrix.json.
 """
 
 import argparse
@@ -43,8 +44,9 @@ HEAP_IN_MEMORY = """SELECT count(*) FROM pg_buffercache b JOIN pg_class c ON pg_
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname <> 'unrelated'
     AND b.relforknumber = 0"""
 # Settings of the pageserver and of computes: read-ahead in MiB, percent of a layer (101: never), pages at once (1 is
-# the default).
-MATRIX = {"read_ahead_mib": (0, 1, 4, 16), "whole_after": (10, 50, 101), "io_concurrency": (1, 16)}
+# the default), MiB of a table that a compute fetches ahead.
+MATRIX = {"read_ahead_mib": (0, 1, 4, 16), "whole_after": (10, 50, 101), "io_concurrency": (1, 16),
+          "ahead_mib": (0, 8, 32)}
 UNRELATED = "SELECT count(*) FROM unrelated WHERE ctid = '({},1)'"
 
 
@@ -53,6 +55,8 @@ class Run:
 
     def __init__(self, args, world: World, link: CountedLink):
         self.args, self.world, self.link = args, world, link
+        # Of computes, besides settings of Postgres.
+        self.options: list[str] = []
         self.root = Path(tempfile.mkdtemp(prefix="social-run-", dir=args.dir))
         self.root.chmod(0o755)
         settings = {**world.settings(), "remote_storage_endpoint": f"http://127.0.0.1:{link.port}"}
@@ -74,7 +78,7 @@ class Run:
         """One execution, with `delay` ms added to each request of the bucket while it is measured."""
         self.link.delay = 0
         settings = [part for item in {**SETTINGS, **self.args.postgres}.items() for part in ("--set", "=".join(item))]
-        compute = self.computes.start("reader", "--read-only", *settings)
+        compute = self.computes.start("reader", "--read-only", *settings, *self.options)
         try:
             with compute.session(DATABASE) as session:
                 session.sql(prepare(name))
@@ -142,14 +146,15 @@ class Run:
     def matrix(self) -> list[dict]:
         """Medians for every combination of settings and every query, with nothing in memory."""
         found, postgres, delay = [], dict(self.args.postgres), self.args.delays[-1]
-        for ahead, whole, at_once in itertools.product(*MATRIX.values()):
+        for ahead, whole, at_once, of_compute in itertools.product(*MATRIX.values()):
+            self.options = ["--read-ahead", str(of_compute)]
             self.pageserver.configure(read_ahead_max=ahead * MIB, prefetch_whole_after=whole)
             self.args.postgres = {**postgres, "effective_io_concurrency": str(at_once)}
             for name in self.args.queries:
                 answers = self.world.about["answers"][name][:self.args.matrix]
                 some = [self.execute(name, asked, "none", delay) for asked in answers]
                 medians = {what: median(each[what] for each in some) for what in ("ms", "gets", "mib")}
-                found.append({"query": name, "delay_ms": delay, **dict(zip(MATRIX, (ahead, whole, at_once))),
+                found.append({"query": name, "delay_ms": delay, **dict(zip(MATRIX, (ahead, whole, at_once, of_compute))),
                               **medians})
                 self.world.say(f"matrix: {json.dumps(found[-1])}")
         return found
@@ -206,7 +211,7 @@ def parse():
     parser.add_argument("--queries", nargs="+", choices=list(QUERIES), default=list(QUERIES))
     parser.add_argument("--delays", type=float, nargs="+", default=[4, 25], help="ms that each request takes longer")
     parser.add_argument("--matrix", type=int, default=0, metavar="EXECUTIONS",
-                        help="also under every combination of settings; 24 of them, at the last of --delays")
+                        help="instead under every combination of settings; 72 of them, at the last of --delays")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the pageserver, as NAME=VALUE")
     parser.add_argument("--postgres", nargs="*", default=[], help="settings of computes, as NAME=VALUE")
     parser.add_argument("--pg-major", type=int, default=15)
@@ -234,13 +239,12 @@ def main():
                    **{name: world.about[name] for name in ("database_mib", "posts_mib", "bucket_mib")}}
         run = Run(args, world, link)
         stack.callback(run.end)
-        results["executions"] = run.all()
-        if args.matrix:
-            results["matrix"] = run.matrix()
+        results |= {"matrix": run.matrix()} if args.matrix else {"executions": run.all()}
     if args.remove:
         shutil.rmtree(world.place, ignore_errors=True)
     if args.out:
-        artifact.refusing(lambda: artifact.write(args.out / "social.json", topology, run.validity, results))
+        name = "social_matrix.json" if args.matrix else "social.json"
+        artifact.refusing(lambda: artifact.write(args.out / name, topology, run.validity, results))
     else:
         print(json.dumps(results))
 

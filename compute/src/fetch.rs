@@ -23,7 +23,7 @@ use crate::index_scan::IndexScans;
 use crate::overlay::file::{FetchFailed, FileNode, Flight, Origin, Outcome, State};
 use crate::overlay::{Change, Overlay};
 use crate::overlay::{Fetched, blocks};
-use crate::readahead::PIECE;
+use crate::readahead::{AHEAD_MIB, PIECE};
 use crate::source::{PageSource, SourceError};
 use outage::Outage;
 
@@ -32,6 +32,8 @@ use outage::Outage;
 pub struct Policy {
     /// Maximum number of concurrent requests.
     pub in_flight: usize,
+    /// How many MiB of a table are fetched ahead of a scan; 0: only what is read.
+    pub ahead_mib: u32,
     /// A request is repeated after this time.
     pub attempt: Duration,
     /// A read fails after this time without an answer. Postgres does not cope well: recovery stops, a checkpoint
@@ -45,6 +47,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             in_flight: 64,
+            ahead_mib: AHEAD_MIB,
             attempt: Duration::from_secs(30),
             give_up: Duration::from_secs(24 * 3600),
             disk_full: Duration::from_secs(300),
@@ -226,7 +229,8 @@ impl<S: PageSource> Volume<S> {
     /// Ensures that the remote ones among `blocks` are being fetched; returns what to wait for.
     fn fetch(self: &Arc<Self>, file: &Arc<FileNode>, blocks: Range<u32>, is_read: bool) -> io::Result<Vec<Wait>> {
         let Some(origin) = file.origin else { return Ok(Vec::new()) };
-        let ahead = |state: &mut State| if is_read { state.scan.read(&blocks) } else { blocks.end };
+        let ahead =
+            |state: &mut State| if is_read { state.scan.read(&blocks, self.policy.ahead_mib) } else { blocks.end };
         self.start(file, origin, &blocks, ahead)
     }
 

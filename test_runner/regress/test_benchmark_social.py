@@ -30,10 +30,14 @@ def results(**other) -> dict:
             "executions": executions, **other}
 
 
-def report(place, found: dict) -> subprocess.CompletedProcess:
-    artifact = {"format": 1, "bench": "social", "topology": {**TOPOLOGY, "delay_ms": [4, 25]},
+def write(place, name: str, found: dict):
+    artifact = {"format": 1, "bench": name, "topology": {**TOPOLOGY, "delay_ms": [4, 25]},
                 "validity": dict(VALIDITY), "results": found}
-    (place / "social.json").write_text(json.dumps(artifact))
+    (place / f"{name}.json").write_text(json.dumps(artifact))
+
+
+def report(place, found: dict) -> subprocess.CompletedProcess:
+    write(place, "social", found)
     return subprocess.run([sys.executable, BENCHES / "report_social.py", place], capture_output=True, text=True)
 
 
@@ -58,16 +62,18 @@ def test_the_report_refuses_what_contradicts_itself(tmp_path, wrong):
 
 
 def test_the_best_settings_are_shown_beside_none(tmp_path):
-    def one(ahead, whole, at_once, ms):
+    def one(ahead, whole, at_once, of_compute, ms):
         return {"query": "post", "delay_ms": 25, "read_ahead_mib": ahead, "whole_after": whole,
-                "io_concurrency": at_once, "ms": ms, "gets": 7, "mib": 0.5}
+                "io_concurrency": at_once, "ahead_mib": of_compute, "ms": ms, "gets": 7, "mib": 0.5}
 
-    matrix = [one(0, 101, 1, 200.0), one(4, 50, 1, 100.0), one(16, 10, 16, 50.0), one(1, 10, 1, 150.0)]
-    assert report(tmp_path, results(matrix=matrix)).returncode == 0
-    page = (tmp_path / "social.md").read_text()
-    assert "| post | 16 | 10 | 16 | 50 | 7 | 0.5 | 0.25 |" in page
-    assert "| post (without) | 0 | never | 1 | 200 | 7 | 0.5 | 1.00 |" in page
-    assert "| post (default) | 4 | 50 | 1 | 100 | 7 | 0.5 | 0.50 |" in page
+    matrix = [one(0, 101, 1, 0, 200.0), one(4, 50, 1, 32, 100.0), one(16, 10, 16, 8, 50.0), one(1, 10, 1, 8, 150.0)]
+    write(tmp_path, "social_matrix", results(matrix=matrix))
+    done = report(tmp_path, results())
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "social_matrix.md").read_text()
+    assert "| post | 16 | 10 | 16 | 8 | 50 | 7 | 0.5 | 0.25 |" in page
+    assert "| post (without) | 0 | never | 1 | 0 | 200 | 7 | 0.5 | 1.00 |" in page
+    assert "| post (default) | 4 | 50 | 1 | 32 | 100 | 7 | 0.5 | 0.50 |" in page
 
 
 def test_requests_at_once_are_waited_for_once():

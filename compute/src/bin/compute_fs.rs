@@ -69,6 +69,9 @@ struct Serving {
     /// Maximum number of concurrent requests to the source.
     #[arg(long, default_value_t = Policy::default().in_flight)]
     in_flight: usize,
+    /// How many MiB of a table are fetched ahead of a scan; 0: only what is read.
+    #[arg(long, default_value_t = Policy::default().ahead_mib)]
+    ahead_mib: u32,
     /// Seconds after which an unanswered request is retried.
     #[arg(long, default_value_t = Policy::default().attempt.as_secs())]
     attempt_seconds: u64,
@@ -84,6 +87,7 @@ impl Serving {
     fn policy(&self) -> Policy {
         Policy {
             in_flight: self.in_flight,
+            ahead_mib: self.ahead_mib,
             attempt: Duration::from_secs(self.attempt_seconds),
             give_up: Duration::from_secs(self.give_up_seconds),
             ..Policy::default()
@@ -94,6 +98,7 @@ impl Serving {
     fn args(&self) -> Vec<String> {
         let mut args = vec![
             format!("--in-flight={}", self.in_flight),
+            format!("--ahead-mib={}", self.ahead_mib),
             format!("--attempt-seconds={}", self.attempt_seconds),
             format!("--give-up-seconds={}", self.give_up_seconds),
             format!("--delay-ms={}", self.delay_ms),

@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{LifecycleError, Result};
+use super::{LifecycleError, Options, Result};
 use crate::layout::Layout;
 use crate::supervisor::health::Health;
 use crate::supervisor::launch;
 
 /// Name of the program.
 const PROGRAM: &str = "compute-fs";
+
 /// Mounts the data directory unless it is mounted: after a crash of Postgres it still is. Returns whether it had to.
-pub(super) fn mount(layout: &Layout) -> Result<bool> {
+pub(super) fn mount(layout: &Layout, options: &Options) -> Result<bool> {
     if let Ok(Some(pid)) = launch::supervisor(layout) {
         if let Health::Trouble(what) = Health::of(layout) {
             return Err(LifecycleError::Refused(format!("{}: {what}", layout.data().display())));
@@ -27,7 +28,8 @@ pub(super) fn mount(layout: &Layout) -> Result<bool> {
         };
     }
     let program = program();
-    let started = launch::start(&program, layout, &[]);
+    let ahead: Vec<String> = options.ahead_mib.iter().map(|mib| format!("--ahead-mib={mib}")).collect();
+    let started = launch::start(&program, layout, &ahead);
     let started = started.map_err(|error| {
         LifecycleError::Refused(format!(
             "{}: {error}. Without it all relations can be copied: --copy",

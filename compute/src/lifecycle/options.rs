@@ -31,6 +31,8 @@ pub struct Options {
     pub connstr: Option<String>,
     /// A gateway may stop it when nobody is connected.
     pub sleeps: bool,
+    /// How many MiB of a table are fetched ahead of a scan; by default what the file system thinks right.
+    pub ahead_mib: Option<u32>,
 }
 
 /// Changes that apply from now on.
@@ -58,6 +60,8 @@ pub struct Changes {
     pub sleeps: Option<bool>,
     /// Listen on another port.
     pub port: Option<u16>,
+    /// See [`Options::ahead_mib`].
+    pub ahead_mib: Option<u32>,
     /// Switch to another pageserver.
     pub page_server: Option<PageServerAt>,
 }
@@ -97,6 +101,7 @@ impl Options {
         if let Some(sleeps) = changes.sleeps {
             new.sleeps = sleeps;
         }
+        new.ahead_mib = changes.ahead_mib.or(new.ahead_mib);
         if let Some(connstr) = changes.connstr {
             new.connstr = Some(connstr).filter(|connstr| !connstr.is_empty());
         }

@@ -60,7 +60,7 @@ pub fn start(layout: &Layout, options: &StartOptions, control: &impl Control) ->
     if !compute.read_only {
         register(&mut compute, layout, &before.options, options.replace, control)?;
     }
-    let is_mounted = compute.storage == Storage::Lazy && mounted::mount(layout)?;
+    let is_mounted = compute.storage == Storage::Lazy && mounted::mount(layout, &compute.options)?;
     let started = run(&mut compute, layout, &settings, options.timeout, control);
     if started.is_err() && is_mounted && !matches!(State::of(&compute, layout), State::Running(_)) {
         mounted::unmount(layout, options.timeout)?;

@@ -41,6 +41,9 @@ pub(super) struct Told {
     /// starts may not, unless this says otherwise.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     sleeps: Option<bool>,
+    /// How many MiB of a table are fetched ahead of a scan, unless the compute is a copy: 0 for none, by default 32.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(..=1024))]
+    read_ahead: Option<u32>,
 }
 
 /// Options of an existing compute.
@@ -76,6 +79,7 @@ impl Told {
             connstr: self.connstr.clone(),
             sleeps: self.sleeps,
             port: None,
+            ahead_mib: self.read_ahead,
             page_server: page_service.map(|page_service| PageServerAt { page_service, token }),
         }
     }

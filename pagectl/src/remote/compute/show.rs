@@ -73,6 +73,7 @@ fn told(options: &Options) -> String {
     if !options.listen_users.is_empty() {
         told.push(format!("--listen-users {}", quoted(&options.listen_users.join(","))));
     }
+    told.extend(options.ahead_mib.map(|mib| format!("--read-ahead {mib}")));
     if options.sleeps {
         told.push("--sleeps".to_owned());
     }
@@ -87,6 +88,7 @@ pub(super) fn options(options: &Options) -> Value {
     let Options { listen, listen_users, wait_for_pageserver, until_durable, settings, connstr, sleeps, .. } = options;
     json!({ "listen": listen, "listen_users": listen_users, "wait_for_pageserver": wait_for_pageserver,
         "followers": options.followers, "quorum": options.quorum,
+        "read_ahead": options.ahead_mib,
         "until_durable": *wait_for_pageserver && *until_durable,
         "settings": settings, "sleeps": sleeps, "has_connstr": connstr.is_some() })
 }
