@@ -68,8 +68,9 @@ def test_schemas_are_compared(computes, dev):
     dev.sql("DROP TABLE keyless; CREATE SEQUENCE numbers; CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'")
     flushed(dev)
     found = diff(computes, "dev", "--schema", status=1)
-    for line in ("+    extra integer DEFAULT 7", "+CREATE VIEW public.seen AS", "+CREATE INDEX by_v ON", "+CREATE SEQUENCE",
-                 "+CREATE TYPE public.mood AS ENUM (", "-CREATE TABLE public.keyless (", "+CREATE FUNCTION public.f()"):
+    for line in ("+    extra integer DEFAULT 7", "+CREATE VIEW public.seen AS", "+CREATE INDEX by_v ON",
+                 "+CREATE SEQUENCE", "+CREATE TYPE public.mood AS ENUM (", "-CREATE TABLE public.keyless (",
+                 "+CREATE FUNCTION public.f()"):
         assert line in found, found
     assert found.startswith("--- ") and "\n+++ dev@" in found
     # From the first to the second one.

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
@@ -39,6 +40,7 @@ pub(super) struct Turn {
 pub(super) async fn begin(app: &App, timeline: &Timeline, turn: Turn) -> Result<(Timeline, bool), ApiError> {
     let tenant = timeline.tenant_shard_id();
     let _naming = app.naming.lock(tenant).await;
+    check_owner(timeline)?;
     life::complete(app, timeline).await?;
     if BranchCard::of(timeline)?.has_expired(card::now()) {
         // Another one may have taken its place.
@@ -88,6 +90,15 @@ pub(super) async fn begin(app: &App, timeline: &Timeline, turn: Turn) -> Result<
     heard(app, &timeline, turn.run.clone());
     tracing::info!(%tenant, timeline = %timeline.timeline_id(), run = turn.run, "SQL of a branch is being run");
     Ok((timeline, true))
+}
+
+/// Refuses where another server may have the tenant by now: it would give the turn to somebody else.
+fn check_owner(timeline: &Timeline) -> Result<(), ApiError> {
+    if life::may_change(timeline) {
+        return Ok(());
+    }
+    let reason = format!("this server may not change branch {} now: another one may have it", shown(timeline));
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason))
 }
 
 /// Has the branch begin anew, as it was made; what it was is deleted.
@@ -168,6 +179,7 @@ pub(super) enum Ended {
 /// Notes how a run has ended.
 pub(super) async fn end(app: &App, timeline: &Timeline, run: &str, ended: Ended) -> Result<(), ApiError> {
     let _naming = app.naming.lock(timeline.tenant_shard_id()).await;
+    check_owner(timeline)?;
     let standing = Standing::of(timeline)?;
     let Some(Standing { init, .. }) = standing.filter(|standing| standing.init.run.as_deref() == Some(run)) else {
         return Err(ApiError::conflict(format!("run {run} of the SQL of branch {} is over", shown(timeline))));
@@ -193,7 +205,7 @@ pub(super) async fn end(app: &App, timeline: &Timeline, run: &str, ended: Ended)
     let (tenant, timeline) = id(timeline);
     match words {
         None => tracing::info!(%tenant, %timeline, run, "SQL of a branch is done: the branch is open"),
-        Some(error) => tracing::warn!(%tenant, %timeline, run, ?state, "SQL of a branch did not succeed: {error}"),
+        Some(error) => tracing::info!(%tenant, %timeline, run, ?state, "SQL of a branch did not succeed: {error}"),
     }
     Ok(())
 }

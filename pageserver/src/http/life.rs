@@ -90,7 +90,7 @@ async fn look(app: &App, cancel: &CancellationToken) -> Duration {
 }
 
 /// Whether this server may change the timeline now.
-fn may_change(timeline: &Timeline) -> bool {
+pub(super) fn may_change(timeline: &Timeline) -> bool {
     let leased = timeline.remote().is_none_or(|remote| remote.check_lease().is_ok());
     leased && timeline.fenced().is_none() && timeline.broken().is_none()
 }

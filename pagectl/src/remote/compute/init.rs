@@ -28,7 +28,7 @@ const BEAT: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(50);
 /// Time limit for telling that, and for the compute to stop.
 const TELL: Duration = Duration::from_secs(5);
-const STOP: Duration = Duration::from_secs(900);
+const STOP: Duration = Duration::from_secs(300);
 /// For how long the server is told again how it ended, if it cannot be reached.
 const END: Duration = Duration::from_secs(30);
 
@@ -77,10 +77,11 @@ pub(crate) fn ready(here: Here<'_>, branch: &Value, wish: &Wish) -> anyhow::Resu
             // Somebody else has let it begin anew.
             Err(error) if is_gone(&error) && branch["name"].is_string() => {
                 branch = here.remote.branch_or_root(branch["name"].as_str())?;
-                if closed(&branch).is_none() {
-                    return Ok(branch);
+                match closed(&branch) {
+                    None => return Ok(branch),
+                    Some(_) if text(&branch, "timeline_id") == before => return Err(error),
+                    Some(_) => continue,
                 }
-                continue;
             }
             Err(error) => return Err(error),
         };
