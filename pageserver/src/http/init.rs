@@ -51,8 +51,8 @@ impl Standing {
     }
 }
 
-/// How far the SQL of a branch is, for people. Of a branch whose metadata cannot be read it is not known that anybody may
-/// use it.
+/// How far the SQL of a branch is, for people. Of a branch whose metadata cannot be read it is not known that anybody
+/// may use it.
 pub(super) fn of(timeline: &Timeline) -> Option<InitInfo> {
     match Standing::of(timeline) {
         Ok(standing) => standing.map(|standing| {

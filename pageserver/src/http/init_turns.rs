@@ -1,6 +1,6 @@
-//! Who runs the SQL of a branch, and how it ended. The server does not run it itself, as it has no Postgres: whoever has
-//! one asks for the turn, runs it, and says how that was. It is run on a branch as it was made, and never a second time
-//! on what an earlier run may have left.
+//! Who runs the SQL of a branch, and how it ended. The server does not run it itself, as it has no Postgres: whoever
+//! has one asks for the turn, runs it, and says how that was. It is run on a branch as it was made, and never a second
+//! time on what an earlier run may have left.
 
 use std::time::Duration;
 

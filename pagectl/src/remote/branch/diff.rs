@@ -12,22 +12,13 @@ use crate::output::{self, Ended};
 use crate::remote::compute::reader::Reader;
 use crate::remote::compute::{Directory, HostArgs};
 use crate::remote::connection::Remote;
-use sides::{Side, sides};
+use sides::{Side, WantedSides, sides};
 
 /// What to compare, and how.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// Its name or id, or NAME@MOMENT: dev@-10min, dev@2026-01-31T12:30:00Z, dev@0/16B3748.
-    branch: String,
-    /// The branch to compare with, or a moment of one in the same form; defaults to the ancestor, as of the branch
-    /// point.
-    other: Option<String>,
-    /// Compare as of an LSN, a time, or '10 minutes ago'; defaults to the branch's end.
-    #[arg(long, value_name = "MOMENT")]
-    at: Option<String>,
-    /// Compare with the other branch, or with this one if no other is given, as of this LSN or time.
-    #[arg(long, value_name = "MOMENT")]
-    other_at: Option<String>,
+    #[command(flatten)]
+    wanted: WantedSides,
     /// Show how tables, types, indexes, constraints, views, functions and the like differ, as a unified diff of what
     /// pg_dump says: from the first branch to the second one, or from where a single one branched off to it. Exits
     /// with 0 if nothing differs, 1 if something does, 2 if that cannot be said.
@@ -56,7 +47,7 @@ pub(crate) struct DiffArgs {
 pub(super) fn run(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<()> {
     let is_by_blocks = !args.schema && args.rows.is_none();
     if is_by_blocks {
-        let (here, there) = sides(remote, args)?;
+        let (here, there) = sides(remote, &args.wanted)?;
         return blocks::run(remote, &here, &there);
     }
     match by_contents(remote, args) {
@@ -68,9 +59,9 @@ pub(super) fn run(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<()> {
 
 /// Whether nothing differs.
 fn by_contents(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<bool> {
-    let (here, there) = sides(remote, args)?;
+    let (here, there) = sides(remote, &args.wanted)?;
     // Of two that are named, the second is what has become of the first; one is what has become of its ancestor.
-    let (from, to) = if args.other.is_some() { (here, there) } else { (there, here) };
+    let (from, to) = if args.wanted.other.is_some() { (here, there) } else { (there, here) };
     let computes = args.directory.computes();
     let reader = |side: &Side| Reader::start(remote, &computes, &args.host, &side.branch, side.lsn);
     let readers = (reader(&from)?, reader(&to)?);

@@ -98,8 +98,8 @@ async fn answer(app: &App, timeline: &Timeline, granted: bool, sql: bool) -> Res
     Ok(Json(InitAnswer { granted, init: init::of(timeline), sql, branch }))
 }
 
-/// Tells how far the SQL of a branch is that runs before anybody uses it. Whoever runs it asks with the name of the run,
-/// and is taken to be at it still.
+/// Tells how far the SQL of a branch is that runs before anybody uses it. Whoever runs it asks with the name of the
+/// run, and is taken to be at it still.
 #[utoipa::path(get, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/init", tag = "timelines",
     params(TimelinePath, InitArgs),
     responses((status = 200, body = InitAnswer), (status = 404, body = ErrorBody)))]
@@ -117,8 +117,8 @@ pub(crate) async fn get(
 }
 
 /// Asks to run the SQL of a branch. If it is granted, the caller runs it on the branch of the answer, says every few
-/// seconds that it is at it (GET), and tells how that ended (`init_end`). Whoever is not heard of for 10 seconds has lost
-/// the turn. If something may have been written to the branch, it begins anew before, as another timeline.
+/// seconds that it is at it (GET), and tells how that ended (`init_end`). Whoever is not heard of for 10 seconds has
+/// lost the turn. If something may have been written to the branch, it begins anew before, as another timeline.
 #[utoipa::path(post, path = "/v1/tenant/{tenant_shard_id}/timeline/{timeline_id}/init", tag = "timelines",
     params(TimelinePath), request_body = InitBody,
     responses((status = 200, body = InitAnswer), (status = 404, body = ErrorBody),

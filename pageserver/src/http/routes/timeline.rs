@@ -13,6 +13,7 @@ use crate::http::audit::Known;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TenantPath, TimelinePath};
 use crate::http::guard::Subject;
+use crate::http::logical_size::LogicalSize;
 use crate::http::models::{
     BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, SqlInfo, TimelineCreate, TimelineInfo,
     TimelineState,
@@ -61,13 +62,18 @@ fn state_of(timeline: &Timeline, info: &engine::tenant::timeline::TimelineInfo) 
     reason.map_or(TimelineState::Active, |reason| TimelineState::Broken { reason })
 }
 
+/// Its logical size, if that is known or wanted.
+async fn size(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<Option<LogicalSize>, ApiError> {
+    Ok(match args.wait {
+        true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
+        false => app.sizes.latest(timeline, &app.manager, &app.ctx),
+    })
+}
+
 /// What is known of a timeline.
 pub(super) async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
-    let size = match args.wait {
-        true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
-        false => app.sizes.latest(timeline, &app.manager, &app.ctx),
-    };
+    let size = size(app, timeline, args).await?;
     let (info, condition) = (timeline.info(), timeline.condition());
     let (state, within_ancestor_pitr) = (state_of(timeline, &info), is_within_ancestor(app, tenant_id, &info));
     let (min_readable_lsn, card) = (timeline.min_readable_lsn(), BranchCard::of(timeline).unwrap_or_default());

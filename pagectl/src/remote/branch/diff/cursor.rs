@@ -47,8 +47,9 @@ impl Column {
 pub(super) fn columns(session: &mut Session, table: &str) -> anyhow::Result<Vec<Column>> {
     let rel = literal(table);
     let sql = format!(
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), k.n FROM pg_attribute a LEFT JOIN (SELECT u.attnum, u.n \
-         FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u(attnum, n) WHERE i.indrelid = {rel}::regclass \
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), k.n FROM pg_attribute a LEFT JOIN (SELECT u.attnum, \
+         u.n FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u(attnum, n) WHERE i.indrelid = \
+         {rel}::regclass \
          AND i.indisprimary AND u.n <= i.indnkeyatts) k ON k.attnum = a.attnum WHERE a.attrelid = {rel}::regclass AND \
          a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
     );

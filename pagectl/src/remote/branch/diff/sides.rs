@@ -1,14 +1,30 @@
 //! The two things that are compared: branches at moments.
 
 use anyhow::bail;
+use clap::Args;
 use serde_json::Value;
 use utils::lsn::Lsn;
 
-use super::DiffArgs;
 use crate::remote::connection::Remote;
 use crate::remote::init_state::name_of;
 use crate::remote::moment::lsn_at;
 use crate::table::text;
+
+/// What is compared, and with what.
+#[derive(Debug, Args)]
+pub(super) struct WantedSides {
+    /// Its name or id, or NAME@MOMENT: dev@-10min, dev@2026-01-31T12:30:00Z, dev@0/16B3748.
+    branch: String,
+    /// The branch to compare with, or a moment of one in the same form; defaults to the ancestor, as of the branch
+    /// point.
+    pub(super) other: Option<String>,
+    /// Compare as of an LSN, a time, or '10 minutes ago'; defaults to the branch's end.
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
+    /// Compare with the other branch, or with this one if no other is given, as of this LSN or time.
+    #[arg(long, value_name = "MOMENT")]
+    other_at: Option<String>,
+}
 
 /// A branch at a moment.
 pub(super) struct Side {
@@ -23,7 +39,7 @@ impl std::fmt::Display for Side {
 }
 
 /// What is compared, and with what.
-pub(super) fn sides(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<(Side, Side)> {
+pub(super) fn sides(remote: &Remote<'_>, args: &WantedSides) -> anyhow::Result<(Side, Side)> {
     let here = side(remote, &args.branch, args.at.as_deref())?;
     let there = match &args.other {
         Some(other) => side(remote, other, args.other_at.as_deref())?,

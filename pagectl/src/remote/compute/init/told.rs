@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(lines("DO $$ BEGIN; END $$;\nSELECT $a$ $b$; $a$;\nSELECT $1; SELECT a$b;"), [1, 2, 3, 3]);
         assert_eq!(lines("SELECT E'\\';';\nSELECT 'a\\';\nSELECT 3"), [1, 2, 3]);
         assert_eq!(lines(";;\n ; "), Vec::<usize>::new());
-        for unclosed in ["SELECT '", "SELECT E'\\", "/* /*", "--", "$a$ x", "\"", "$", "é; ü"] {
+        for unclosed in ["SELECT '", "SELECT E'\\", "/* /*", "--", "$a$ x", "\"", "$", "\u{e9}; \u{fc}"] {
             starts(unclosed);
         }
     }
