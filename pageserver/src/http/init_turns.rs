@@ -42,10 +42,7 @@ pub(super) async fn begin(app: &App, timeline: &Timeline, turn: Turn) -> Result<
     let _naming = app.naming.lock(tenant).await;
     check_owner(timeline)?;
     life::complete(app, timeline).await?;
-    if BranchCard::of(timeline)?.has_expired(card::now()) {
-        // Another one may have taken its place.
-        return Err(ApiError::not_found(format!("branch {} has expired", shown(timeline))));
-    }
+    check_lives(timeline)?;
     let Some(standing) = Standing::of(timeline)? else {
         return Err(ApiError::precondition(format!("branch {} has no SQL to run", shown(timeline))));
     };
@@ -90,6 +87,14 @@ pub(super) async fn begin(app: &App, timeline: &Timeline, turn: Turn) -> Result<
     heard(app, &timeline, turn.run.clone());
     tracing::info!(%tenant, timeline = %timeline.timeline_id(), run = turn.run, "SQL of a branch is being run");
     Ok((timeline, true))
+}
+
+/// Refuses a branch that has expired: another one may have taken its place.
+fn check_lives(timeline: &Timeline) -> Result<(), ApiError> {
+    if BranchCard::of(timeline)?.has_expired(card::now()) {
+        return Err(ApiError::not_found(format!("branch {} has expired", shown(timeline))));
+    }
+    Ok(())
 }
 
 /// Refuses where another server may have the tenant by now: it would give the turn to somebody else.
@@ -180,6 +185,7 @@ pub(super) enum Ended {
 pub(super) async fn end(app: &App, timeline: &Timeline, run: &str, ended: Ended) -> Result<(), ApiError> {
     let _naming = app.naming.lock(timeline.tenant_shard_id()).await;
     check_owner(timeline)?;
+    check_lives(timeline)?;
     let standing = Standing::of(timeline)?;
     let Some(Standing { init, .. }) = standing.filter(|standing| standing.init.run.as_deref() == Some(run)) else {
         return Err(ApiError::conflict(format!("run {run} of the SQL of branch {} is over", shown(timeline))));
