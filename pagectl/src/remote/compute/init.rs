@@ -155,9 +155,8 @@ fn in_turn(here: Here<'_>, run: &str, answer: &Value, before: &str) -> anyhow::R
     let name = name_of(branch);
     if let Some(error) = error {
         let ended = ended.as_ref().ok().map_or(branch, |ended| &ended["branch"]);
-        return Err(error
-            .context(format!("the SQL of the branch {name} did not succeed, and it stays closed"))
-            .context(hint(ended)));
+        let again = hint(ended);
+        bail!("the SQL of the branch {name} did not succeed, and it stays closed: {error:#}. To run it again: {again}");
     }
     let ended = ended.with_context(|| format!("the SQL of the branch {name} has run, but it stays closed"))?;
     Ok(ended["branch"].clone())
