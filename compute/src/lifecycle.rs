@@ -19,6 +19,7 @@ mod run;
 mod server;
 mod set;
 mod settings;
+mod sql;
 mod start;
 mod subscriptions;
 mod trouble;
@@ -41,6 +42,7 @@ pub use port::{free_port, is_free};
 pub use run::{Stopped, destroy, stop};
 pub use server::{State, connstr, log, socket};
 pub use set::{Changed, set};
+pub use sql::{Session, SqlError, run_sql};
 pub use start::{StartOptions, Started, start};
 pub use trouble::Trouble;
 

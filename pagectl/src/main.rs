@@ -38,9 +38,16 @@ fn main() -> ExitCode {
     output::init_logging();
     match cli::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("pagectl: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref::<output::Ended>() {
+            Some(output::Ended { status, error: None }) => ExitCode::from(*status),
+            Some(output::Ended { status, error: Some(error) }) => {
+                eprintln!("pagectl: {error:#}");
+                ExitCode::from(*status)
+            }
+            None => {
+                eprintln!("pagectl: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

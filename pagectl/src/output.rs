@@ -13,6 +13,32 @@ pub(crate) fn init_logging() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
 }
 
+/// The end of a command with a status of its own: with an error, or as the answer.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The exit status.
+    pub(crate) status: u8,
+    /// What went wrong.
+    pub(crate) error: Option<anyhow::Error>,
+}
+
+impl Ended {
+    pub(crate) fn with(status: u8, error: Option<anyhow::Error>) -> anyhow::Error {
+        Self { status, error }.into()
+    }
+}
+
+impl Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.error {
+            Some(error) => write!(f, "{error:#}"),
+            None => write!(f, "status {}", self.status),
+        }
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Prints a line. If the reader has gone away, that is not an error.
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stdout().lock(), "{text}");

@@ -11,11 +11,13 @@ mod connection;
 mod detach;
 mod follow;
 mod history;
+mod init_state;
 mod layers;
 mod limits;
 mod lsn;
 mod moment;
 mod progress;
+mod quota;
 pub(crate) mod reach;
 mod scrub;
 mod tenant;
@@ -42,7 +44,7 @@ pub(crate) enum RemoteCommand {
     /// Follow a running Postgres: copy it, then stream its WAL.
     #[command(alias = "attach")]
     Follow(follow::FollowArgs),
-    /// Tenants: list, create, delete.
+    /// Tenants: list, create, quota, standby, delete.
     Tenant {
         #[command(subcommand)]
         command: TenantCommand,
@@ -52,10 +54,10 @@ pub(crate) enum RemoteCommand {
         #[command(subcommand)]
         command: TimelineCommand,
     },
-    /// Branches, by name: create, list, set, diff, reset, restore, delete.
+    /// Branches, by name: create, list, show, set, init, diff, reset, restore, delete.
     Branch {
         #[command(subcommand)]
-        command: branch::BranchCommand,
+        command: Box<branch::BranchCommand>,
     },
     /// Stock Postgres servers on branches: start, stop, list, connect, logs, destroy.
     Compute(compute::ComputeArgs),
@@ -126,6 +128,8 @@ pub(crate) enum TenantCommand {
         /// Its id.
         id: TenantShardId,
     },
+    /// Show how much a tenant may have, or change that: branches, computes, bytes.
+    Quota(quota::QuotaArgs),
     /// Delete a tenant and everything stored for it.
     Delete {
         /// Its id.
@@ -185,6 +189,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Tenant { command: TenantCommand::Create { id } } => tenant::create(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Standby { id } } => tenant::standby(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),
+        RemoteCommand::Tenant { command: TenantCommand::Quota(args) } => quota::run(&remote, &args),
         RemoteCommand::Timeline { command: TimelineCommand::List } => timeline::list(&remote),
         RemoteCommand::Timeline { command: TimelineCommand::Info } => timeline::info(&remote),
         RemoteCommand::Timeline { command: TimelineCommand::Branch { at_lsn, at_time, id } } => {
@@ -200,7 +205,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Timeline { command: TimelineCommand::Detach { branch } } => {
             detach::run(&remote, branch.as_deref())
         }
-        RemoteCommand::Branch { command } => branch::run(&remote, command),
+        RemoteCommand::Branch { command } => branch::run(&remote, *command),
         RemoteCommand::Compute(args) => compute::run(&remote, args),
         RemoteCommand::Gateway(args) => compute::gateway::run(&remote, *args),
         RemoteCommand::Layers { svg } => layers::run(&remote, svg),

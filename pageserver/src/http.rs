@@ -14,6 +14,8 @@ mod error;
 mod extract;
 mod guard;
 mod ids;
+mod init;
+mod init_turns;
 mod known_args;
 mod life;
 mod logical_size;
@@ -22,6 +24,7 @@ mod models;
 mod moment;
 mod origin;
 mod page_for_people;
+mod quotas;
 mod recorded;
 #[allow(unused_qualifications, reason = "those that the macro for paths makes")]
 mod routes;
@@ -54,7 +57,8 @@ use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
 use routes::{
-    branch, detach, diff, history, journal, layers, lsn, node, page, slow, stored, tenant, timeline, window, writer,
+    branch, detach, diff, history, init_sql, journal, layers, lsn, node, page, quota, slow, stored, tenant, timeline,
+    window, writer,
 };
 use scrubs::Scrubs;
 
@@ -123,10 +127,13 @@ fn paths() -> OpenApiRouter<App> {
         .routes(routes!(tenant::get, tenant::delete))
         .routes(routes!(tenant::location_config))
         .routes(routes!(tenant::wait_lsn))
+        .routes(routes!(quota::get, quota::set))
         .routes(routes!(timeline::list, timeline::create))
         .routes(routes!(timeline::get, timeline::delete))
         .routes(routes!(branch::set))
         .routes(routes!(branch::restore))
+        .routes(routes!(init_sql::get, init_sql::begin))
+        .routes(routes!(init_sql::end))
         .routes(routes!(timeline::checkpoint))
         .routes(routes!(timeline::follow))
         .routes(routes!(timeline::follow_status))
@@ -180,6 +187,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources, audit:
         scrubs: Scrubs::default(),
         sizes: LogicalSizes::default(),
         naming: KeyedLock::default(),
+        registering: KeyedLock::default(),
         life: Life::default(),
         audit,
         max_branches: options.max_branches,

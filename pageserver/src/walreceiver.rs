@@ -13,6 +13,7 @@ pub(crate) mod card;
 mod failure;
 mod handover;
 mod history;
+pub(crate) mod init_sql;
 mod intake;
 mod journaled;
 mod noting;

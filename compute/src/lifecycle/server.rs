@@ -244,7 +244,7 @@ pub(super) async fn wal_of(compute: &ComputeConfig, client: &mut Client) -> std:
     Ok(Wal { flushed, is_followed: followed.as_ref() == b"t" })
 }
 
-fn config_of(compute: &ComputeConfig, layout: &Layout) -> Result<Config> {
+pub(super) fn config_of(compute: &ComputeConfig, layout: &Layout) -> Result<Config> {
     let text = format!("{} dbname=template1 connect_timeout=5", connstr(compute, layout));
     text.parse().map_err(|error| LifecycleError::Refused(format!("superuser {:?}: {error}", compute.superuser)))
 }

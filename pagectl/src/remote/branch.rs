@@ -1,6 +1,7 @@
 //! `pagectl branch ...`.
 
 mod diff;
+mod init;
 mod life;
 mod removal;
 mod restore;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::branches::{create, writer};
 use super::connection::Remote;
+use super::init_state;
 use crate::output;
 use crate::table::{bytes, table, text};
 
@@ -31,7 +33,29 @@ pub(crate) enum BranchCommand {
         #[command(flatten)]
         life: life::NewLife,
         #[command(flatten)]
+        sql: init::SqlArgs,
+        #[command(flatten)]
+        here: Box<init::HereArgs>,
+        #[command(flatten)]
         url: url::UrlArgs,
+    },
+    /// Run the SQL of a branch that is to run before anybody uses it, if it has not succeeded; with --retry also if it
+    /// has failed, on the branch as it was made.
+    Init {
+        /// Its name or id.
+        branch: String,
+        /// Run it again if it has failed.
+        #[arg(long)]
+        retry: bool,
+        #[command(flatten)]
+        sql: init::SqlArgs,
+        #[command(flatten)]
+        here: Box<init::HereArgs>,
+    },
+    /// Show everything that is known of a branch.
+    Show {
+        /// Its name or id.
+        branch: String,
     },
     /// Change how long a branch lives, whether it is protected, its name, labels, owner and reason.
     Set(life::SetArgs),
@@ -59,6 +83,8 @@ pub(crate) enum BranchCommand {
         ttl: Option<String>,
         #[command(flatten)]
         computes: removal::ComputesOfIt,
+        #[command(flatten)]
+        run: Box<init::RunArgs>,
     },
     /// List all branches.
     List {
@@ -66,19 +92,9 @@ pub(crate) enum BranchCommand {
         #[arg(long = "label", value_name = "NAME=VALUE", value_parser = life::label)]
         labels: Vec<(String, String)>,
     },
-    /// Show which relations differ between two branches or two points in time, and in how many blocks.
-    Diff {
-        /// Its name or id.
-        branch: String,
-        /// The branch to compare with; defaults to the ancestor, as of the branch point.
-        other: Option<String>,
-        /// Compare as of an LSN, a time, or '10 minutes ago'; defaults to the branch's end.
-        #[arg(long, value_name = "MOMENT")]
-        at: Option<String>,
-        /// Compare with the other branch, or with this one if no other is given, as of this LSN or time.
-        #[arg(long, value_name = "MOMENT")]
-        other_at: Option<String>,
-    },
+    /// Show which relations differ between two branches or two points in time, and in how many blocks; or how their
+    /// schemas differ (--schema), or the rows of a table (--rows).
+    Diff(Box<diff::DiffArgs>),
     /// Delete a branch and everything stored for it, and its computes of this machine, which must be stopped.
     Delete {
         /// Its name or id.
@@ -91,26 +107,36 @@ pub(crate) enum BranchCommand {
 /// Runs the command.
 pub(super) fn run(remote: &Remote<'_>, command: BranchCommand) -> anyhow::Result<()> {
     match command {
-        BranchCommand::Create { name, from, at, life, url } => {
-            let made = create(remote, &name, from.as_deref(), at.as_deref(), life.noted())?;
+        BranchCommand::Create { name, from, at, life, sql, here, url } => {
+            let mut noted = life.noted();
+            noted.extend(sql.read()?.map(|sql| ("init_sql".to_owned(), sql)));
+            let made = create(remote, &name, from.as_deref(), at.as_deref(), noted)?;
             if url.print_url {
+                // The gateway runs what is to be run when somebody comes.
                 return url.gateway.print(remote, &made);
             }
+            let made = here.settle(remote, &made)?;
             let (id, from) = (text(&made, "timeline_id"), text(&made, "ancestor_timeline_id"));
-            let summary = format!("branch {name} (timeline {id}) of {from} at LSN {}", text(&made, "ancestor_lsn"));
+            let at = text(&made, "ancestor_lsn");
+            let summary = format!("branch {name} (timeline {id}) of {from} at LSN {at}{}", init::remark(&made));
             output::finish(remote.common.json, &made, summary);
             Ok(())
         }
         BranchCommand::Url { branch, gateway } => gateway.print(remote, &remote.branch_or_root(Some(&branch))?),
         BranchCommand::Set(args) => life::set(remote, args),
         BranchCommand::Restore(args) => restore::run(remote, &args),
-        BranchCommand::Reset { branch, to, ttl, computes } => {
-            removal::reset(remote, &branch, to.as_deref(), ttl, &computes)
+        BranchCommand::Reset { branch, to, ttl, computes, run } => {
+            let made = removal::reset(remote, &branch, to.as_deref(), ttl, &computes)?;
+            let made = run.settle(remote, &computes.computes(), &made)?;
+            let (name, lsn, id) = (text(&made, "name"), text(&made, "ancestor_lsn"), text(&made, "timeline_id"));
+            let summary = format!("branch {name} begins anew at LSN {lsn} (timeline {id}){}", init::remark(&made));
+            output::finish(remote.common.json, &made, summary);
+            Ok(())
         }
+        BranchCommand::Init { branch, retry, sql, here } => init::run(remote, &branch, retry, &sql, &here),
+        BranchCommand::Show { branch } => init::show(remote, &branch),
         BranchCommand::List { labels } => list(remote, &labels),
-        BranchCommand::Diff { branch, other, at, other_at } => {
-            diff::run(remote, &branch, other.as_deref(), at.as_deref(), other_at.as_deref())
-        }
+        BranchCommand::Diff(args) => diff::run(remote, &args),
         BranchCommand::Delete { branch, computes } => removal::delete(remote, &branch, &computes),
     }
 }
@@ -129,7 +155,8 @@ fn list(remote: &Remote<'_>, labels: &[(String, String)]) -> anyhow::Result<()> 
         row.push(bytes(branch, "current_physical_size"));
         let nobody = if branch["is_archived"] == true { "nobody: archived" } else { "-" };
         row.push(writer(branch).unwrap_or_else(|| nobody.to_owned()));
-        row.extend([life::life(branch), text(branch, "owner"), life::about(branch)]);
+        let life = init_state::words(branch).unwrap_or_else(|| life::life(branch));
+        row.extend([life, text(branch, "owner"), life::about(branch)]);
         row
     };
     let listed: Vec<&Value> = branches.iter().filter(|branch| life::has_labels(branch, labels)).collect();

@@ -3,6 +3,8 @@
 mod control;
 pub(crate) mod gateway;
 mod gather;
+pub(crate) mod init;
+pub(crate) mod reader;
 mod serve;
 mod set;
 mod show;
@@ -17,12 +19,16 @@ use anyhow::bail;
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 use compute::lifecycle::{self, ComputeConfig, Computes, State};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::connection::Remote;
 use crate::output;
 pub(crate) use control::Registry;
-pub(crate) use start::StartArgs;
+pub(crate) use start::{HostArgs, StartArgs};
+
+use control::Opening;
+use init::Here;
+use start::By;
 
 /// Operations on computes.
 #[derive(Debug, Subcommand)]
@@ -108,7 +114,11 @@ impl Directory {
 pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> {
     let computes = args.directory.computes();
     match args.command {
-        ComputeCommand::Start(args) => start::run(remote, &computes, &args),
+        ComputeCommand::Start(args) => {
+            let here = Here { remote, computes: &computes, host: &args.host };
+            let prepare = |branch: &Value| init::ready(here, branch, &init::Wish::default());
+            start::run(remote, &computes, &args, &By { opening: Opening::Use, prepare: &prepare })
+        }
         ComputeCommand::Stop { name, timeout } => stop::run(remote, &computes, &name, timeout),
         ComputeCommand::Set { name, args } => set::run(remote, &computes, &name, &args),
         ComputeCommand::List => show::list(remote, &computes),

@@ -79,7 +79,7 @@ fn body(args: &SetArgs) -> anyhow::Result<Value> {
 }
 
 /// A number of bytes, or of KiB, MiB, GiB or TiB.
-fn parse_size(text: &str) -> anyhow::Result<u64> {
+pub(super) fn parse_size(text: &str) -> anyhow::Result<u64> {
     let (digits, shift) =
         UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), *shift))).unwrap_or((text, 0));
     let number: u64 = digits.parse().with_context(|| format!("{text:?} is no size such as 1GiB"))?;

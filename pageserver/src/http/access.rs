@@ -17,6 +17,8 @@ const OPEN: [&str; 5] = ["/v1/status", "/v1/doc", "/v1/openapi.json", "/swagger.
 /// Operations that delete a tenant, or make this server let go of it.
 const TENANT_ADMIN: [(Method, &str); 2] =
     [(Method::DELETE, "/v1/tenant/{tenant_shard_id}"), (Method::PUT, "/v1/tenant/{tenant_shard_id}/location_config")];
+/// Operations below a tenant that are not for those who use it.
+const OPERATOR: [(Method, &str); 1] = [(Method::PUT, "/v1/tenant/{tenant_shard_id}/quota")];
 /// The path parameter that names a tenant.
 const TENANT: &str = "tenant_shard_id";
 
@@ -40,6 +42,8 @@ impl Needs {
             Needs::Nothing
         } else if TENANT_ADMIN.iter().any(|one| one == &(method.clone(), path)) {
             Needs::TenantAdmin
+        } else if OPERATOR.iter().any(|one| one == &(method.clone(), path)) {
+            Needs::All
         } else if path.split('/').any(|part| part.strip_prefix('{').and_then(|it| it.strip_suffix('}')) == Some(TENANT))
         {
             Needs::Tenant

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
@@ -45,6 +45,8 @@ pub(crate) struct AppState {
     pub(super) max_branches: usize,
     /// Held while a branch of the tenant is named.
     pub(super) naming: KeyedLock<TenantShardId>,
+    /// Held while computes of the tenant are counted, and one more registered.
+    pub(super) registering: KeyedLock<TenantShardId>,
     /// The OpenAPI document as JSON, and as a page for people.
     pub(super) document: Bytes,
     pub(super) page: Bytes,
@@ -63,13 +65,18 @@ pub(super) fn new_ctx() -> RequestContext {
     RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
 }
 
+/// A timeline, by its tenant and id.
+pub(super) type TimelineOf = (TenantShardId, TimelineId);
+
 /// What is known of the life of branches besides what is stored.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     /// A branch may end earlier than was known.
     pub(super) changed: Notify,
     /// Why branches that have expired are still there.
-    pub(super) refused: Mutex<HashMap<(TenantShardId, TimelineId), String>>,
+    pub(super) refused: Mutex<HashMap<TimelineOf, String>>,
+    /// Who runs the SQL of a branch, and when that was last heard of.
+    pub(super) runs: Mutex<HashMap<TimelineOf, (String, Instant)>>,
 }
 
 impl Life {

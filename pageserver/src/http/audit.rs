@@ -18,6 +18,7 @@ use utils::id::TimelineId;
 
 use super::moment;
 use crate::auth::Grant;
+use crate::walreceiver::init_sql::Script;
 use metrics::METRICS;
 
 /// Lines that may wait to be written.
@@ -53,6 +54,7 @@ pub(super) struct Peer(pub(super) SocketAddr);
 pub(super) struct Known {
     pub(super) subject: Arc<OnceLock<Option<String>>>,
     pub(super) timeline: Arc<OnceLock<TimelineId>>,
+    pub(super) sql: Arc<OnceLock<String>>,
 }
 
 // Each is set once for a request.
@@ -65,6 +67,12 @@ impl Known {
     /// The timeline that is made, which is not in the path.
     pub(super) fn makes(&self, timeline: TimelineId) {
         let _ = self.timeline.set(timeline);
+    }
+
+    /// SQL that comes with it, of which the log has the hash.
+    pub(super) fn sql(&self, script: Script) -> Script {
+        let _ = self.sql.set(script.sha256.clone());
+        script
     }
 }
 
@@ -87,6 +95,9 @@ pub(super) struct Entry {
     /// What else the path names: a hold, or what is passed on to computes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
+    /// The hash of SQL that came with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) init_sql_sha256: Option<String>,
     /// Null if the caller left before the answer; what was begun goes on then.
     pub(super) status: Option<u16>,
     pub(super) milliseconds: u64,

@@ -11,6 +11,7 @@ use utils::id::TimelineId;
 use super::app::App;
 use super::audit::Entry;
 use super::error::ApiError;
+use super::init;
 use super::models::DeleteAnswer;
 use crate::walreceiver::card::{self, BranchCard, Successor};
 use crate::walreceiver::stored::{name_of, of_new_branch};
@@ -89,7 +90,7 @@ async fn look(app: &App, cancel: &CancellationToken) -> Duration {
 }
 
 /// Whether this server may change the timeline now.
-fn may_change(timeline: &Timeline) -> bool {
+pub(super) fn may_change(timeline: &Timeline) -> bool {
     let leased = timeline.remote().is_none_or(|remote| remote.check_lease().is_ok());
     leased && timeline.fenced().is_none() && timeline.broken().is_none()
 }
@@ -193,29 +194,56 @@ async fn complete_later(app: &App, timeline: &Timeline) {
 /// names.
 pub(super) async fn complete(app: &App, timeline: &Timeline) -> Result<(), ApiError> {
     let card = BranchCard::of(timeline)?;
-    let Some(Successor { timeline_id, name, lsn }) = card.successor.clone() else { return Ok(()) };
+    let Some(successor) = card.successor.clone() else { return Ok(()) };
     let (tenant, former) = (timeline.tenant_shard_id(), timeline.timeline_id());
-    let created_at = Some(card::seconds(env::clock::system_now()));
-    let told = of_new_branch(Some(name.clone()), BranchCard { created_at, successor: None, ..card })?;
-    let new = NewBranch { timeline_id, ancestor_id: former, lsn: Some(lsn) };
-    let made = app.manager.branch_with(tenant, new, Some(told)).await;
-    let gives_up = matches!(made, Err(ManageError::NotAcceptable(_) | ManageError::Conflict(_)));
-    if let Err(error) = made {
+    let Successor { timeline_id, name, lsn, anew_of } = successor.clone();
+    if let Err((error, gives_up)) = succeed(app, timeline, successor, card).await {
         if gives_up {
             // That moment cannot be had: all is as it was.
-            app.sources.change_card(timeline, |own, card| named(own, card, Some(name))).await?;
+            let former = |own: &mut Option<String>, card: &mut BranchCard| {
+                card.successor = None;
+                *own = name.or(own.take());
+                Ok::<(), ApiError>(())
+            };
+            app.sources.change_card(timeline, former).await?;
         }
-        return Err(error.into());
+        return Err(error);
     }
-    app.sources.change_card(timeline, |own, card| named(own, card, None)).await?;
+    app.sources
+        .change_card(timeline, |_, card| {
+            card.successor = None;
+            if anew_of.is_some() {
+                // Nothing needs it any more.
+                (card.expires_at, card.protected) = (Some(1), false);
+            }
+            Ok::<(), ApiError>(())
+        })
+        .await?;
+    let name = name.unwrap_or_default();
     tracing::info!(%tenant, %former, timeline = %timeline_id, at = %lsn, "branch {name} is restored");
     Ok(())
 }
 
-fn named(own: &mut Option<String>, card: &mut BranchCard, name: Option<String>) -> Result<(), ApiError> {
-    card.successor = None;
-    if name.is_some() {
-        *own = name;
+/// Makes the branch that takes the place of another one. With an error comes whether it is never made.
+async fn succeed(app: &App, former: &Timeline, successor: Successor, card: BranchCard) -> Result<(), (ApiError, bool)> {
+    let Successor { timeline_id, name, lsn, anew_of } = successor;
+    let (tenant, created_at) = (former.tenant_shard_id(), Some(card::seconds(env::clock::system_now())));
+    let init = match anew_of {
+        None => card.init,
+        Some(ancestor) => {
+            let ancestor = app.manager.get(tenant, ancestor).map_err(|error| (error.into(), false))?;
+            init::anew_of(&ancestor, lsn, card.init).map_err(|error| (error, true))?
+        }
+    };
+    let card = BranchCard { created_at, successor: None, init, ..card };
+    let told = of_new_branch(name, card).map_err(|error| (error.into(), false))?;
+    let ancestor_id = anew_of.unwrap_or(former.timeline_id());
+    let new = NewBranch { timeline_id, ancestor_id, lsn: Some(lsn) };
+    match app.manager.branch_with(tenant, new, Some(told)).await {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let gives_up = matches!(error, ManageError::NotAcceptable(_) | ManageError::Conflict(_));
+            Err((error.into(), gives_up))
+        }
     }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Bodies of requests and answers. Members have the names that clients of this kind of server know; members specific
 //! to this server come last.
 
+mod init;
 mod location;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use super::ids::{LsnText, TenantShardText, TenantText, TimelineText};
 use crate::walreceiver::StandbyStatus;
 use engine::disk_budget::Level;
 use engine::tenant::timeline;
+pub(crate) use init::{InitInfo, SqlBody, SqlInfo};
 pub(crate) use location::{LocationAnswer, LocationConfig, LocationMode, ShardLocation};
 
 /// A state, represented by its `slug`.
@@ -176,6 +178,10 @@ pub(crate) struct TimelineInfo {
     pub(crate) owner: Option<String>,
     /// What it is for.
     pub(crate) reason: Option<String>,
+    /// The SQL that runs on it before anybody uses it, and how far that is; null if there is none.
+    pub(crate) init: Option<InitInfo>,
+    /// The SQL that runs on each branch that is made of it.
+    pub(crate) branches_init_sql: Option<SqlInfo>,
     /// System identifier of the cluster.
     pub(crate) system_identifier: u64,
     /// Size of a WAL segment in bytes.
@@ -354,6 +360,8 @@ pub(crate) struct TimelineCreate {
     pub(crate) owner: Option<String>,
     /// What it is for, in 255 characters at most.
     pub(crate) reason: Option<String>,
+    /// SQL to run on it before anybody uses it, after what all branches of its ancestor have.
+    pub(crate) init_sql: Option<SqlBody>,
 }
 
 /// An LSN.

@@ -32,6 +32,7 @@ impl Drop for Pending {
         let caller = self.known.subject.get();
         (entry.authorized, entry.subject) = (caller.is_some(), caller.cloned().flatten());
         entry.timeline = entry.timeline.or_else(|| self.known.timeline.get().map(TimelineId::to_string));
+        entry.init_sql_sha256 = self.known.sql.get().cloned();
         let took = env::clock::now().saturating_duration_since(self.began);
         entry.milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.audit.note(entry);

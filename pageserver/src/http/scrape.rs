@@ -14,6 +14,7 @@ use utils::id::TimelineId;
 
 use crate::http::condition::Words;
 use crate::http::memory;
+use crate::http::quotas;
 use crate::http::sources::Sources;
 use crate::walreceiver::StandbyStatus;
 use engine::tenant::manager::TenantManager;
@@ -49,6 +50,7 @@ struct Gauges {
     block_memory: Of<1>,
     memory: Of<1>,
     tenant_states: Of<1>,
+    quota_exceeded: Of<2>,
     timeline_states: Of<1>,
     task_panics: Of<1>,
     conditions: Conditions,
@@ -72,6 +74,13 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     let gauges = Gauges::default();
     let tenants = manager.tenants();
     set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
+    for tenant in &tenants {
+        let bytes = quotas::of(manager, *tenant).and_then(|quota| quota.bytes);
+        if let Some(most) = bytes {
+            let labels = [("tenant_id", tenant.tenant_id.to_string()), ("quota", "bytes".to_owned())];
+            set(&gauges.quota_exceeded, labels, u64::from(quotas::stored(manager, *tenant) > most));
+        }
+    }
     for (usage, bytes) in manager.conf().resources.blocks.memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
     }
@@ -200,6 +209,8 @@ impl Gauges {
         let help = "Memory by what it is used for, as far as that is counted, but for blocks from the bucket";
         registry.register("memory_bytes", help, self.memory.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
+        let help = "Whether a tenant has more than its quota, of those that have one";
+        registry.register("tenant_quota_exceeded", help, self.quota_exceeded.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         let help = "Panics since the process started, by task";
         registry.register("task_panics", help, self.task_panics.clone());

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
+use super::init_sql::{Init, Script};
+
 /// See the module's documentation. Times are in seconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -33,17 +35,46 @@ pub(crate) struct BranchCard {
     /// The branch that takes its place, until that is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) successor: Option<Successor>,
+    /// What runs on it before anybody uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) init: Option<Init>,
+    /// What runs on each branch that is made of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) branches_init: Option<Script>,
+    /// How much its tenant may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) quota: Option<Quota>,
 }
 
-/// The branch that takes the place of one that is restored to an earlier moment.
+/// How much a tenant may have. It is stored with each of its timelines, and the newest counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Quota {
+    /// How often it was changed.
+    pub(crate) edition: u64,
+    /// Branches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) branches: Option<u64>,
+    /// Computes that write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) computes: Option<u64>,
+    /// Bytes of layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
+}
+
+/// The branch that takes the place of one that is restored to an earlier moment, or begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Successor {
     /// Its id.
     pub(crate) timeline_id: TimelineId,
     /// Its name, which was that of the former one.
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
     /// The moment that it begins at.
     pub(crate) lsn: Lsn,
+    /// The branch that it is made of, if the former one goes; otherwise it is made of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) anew_of: Option<TimelineId>,
 }
 
 /// Seconds since 1970.

@@ -157,8 +157,8 @@ mod tests {
             Told("{\"name\":\"dev\"}".to_owned())
         );
         let labels = BTreeMap::from([("pr".to_owned(), "7".to_owned())]);
-        let successor =
-            Successor { timeline_id: TimelineId::from([7; 16]), name: "dev".to_owned(), lsn: utils::lsn::Lsn(8) };
+        let (timeline_id, name) = (TimelineId::from([7; 16]), Some("dev".to_owned()));
+        let successor = Successor { timeline_id, name, lsn: utils::lsn::Lsn(8), anew_of: None };
         let card = BranchCard {
             expires_at: Some(1000),
             protected: true,

@@ -15,30 +15,30 @@ impl Server {
         format!("/v1/tenant/{}/timeline", self.tenant)
     }
 
-    fn at(&self, id: &str) -> String {
+    pub(super) fn at(&self, id: &str) -> String {
         format!("{}/{id}", self.all())
     }
 
     /// Asks for a branch of the timeline, with more members than these.
-    async fn branch(&self, id: &str, more: Value) -> Answer {
+    pub(super) async fn branch(&self, id: &str, more: Value) -> Answer {
         let mut body = json!({"new_timeline_id": id, "ancestor_timeline_id": self.timeline});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         self.client.call("POST", &self.all(), &body).await
     }
 
-    async fn info(&self, id: &str) -> Value {
+    pub(super) async fn info(&self, id: &str) -> Value {
         self.client.get(&self.at(id)).await.json()
     }
 
-    async fn set(&self, id: &str, body: Value) -> Answer {
+    pub(super) async fn set(&self, id: &str, body: Value) -> Answer {
         self.client.call("PUT", &format!("{}/branch", self.at(id)), &body).await
     }
 
-    async fn delete(&self, id: &str) -> Answer {
+    pub(super) async fn delete(&self, id: &str) -> Answer {
         self.client.call("DELETE", &self.at(id), &Value::Null).await
     }
 
-    async fn until_gone(&self, id: &str) {
+    pub(super) async fn until_gone(&self, id: &str) {
         let gone = async {
             while self.client.get(&self.at(id)).await.status != 404 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -48,7 +48,7 @@ impl Server {
     }
 }
 
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     TimelineId::generate().to_string()
 }
 

@@ -5,6 +5,7 @@ mod bad_input;
 mod branches;
 mod client;
 mod crowds;
+mod init_sql;
 mod kept;
 mod server;
 #[path = "../../../engine/tests/stack/mod.rs"]

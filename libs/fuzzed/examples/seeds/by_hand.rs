@@ -102,6 +102,7 @@ fn add_backend(kept: &mut Kept) {
         message: "no".to_owned(),
         detail: Some("because".to_owned()),
         hint: Some("do".to_owned()),
+        position: None,
     };
     kept.add("backend", "error", None, encoded(|buf| put::error(buf, &error)));
 }

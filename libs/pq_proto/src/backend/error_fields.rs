@@ -22,6 +22,8 @@ pub struct ErrorFields {
     pub detail: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Where in the query, in characters from 1 on.
+    pub position: Option<u32>,
 }
 
 impl fmt::Display for ErrorFields {
@@ -39,7 +41,7 @@ impl fmt::Display for ErrorFields {
 impl ErrorFields {
     /// An error without detail or hint.
     pub fn new(code: SqlState, message: impl Into<String>) -> Self {
-        Self { severity: "ERROR".to_owned(), code, message: message.into(), detail: None, hint: None }
+        Self { severity: "ERROR".to_owned(), code, message: message.into(), detail: None, hint: None, position: None }
     }
 
     /// Adds a detail.
@@ -57,6 +59,7 @@ impl ErrorFields {
         field(b'M', &self.message);
         self.detail.iter().for_each(|text| field(b'D', text));
         self.hint.iter().for_each(|text| field(b'H', text));
+        self.position.iter().for_each(|position| field(b'P', &position.to_string()));
         buf.put_u8(0);
     }
 
@@ -78,6 +81,7 @@ impl ErrorFields {
                 b'M' => error.message = text(),
                 b'D' => error.detail = Some(text()),
                 b'H' => error.hint = Some(text()),
+                b'P' => error.position = text().parse().ok(),
                 _ => {}
             }
         }

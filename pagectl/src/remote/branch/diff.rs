@@ -1,57 +1,87 @@
-//! `pagectl branch diff`.
+//! `pagectl branch diff`: by blocks, by schema, or by rows.
 
-use anyhow::bail;
-use serde_json::Value;
-use utils::lsn::Lsn;
+mod blocks;
+mod cursor;
+mod rows;
+mod schema;
+mod sides;
 
-use crate::output;
+use clap::Args;
+
+use crate::output::{self, Ended};
+use crate::remote::compute::reader::Reader;
+use crate::remote::compute::{Directory, HostArgs};
 use crate::remote::connection::Remote;
-use crate::remote::moment::lsn_at;
-use crate::table::{table, text};
+use sides::{Side, WantedSides, sides};
 
-/// Compares two branches, or one branch at two LSNs.
-pub(super) fn run(
-    remote: &Remote<'_>,
-    branch: &str,
-    other: Option<&str>,
-    at: Option<&str>,
-    other_at: Option<&str>,
-) -> anyhow::Result<()> {
-    let here = remote.branch_or_root(Some(branch))?;
-    let lsn = lsn_at(remote, &here, at)?;
-    let (there, other_lsn) = match other {
-        Some(other) => {
-            let there = remote.branch_or_root(Some(other))?;
-            let lsn = lsn_at(remote, &there, other_at)?;
-            (text(&there, "timeline_id"), lsn)
-        }
-        None => before(remote, &here, other_at)?,
-    };
-    let (tenant, timeline) = (text(&here, "tenant_id"), text(&here, "timeline_id"));
-    let path = format!("/v1/tenant/{tenant}/timeline/{timeline}/diff");
-    let answer = remote.client.get(&format!("{path}?lsn={lsn}&other={there}&other_lsn={other_lsn}"))?;
-    let relations = answer["relations"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let members = ["rel", "blocks_here", "blocks_there", "blocks_differing"];
-    let rows: Vec<Vec<String>> = relations.iter().map(|one| members.map(|member| text(one, member)).to_vec()).collect();
-    let blocks: u64 = relations.iter().filter_map(|one| one["blocks_differing"].as_u64()).sum();
-    let lines = table(&["RELATION", "BLOCKS HERE", "THERE", "DIFFERENT"], &rows);
-    let summary = format!(
-        "{blocks} blocks of {} relations differ; the same up to LSN {}",
-        rows.len(),
-        text(&answer, "common_lsn")
-    );
-    output::finish(remote.common.json, &answer, format!("{lines}\n{summary}"));
-    Ok(())
+/// What to compare, and how.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    #[command(flatten)]
+    wanted: WantedSides,
+    /// Show how tables, types, indexes, constraints, views, functions and the like differ, as a unified diff of what
+    /// pg_dump says: from the first branch to the second one, or from where a single one branched off to it. Exits
+    /// with 0 if nothing differs, 1 if something does, 2 if that cannot be said.
+    #[arg(long, conflicts_with = "rows")]
+    schema: bool,
+    /// Show which rows of a table were inserted, deleted and changed, by its primary key; from and to as with --schema,
+    /// with the same exit codes.
+    #[arg(long, value_name = "TABLE")]
+    rows: Option<String>,
+    /// The columns that tell rows from each other, if the table has no primary key.
+    #[arg(long, value_name = "COLUMNS", requires = "rows", value_delimiter = ',')]
+    key: Vec<String>,
+    /// The database; with --schema by default all, with --rows postgres.
+    #[arg(long, value_name = "NAME")]
+    db: Option<String>,
+    /// End after so many rows that differ.
+    #[arg(long, value_name = "COUNT", requires = "rows")]
+    limit: Option<u64>,
+    #[command(flatten)]
+    directory: Directory,
+    #[command(flatten)]
+    host: HostArgs,
 }
 
-/// What to compare with by default: the ancestor at the branch point, or with `other_at` the branch itself at that
-/// time.
-fn before(remote: &Remote<'_>, branch: &Value, other_at: Option<&str>) -> anyhow::Result<(String, Lsn)> {
-    if other_at.is_some() {
-        return Ok((text(branch, "timeline_id"), lsn_at(remote, branch, other_at)?));
+/// Compares two branches, or one branch at two LSNs.
+pub(super) fn run(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<()> {
+    let is_by_blocks = !args.schema && args.rows.is_none();
+    if is_by_blocks {
+        let (here, there) = sides(remote, &args.wanted)?;
+        return blocks::run(remote, &here, &there);
     }
-    match (branch["ancestor_timeline_id"].as_str(), text(branch, "ancestor_lsn").parse()) {
-        (Some(ancestor), Ok(lsn)) => Ok((ancestor.to_owned(), lsn)),
-        _ => bail!("it continues no other branch: say with what to compare it, or with --other-at when"),
+    match by_contents(remote, args) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Ended::with(1, None)),
+        Err(error) => Err(Ended::with(2, Some(error))),
+    }
+}
+
+/// Whether nothing differs.
+fn by_contents(remote: &Remote<'_>, args: &DiffArgs) -> anyhow::Result<bool> {
+    let (here, there) = sides(remote, &args.wanted)?;
+    // Of two that are named, the second is what has become of the first; one is what has become of its ancestor.
+    let (from, to) = if args.wanted.other.is_some() { (here, there) } else { (there, here) };
+    let computes = args.directory.computes();
+    let reader = |side: &Side| Reader::start(remote, &computes, &args.host, &side.branch, side.lsn);
+    let readers = (reader(&from)?, reader(&to)?);
+    let json = remote.common.json;
+    match &args.rows {
+        None => {
+            let found = schema::differences((&readers.0, &readers.1), (&from, &to), args.db.as_deref())?;
+            let shown = if found.is_same() { "nothing differs".to_owned() } else { found.text() };
+            output::finish(json, &found.json(), shown);
+            Ok(found.is_same())
+        }
+        Some(table) => {
+            let wanted = rows::Wanted {
+                table,
+                database: args.db.as_deref().unwrap_or("postgres"),
+                key: &args.key,
+                limit: args.limit,
+                json,
+            };
+            rows::run((&readers.0, &readers.1), (&from, &to), &wanted)
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! How long a branch lives, whether it is protected, and whose it is: `pagectl branch set`, and the same of a new one.
 
 use anyhow::{Context, bail};
+use camino::Utf8PathBuf;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::init::sql_of;
 use crate::output;
 use crate::remote::connection::Remote;
 use crate::table::text;
@@ -60,6 +62,16 @@ pub(crate) struct SetArgs {
     /// Another name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// SQL to run on each branch that is made of this one from now on, before anybody uses that branch: in one
+    /// transaction, as superuser.
+    #[arg(long = "init-sql", value_name = "FILE")]
+    branches_init_sql: Option<Utf8PathBuf>,
+    /// The database that it runs in.
+    #[arg(long = "init-db", requires = "branches_init_sql", default_value = "postgres", value_name = "NAME")]
+    branches_init_db: String,
+    /// No SQL runs on branches that are made of this one.
+    #[arg(long, conflicts_with = "branches_init_sql")]
+    no_init_sql: bool,
 }
 
 /// Parses `NAME=VALUE`.
@@ -131,8 +143,10 @@ fn changes(args: SetArgs) -> anyhow::Result<Map<String, Value>> {
     note("reason", args.reason.map(or_none));
     note("owner", args.owner.map(or_none));
     note("name", args.name.map(Value::from));
+    let sql = args.branches_init_sql.map(|file| sql_of(&file, &args.branches_init_db)).transpose()?;
+    note("branches_init_sql", sql.or(args.no_init_sql.then_some(Value::Null)));
     if body.is_empty() {
-        bail!("say what to change: --ttl, --protect, --label, --reason, --owner, --name; see --help");
+        bail!("say what to change: --ttl, --protect, --label, --reason, --owner, --name, --init-sql; see --help");
     }
     Ok(body)
 }
@@ -190,6 +204,9 @@ mod tests {
             reason: None,
             owner: None,
             name: None,
+            branches_init_sql: None,
+            branches_init_db: "postgres".to_owned(),
+            no_init_sql: false,
         }
     }
 
@@ -199,6 +216,7 @@ mod tests {
         let body = |args| Value::Object(changes(args).unwrap());
         assert_eq!(body(SetArgs { no_ttl: true, ..args() }), json!({ "ttl": null }));
         assert_eq!(body(SetArgs { unprotect: true, ..args() }), json!({ "protected": false }));
+        assert_eq!(body(SetArgs { no_init_sql: true, ..args() }), json!({ "branches_init_sql": null }));
         let labels = vec![label("pr=7=8").unwrap()];
         let all = SetArgs { labels, unlabel: vec!["old".to_owned()], reason: Some(String::new()), ..args() };
         assert_eq!(body(all), json!({ "labels": { "pr": "7=8", "old": null }, "reason": null }));

@@ -2,11 +2,12 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
-use compute::lifecycle::{self, ComputeConfig, State};
+use compute::lifecycle::{self, ComputeConfig, Computes, State};
 use pageserver_api::shard::TenantShardId;
 use serde_json::{Value, json};
 use utils::lsn::Lsn;
 
+use super::init;
 use super::life::NewLife;
 use crate::output;
 use crate::remote::branches::{create, writer};
@@ -34,16 +35,24 @@ pub(super) fn delete(remote: &Remote<'_>, wanted: &str, computes: &ComputesOfIt)
     Ok(())
 }
 
-/// Deletes a branch and creates it again under its name.
+impl ComputesOfIt {
+    /// Those of this machine.
+    pub(super) fn computes(&self) -> Computes {
+        self.directory.computes()
+    }
+}
+
+/// Deletes a branch and creates it again under its name, with the SQL of its own that it had.
 pub(super) fn reset(
     remote: &Remote<'_>,
     wanted: &str,
     to: Option<&str>,
     ttl: Option<String>,
     computes: &ComputesOfIt,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Value> {
     let branch = remote.branch_or_root(Some(wanted))?;
-    let noted = NewLife::of_former(&branch, ttl)?;
+    let mut noted = NewLife::of_former(&branch, ttl)?;
+    noted.extend(init::own_sql(remote, &branch)?.map(|sql| ("init_sql".to_owned(), sql)));
     let Some(parent) = branch["ancestor_timeline_id"].as_str() else {
         bail!("{wanted} was not made of another branch: there is nothing that it could begin anew from");
     };
@@ -59,14 +68,11 @@ pub(super) fn reset(
     let leased = remote.client.call("POST", &path, Some(&json!({ "lsn": lsn })));
     leased.with_context(|| format!("{wanted} stays as it is"))?;
     remove(remote, &branch, wanted, computes)?;
-    let made = create(remote, name, Some(parent), Some(&lsn.to_string()), noted).with_context(|| {
+    create(remote, name, Some(parent), Some(&lsn.to_string()), noted).with_context(|| {
         format!(
             "the branch {name} is deleted; create it again: pagectl branch create {name} --from {parent} --at {lsn}"
         )
-    })?;
-    let summary = format!("branch {name} begins anew at LSN {lsn} (timeline {})", text(&made, "timeline_id"));
-    output::finish(remote.common.json, &made, summary);
-    Ok(())
+    })
 }
 
 /// Destroys the computes of a branch, and deletes it.

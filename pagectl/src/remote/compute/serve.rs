@@ -17,10 +17,11 @@ use compute::lifecycle::{self, Computes};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::control::Registry;
+use super::control::{Opening, Registry};
+use super::init::{self, Here};
 use super::set::{self, SetArgs};
 use super::show;
-use super::start::{HostArgs, Wanted, start};
+use super::start::{self, By, HostArgs, Wanted};
 use super::stop::stopped;
 use crate::args::Common;
 use crate::output;
@@ -60,6 +61,14 @@ struct Served {
 impl Served {
     fn remote(&self) -> Remote<'_> {
         Remote { client: self.client.clone(), common: &self.common, token: self.page_token.clone() }
+    }
+
+    fn start(&self, wanted: &Wanted) -> anyhow::Result<Value> {
+        let remote = self.remote();
+        let here = Here { remote: &remote, computes: &self.computes, host: &self.host };
+        let prepare = |branch: &Value| init::ready(here, branch, &init::Wish::default());
+        let by = By { opening: Opening::Use, prepare: &prepare };
+        start::start(&remote, &self.computes, wanted, &self.host, &by)
     }
 }
 
@@ -138,7 +147,7 @@ fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refused> {
 
 async fn make(State(served): State<Arc<Served>>, wanted: Result<Json<Wanted>, JsonRejection>) -> Answer {
     let wanted = body(wanted)?;
-    work(served, move |served| start(&served.remote(), &served.computes, &wanted, &served.host)).await
+    work(served, move |served| served.start(&wanted)).await
 }
 
 /// Changes the options of a compute.
@@ -163,7 +172,7 @@ async fn again(
         if !served.computes.layout(&name)?.config().exists() {
             bail!("there is no compute {name}");
         }
-        start(&served.remote(), &served.computes, &wanted, &served.host)
+        served.start(&wanted)
     })
     .await
 }

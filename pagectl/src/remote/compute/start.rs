@@ -6,18 +6,18 @@ use anyhow::bail;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
 use compute::layout::Layout;
-use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions};
+use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions, State};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::control::Registry;
+use super::control::{self, Opening, Registry};
 use super::gather;
 use super::set::Told;
 use super::show;
 use crate::output;
 use crate::remote::connection::Remote;
-use crate::remote::{branches, moment};
+use crate::remote::{branches, init_state, moment, quota};
 use crate::table::text;
 
 /// How long a server may take to say what it is called.
@@ -29,9 +29,9 @@ const PAGE_SERVICE: &str = "host=127.0.0.1 port=64000 user=compute";
 #[derive(Debug, Args)]
 pub(crate) struct StartArgs {
     #[command(flatten)]
-    wanted: Wanted,
+    pub(super) wanted: Wanted,
     #[command(flatten)]
-    host: HostArgs,
+    pub(super) host: HostArgs,
 }
 
 /// Which compute.
@@ -70,6 +70,18 @@ pub(super) struct Wanted {
     /// that are meant for the branch's ancestor.
     #[arg(long, conflicts_with = "read_only")]
     pub(super) keep_subscriptions: bool,
+    /// Even if the branch is closed, since the SQL that is to run on it first has not succeeded: to look at it or to
+    /// repair something. What that SQL is to mask can be seen then.
+    #[arg(long)]
+    pub(super) uninitialized: bool,
+}
+
+/// Why a compute is started, and what is done before.
+pub(super) struct By<'a> {
+    /// What it does on its branch.
+    pub(super) opening: Opening,
+    /// Makes a branch ready that is to be written. Returns the branch that took its place.
+    pub(super) prepare: &'a dyn Fn(&Value) -> anyhow::Result<Value>,
 }
 
 /// How computes are started on this machine.
@@ -95,8 +107,8 @@ pub(crate) struct HostArgs {
 }
 
 /// Starts a compute, creating it if it does not exist, and prints how to reach it.
-pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &StartArgs) -> anyhow::Result<()> {
-    let value = start(remote, computes, &args.wanted, &args.host)?;
+pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &StartArgs, by: &By<'_>) -> anyhow::Result<()> {
+    let value = start(remote, computes, &args.wanted, &args.host, by)?;
     let summary = format!(
         "{} is ready after {} ms, {} of them Postgres: psql \"{} dbname=postgres\"",
         text(&value, "name"),
@@ -163,8 +175,15 @@ fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::
 }
 
 /// Starts a compute, creating it if it does not exist.
-pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, host: &HostArgs) -> anyhow::Result<Value> {
+pub(super) fn start(
+    remote: &Remote<'_>,
+    computes: &Computes,
+    args: &Wanted,
+    host: &HostArgs,
+    by: &By<'_>,
+) -> anyhow::Result<Value> {
     let begun = env::clock::now();
+    let opening = if args.uninitialized { Opening::Repair } else { by.opening.clone() };
     let name = args.name.as_deref().or(args.branch.as_deref()).unwrap_or_default();
     let layout = computes.layout(name)?;
     let is_new = !layout.config().exists();
@@ -174,20 +193,28 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
         if args.replace && !branch.is_new && gather::gather(remote, &branch.value)? {
             branch = branch_for(remote, name, args)?;
         }
+        if matches!(opening, Opening::Use) && !args.read_only {
+            branch.value = (by.prepare)(&branch.value)?;
+        }
         made_branch = branch.is_new.then(|| branch.value.clone());
+        if args.read_only {
+            check_quota(remote, computes, &branch.value)?;
+        }
         let created = create(remote, computes, name, args, host, &branch.value);
         created.inspect_err(|_| delete_branch(remote, made_branch.as_ref()))?;
     } else if args.keep_subscriptions {
         bail!("the compute {name} exists: its subscriptions are as it was left");
     } else if args.at.is_some() || args.from.is_some() {
         bail!("the compute {name} exists: it goes on where it was. For another moment give another name");
+    } else if matches!(opening, Opening::Use) {
+        check_reader(remote, &layout)?;
     }
     let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
     let sleeps = Some(changes.sleeps.unwrap_or(false));
     let (until_durable, followers) = (Some(has_journal(remote)?), followers(remote));
     let changes = Changes { until_durable, followers, sleeps, port: args.port, ..changes };
     let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
-    let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
+    let started = match lifecycle::start(&layout, &options, &Registry::of(remote).opening(opening)) {
         Ok(started) => started,
         Err(error) => {
             if is_new {
@@ -201,6 +228,29 @@ pub(super) fn start(remote: &Remote<'_>, computes: &Computes, args: &Wanted, hos
     let total = env::clock::now().saturating_duration_since(begun).as_millis() as u64;
     Ok(json!({ "name": name, "connstr": started.connstr, "ready_ms": total, "postgres_ready_ms": started.ready_ms,
         "disabled_subscriptions": started.disabled_subscriptions, "warnings": warnings }))
+}
+
+/// Refuses one more compute that only reads, if the tenant may have no more computes; of others the server counts.
+fn check_quota(remote: &Remote<'_>, computes: &Computes, branch: &Value) -> anyhow::Result<()> {
+    let tenant = text(branch, "tenant_id");
+    let mut running = 0;
+    for compute in computes.list()?.into_iter().filter_map(|(_, compute)| compute.ok()) {
+        let is_reader = compute.read_only && compute.tenant.to_string() == tenant;
+        let layout = computes.layout(&compute.name)?;
+        running += u64::from(is_reader && matches!(State::of(&compute, &layout), State::Running(_)));
+    }
+    quota::check_readers(remote, &tenant, running)
+}
+
+/// Refuses to start a compute again that only reads, if nobody is to see what it reads.
+fn check_reader(remote: &Remote<'_>, layout: &Layout) -> anyhow::Result<()> {
+    let compute = ComputeConfig::load(layout)?;
+    if !compute.read_only {
+        // The server refuses.
+        return Ok(());
+    }
+    let branch = remote.client.get(&control::path(&compute))?;
+    init_state::check_moment(&branch, compute.boot_lsn).map_err(anyhow::Error::msg)
 }
 
 /// The role by which the root is followed can replicate, so a compute's WAL can be fetched as that role.
@@ -241,6 +291,9 @@ fn create(
 ) -> anyhow::Result<()> {
     let at = args.at.as_deref().filter(|_| args.read_only);
     let lsn = moment::lsn_at(remote, branch, at)?;
+    if args.read_only && !args.uninitialized {
+        init_state::check_moment(branch, lsn).map_err(anyhow::Error::msg)?;
+    }
     let tenant: TenantShardId = text(branch, "tenant_id").parse()?;
     // What it has inherited stays so when it is detached.
     let point = ["ancestor_lsn", "detached_lsn"].map(|at| &branch[at]).into_iter().find(|lsn| lsn.is_string());

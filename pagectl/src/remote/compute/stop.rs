@@ -30,7 +30,7 @@ pub(super) fn stopped(
     timeout: Duration,
 ) -> anyhow::Result<Option<Lsn>> {
     // An unresponsive page server must not keep the compute from stopping in time.
-    let registry = Registry(remote.client.within((timeout / 8).max(Duration::from_secs(1))));
+    let registry = Registry::by(remote.client.within((timeout / 8).max(Duration::from_secs(1))));
     match lifecycle::stop(&computes.layout(name)?, timeout, &registry)? {
         Stopped::Released(end) => Ok(Some(end)),
         Stopped::ReadOnly => Ok(None),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
@@ -15,11 +15,12 @@ use super::lsn::{lsn_of_moment, not_readable};
 use super::timeline::{DescribeArgs, info};
 use super::window::Change;
 use crate::http::app::{App, to_the_end};
+use crate::http::audit::Known;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, TimelinePath};
 use crate::http::ids::{LsnText, TimelineText};
-use crate::http::models::TimelineInfo;
-use crate::http::{life, moment};
+use crate::http::models::{SqlBody, TimelineInfo};
+use crate::http::{init, life, moment};
 use crate::walreceiver::card::{BranchCard, Successor};
 use crate::walreceiver::stored::name_of;
 use engine::tenant::manager::ManageError;
@@ -48,6 +49,10 @@ pub(crate) struct BranchBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     reason: Change<String>,
+    /// SQL to run on each branch that is made of it from now on, before anybody uses that branch. Null: none.
+    #[serde(default)]
+    #[schema(value_type = Option<SqlBody>)]
+    branches_init_sql: Change<SqlBody>,
 }
 
 /// The moment that a branch is restored to: an LSN or a time.
@@ -83,11 +88,17 @@ pub(crate) struct RestoreAnswer {
         (status = 412, body = ErrorBody, description = "It is not a branch, and does not expire")))]
 pub(crate) async fn set(
     State(app): State<App>,
+    Extension(known): Extension<Known>,
     At(path): At<TimelinePath>,
-    Body(body): Body<BranchBody>,
+    Body(mut body): Body<BranchBody>,
 ) -> Result<Json<TimelineInfo>, ApiError> {
     let tenant = path.tenant_shard_id;
     let timeline = app.manager.get(tenant, path.timeline_id)?;
+    let script = match std::mem::take(&mut body.branches_init_sql) {
+        Change::To(Some(sql)) => Change::To(Some(known.sql(init::script(&sql.sql, sql.database)?))),
+        Change::To(None) => Change::To(None),
+        Change::Nothing => Change::Nothing,
+    };
     to_the_end("change of a branch", async move {
         let _naming = app.naming.lock(tenant).await;
         if let Some(name) = &body.name {
@@ -97,7 +108,12 @@ pub(crate) async fn set(
             let reason = format!("timeline {} was not made of another one: only branches expire", path.timeline_id);
             return Err(ApiError::precondition(reason));
         }
-        app.sources.change_card(&timeline, |name, card| apply(body, name, card)).await?;
+        app.sources
+            .change_card(&timeline, |name, card| {
+                script.apply(&mut card.branches_init);
+                apply(body, name, card)
+            })
+            .await?;
         app.life.look_soon();
         Ok(Json(info(&app, &timeline, &DescribeArgs::default()).await?))
     })
@@ -105,7 +121,7 @@ pub(crate) async fn set(
 }
 
 fn apply(body: BranchBody, name: &mut Option<String>, card: &mut BranchCard) -> Result<(), ApiError> {
-    let BranchBody { name: new_name, ttl, protected, labels, owner, reason } = body;
+    let BranchBody { name: new_name, ttl, protected, labels, owner, reason, branches_init_sql: _ } = body;
     *name = new_name.or(name.take());
     match ttl {
         Change::To(Some(ttl)) => card.expires_at = Some(end_of(&ttl)?),
@@ -199,11 +215,12 @@ async fn begin(app: &App, former: &Timeline, body: &RestoreBody, lsn: Lsn) -> Re
         let reason = format!("LSN {lsn} is after the last record of {name}, which ends at {last}");
         return Err(ApiError::not_acceptable(reason));
     }
+    init::check_open(former, lsn)?;
     former.check_readable(lsn).map_err(|error| ApiError::not_acceptable(error.to_string()))?;
     // If the server ends in the middle, the next one finds that moment.
     former.flush(&app.ctx).await?;
     former.lease(lsn, app.manager.conf().lsn_lease_length).await.map_err(not_readable)?;
-    let successor = Successor { timeline_id: body.new_timeline_id, name, lsn };
+    let successor = Successor { timeline_id: body.new_timeline_id, name: Some(name), lsn, anew_of: None };
     app.sources
         .change_card(former, |name, card| {
             *name = Some(keep_as);

@@ -8,7 +8,7 @@ use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::guard::Subject;
 use crate::http::models::TimelineCreate;
-use crate::http::moment;
+use crate::http::{moment, quotas};
 use crate::walreceiver::card::{self, BranchCard};
 use crate::walreceiver::stored::name_of;
 use engine::tenant::manager::ManageError;
@@ -43,6 +43,7 @@ pub(super) fn card_of(wanted: &TimelineCreate, subject: Subject) -> Result<Branc
         owner: subject.0.or_else(|| wanted.owner.clone()),
         reason: wanted.reason.clone(),
         successor: None,
+        ..BranchCard::default()
     };
     check_texts(&card)?;
     Ok(card)
@@ -107,7 +108,8 @@ pub(super) fn check_name(app: &App, tenant: TenantShardId, id: TimelineId, name:
             continue;
         }
         let is_taken = |taken: Option<String>| taken.as_deref() == Some(name);
-        let to_come = BranchCard::of(&timeline).ok().and_then(|card| card.successor).map(|successor| successor.name);
+        let to_come =
+            BranchCard::of(&timeline).ok().and_then(|card| card.successor).and_then(|successor| successor.name);
         if is_taken(name_of(&timeline).unwrap_or_default()) || is_taken(to_come) {
             let reason = format!("the branch {name} exists already: it is timeline {other}");
             return Err(ManageError::Conflict(reason).into());
@@ -119,7 +121,11 @@ pub(super) fn check_name(app: &App, tenant: TenantShardId, id: TimelineId, name:
 /// Refuses one more branch where a tenant has as many as it may have.
 pub(super) fn check_room(app: &App, tenant: TenantShardId, id: TimelineId) -> Result<(), ApiError> {
     let most = app.max_branches;
-    if most == 0 || app.manager.get(tenant, id).is_ok() {
+    if app.manager.get(tenant, id).is_ok() {
+        return Ok(());
+    }
+    quotas::check_branches(app, tenant)?;
+    if most == 0 {
         return Ok(());
     }
     let branches = app.manager.timelines(tenant)?;

@@ -13,10 +13,12 @@ use crate::http::audit::Known;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TenantPath, TimelinePath};
 use crate::http::guard::Subject;
+use crate::http::logical_size::LogicalSize;
 use crate::http::models::{
-    BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, TimelineCreate, TimelineInfo, TimelineState,
+    BrokenTimeline, DeleteAnswer, FollowAnswer, FollowBody, ListedTimeline, SqlInfo, TimelineCreate, TimelineInfo,
+    TimelineState,
 };
-use crate::http::{life, moment};
+use crate::http::{init, life, moment, quotas};
 use crate::walreceiver::card::BranchCard;
 use crate::walreceiver::stored::{name_of, of_new_branch};
 use engine::tenant::manager::{ManageError, NewBranch};
@@ -60,16 +62,22 @@ fn state_of(timeline: &Timeline, info: &engine::tenant::timeline::TimelineInfo) 
     reason.map_or(TimelineState::Active, |reason| TimelineState::Broken { reason })
 }
 
+/// Its logical size, if that is known or wanted.
+async fn size(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<Option<LogicalSize>, ApiError> {
+    Ok(match args.wait {
+        true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
+        false => app.sizes.latest(timeline, &app.manager, &app.ctx),
+    })
+}
+
 /// What is known of a timeline.
 pub(super) async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) -> Result<TimelineInfo, ApiError> {
     let (tenant_id, timeline_id) = (timeline.tenant_shard_id(), timeline.timeline_id());
-    let size = match args.wait {
-        true => Some(app.sizes.now(timeline, &app.ctx).await.map_err(not_readable)?),
-        false => app.sizes.latest(timeline, &app.manager, &app.ctx),
-    };
+    let size = size(app, timeline, args).await?;
     let (info, condition) = (timeline.info(), timeline.condition());
     let (state, within_ancestor_pitr) = (state_of(timeline, &info), is_within_ancestor(app, tenant_id, &info));
     let (min_readable_lsn, card) = (timeline.min_readable_lsn(), BranchCard::of(timeline).unwrap_or_default());
+    let init = init::of(timeline);
     let walreceiver = app.sources.status(tenant_id, timeline_id);
     Ok(TimelineInfo {
         tenant_id,
@@ -108,6 +116,8 @@ pub(super) async fn info(app: &App, timeline: &Timeline, args: &DescribeArgs) ->
         labels: card.labels,
         owner: card.owner,
         reason: card.reason,
+        init,
+        branches_init_sql: card.branches_init.as_ref().map(SqlInfo::of),
         system_identifier: info.system_identifier,
         wal_segment_size: info.wal_segment_size,
         layer_count: info.layers,
@@ -201,7 +211,9 @@ pub(crate) async fn create(
         (lsn, None) => lsn,
         (None, Some(text)) => Some(lsn_of_moment(&ancestor, text).await?),
     };
-    let card = card_of(&wanted, subject)?;
+    let mut card = card_of(&wanted, subject)?;
+    let own = wanted.init_sql.as_ref().map(|sql| init::script(&sql.sql, sql.database.clone())).transpose()?;
+    let own = own.map(|script| known.sql(script));
     let new = NewBranch { timeline_id: wanted.new_timeline_id, ancestor_id, lsn };
     let named = app.clone();
     let timeline = to_the_end("making of a branch", async move {
@@ -210,6 +222,11 @@ pub(crate) async fn create(
             check_name(&named, tenant, new.timeline_id, name)?;
         }
         check_room(&named, tenant, new.timeline_id)?;
+        if named.manager.get(tenant, new.timeline_id).is_err() {
+            quotas::check_bytes(&named, tenant)?;
+            card.quota = quotas::of(&named.manager, tenant);
+            card.init = init::of_branch(&ancestor, lsn.unwrap_or_else(|| ancestor.last_record_lsn()), own)?;
+        }
         let told = of_new_branch(wanted.name, card)?;
         let (timeline, created) = named.manager.branch_with(tenant, new, Some(told)).await?;
         named.life.look_soon();

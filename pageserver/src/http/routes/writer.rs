@@ -10,6 +10,8 @@ use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{Args, At, Body, TimelinePath};
 use crate::http::ids::LsnText;
+use crate::http::init::check_writer;
+use crate::http::quotas::check_computes;
 use crate::walreceiver::{NewWriter, Writer};
 
 /// A compute that wants to write a timeline.
@@ -30,6 +32,11 @@ pub(crate) struct WriterBody {
     /// Replace another compute whose host is lost. Whatever that has not sent is lost, too.
     #[serde(default)]
     replace: bool,
+    /// The run of the branch's SQL that it is for, while that is run.
+    init_run: Option<String>,
+    /// Write the branch although its SQL has not succeeded, to repair something.
+    #[serde(default)]
+    uninitialized: bool,
 }
 
 /// The writer of a timeline.
@@ -62,15 +69,19 @@ pub(crate) struct WriterArgs {
     responses((status = 200, body = WriterAnswer), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "Another server writes it"),
         (status = 412, body = ErrorBody, description = "The timeline does not end where the \
-            compute starts, or is archived")))]
+            compute starts, is archived, its SQL has not succeeded, or the \
+            quota is used up")))]
 pub(crate) async fn register(
     State(app): State<App>,
     At(path): At<TimelinePath>,
     Body(body): Body<WriterBody>,
 ) -> Result<Json<WriterAnswer>, ApiError> {
     let timeline = app.manager.get(path.tenant_shard_id, path.timeline_id)?;
-    let WriterBody { id, name, connstr, slot, start_lsn, replace } = body;
+    let WriterBody { id, name, connstr, slot, start_lsn, replace, init_run, uninitialized } = body;
     to_the_end("registering of a compute", async move {
+        check_writer(&timeline, init_run.as_deref(), uninitialized)?;
+        let _counted = app.registering.lock(timeline.tenant_shard_id()).await;
+        check_computes(&app, &timeline)?;
         let writer = Writer { id, name, start_lsn };
         app.sources.register_writer(&timeline, NewWriter { writer, connstr, slot, replace }).await?;
         let Writer { id, name, start_lsn } = app

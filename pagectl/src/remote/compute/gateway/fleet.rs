@@ -14,11 +14,13 @@ use utils::lsn::Lsn;
 
 use crate::args::Common;
 use crate::remote::client::{Client, Refusal};
-use crate::remote::compute::control::Registry;
+use crate::remote::compute::control::{Opening, Registry};
+use crate::remote::compute::init::{self, Here, Wish};
 use crate::remote::compute::set::Told;
-use crate::remote::compute::start::{self, HostArgs, Wanted};
+use crate::remote::compute::start::{self, By, HostArgs, Wanted};
 use crate::remote::compute::stop::stopped;
 use crate::remote::connection::Remote;
+use crate::remote::init_state::{self, name_of};
 use crate::remote::{branches, moment};
 use crate::table::text;
 
@@ -28,6 +30,8 @@ const STOP: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Time limit for the pageserver to say whether a branch is still there.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long a client waits for SQL that somebody else runs on its branch.
+const PATIENCE: Duration = Duration::from_secs(45);
 /// Where computes listen for the gateway.
 const LOOPBACK: &str = "127.0.0.1";
 /// Beginning of the names of computes that are made for moments.
@@ -105,7 +109,7 @@ impl LocalFleet {
         let name = place.lsn.map(|lsn| moment_name(&id, lsn));
         let serves = |compute: &ComputeConfig| match &name {
             Some(name) => compute.name == *name,
-            None => !compute.read_only && compute.timeline.to_string() == id,
+            None => !compute.read_only && compute.timeline.to_string() == id && compute.name != init::compute_name(&id),
         };
         Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).find(serves))
     }
@@ -129,7 +133,8 @@ impl LocalFleet {
             wanted.at = place.lsn.map(|lsn| lsn.to_string());
             wanted.read_only = place.lsn.is_some();
         }
-        let started = start::start(&self.remote(), &self.computes, &wanted, &self.host)?;
+        let by = By { opening: Opening::Use, prepare: &|branch| Ok(branch.clone()) };
+        let started = start::start(&self.remote(), &self.computes, &wanted, &self.host, &by)?;
         tracing::info!("{place} is awake after {} ms", text(&started, "ready_ms"));
         Ok(name)
     }
@@ -141,6 +146,34 @@ impl LocalFleet {
             Ok(layout) if !layout.config().exists() => name,
             _ => format!("branch-{}", short(&text(branch, "timeline_id"))),
         }
+    }
+
+    /// The branch of a place once anybody may use it: its SQL is run if it has not been.
+    fn opened(&self, place: &Place) -> Result<Value, Refused> {
+        let branch = self.branch(&place.branch)?;
+        if let Some(lsn) = place.lsn {
+            let hint = init_state::closed(&branch).map(|_| format!("{}.", init_state::hint(&branch)));
+            let refused = |message| Refused::Unavailable { message, hint };
+            return init_state::check_moment(&branch, lsn).map_err(refused).map(|()| branch);
+        }
+        let remote = self.remote();
+        let here = Here { remote: &remote, computes: &self.computes, host: &self.host };
+        let wish = Wish { patience: Some(PATIENCE), ..Wish::default() };
+        init::ready(here, &branch, &wish).map_err(|error| self.why_closed(place, &error))
+    }
+
+    /// Why a branch is closed, as the server tells it: what has gone wrong here may have values of rows.
+    fn why_closed(&self, place: &Place, error: &anyhow::Error) -> Refused {
+        tracing::warn!("{place} is closed: {error:#}");
+        let now = match self.branch(&place.branch) {
+            Ok(now) => now,
+            Err(refused) => return refused,
+        };
+        let (message, hint) = match init_state::closed(&now) {
+            Some(closed) => (closed, Some(format!("{}.", init_state::hint(&now)))),
+            None => (format!("{place} was not ready: try again"), None),
+        };
+        Refused::Unavailable { message, hint }
     }
 
     fn know(&self, place: &Place, compute: &ComputeConfig) {
@@ -188,7 +221,7 @@ impl Fleet for LocalFleet {
     }
 
     fn wake(&self, place: &Place) -> Result<Address, Refused> {
-        let branch = self.branch(&place.branch)?;
+        let branch = self.opened(place)?;
         let existing = self.existing(place, &branch)?;
         if let Some(compute) = &existing {
             let layout = self.computes.layout(&compute.name).map_err(|error| unavailable(error.into()))?;
@@ -217,7 +250,7 @@ impl Fleet for LocalFleet {
         let client = self.client.within(LOOK);
         let is_it = |branch: &Value| name_of(branch) == place.branch || timeline == place.branch;
         match client.get(&format!("/v1/tenant/{tenant}/timeline/{timeline}")) {
-            Ok(branch) if is_it(&branch) => check_alive(&branch).map(|()| true),
+            Ok(branch) if is_it(&branch) => check_alive(&branch).map(|()| init_state::closed(&branch).is_none()),
             // The name is that of another timeline by now, or of none.
             Ok(_) => Ok(false),
             Err(error) => match error.downcast_ref::<Refusal>() {
@@ -269,11 +302,6 @@ fn check_alive(branch: &Value) -> Result<(), Refused> {
 
 fn unavailable(error: anyhow::Error) -> Refused {
     Refused::Unavailable { message: format!("{error:#}"), hint: None }
-}
-
-/// A branch's name, or its id if it has none.
-fn name_of(branch: &Value) -> String {
-    branch["name"].as_str().map_or_else(|| text(branch, "timeline_id"), str::to_owned)
 }
 
 fn moment_name(timeline: &str, lsn: Lsn) -> String {
