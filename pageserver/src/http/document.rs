@@ -65,6 +65,7 @@ fn ask_for_token(operation: &mut Operation, needs: Needs) {
 
 fn add_errors(operation: &mut Operation, needs: Needs, names_something: bool) {
     add(operation, "400", "The request makes no sense");
+    add(operation, "403", "It comes from a page of another site, or is for a host that is not this server");
     if needs == Needs::Nothing {
         return;
     }

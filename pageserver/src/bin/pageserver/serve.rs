@@ -1,5 +1,6 @@
 //! Life of the process: open what is stored, serve, shut down cleanly.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use engine::tenant::manager::TenantManager;
 use journal::Journal;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, AuditOptions, ConsoleOptions, HttpOptions, Sources};
+use pageserver::http::{self, AuditOptions, ConsoleOptions, Hosts, HttpOptions, Sources};
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tls::Certificate;
@@ -181,6 +182,8 @@ impl Running {
             tls: certificate.map(|certificate| certificate.server_config(&[b"http/1.1"])).transpose()?,
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
+            hosts: hosts(settings, &self.manager.conf().server.host),
+            public_url: Some(public_url(settings, &self.manager.conf().server.host, listener.local_addr()?)),
             console: settings.console.then_some(ConsoleOptions { computes: settings.console_computes.0 }),
             max_branches: usize::try_from(settings.max_branches).unwrap_or(usize::MAX),
             audit: settings
@@ -202,6 +205,21 @@ impl Running {
         self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }
+}
+
+/// The names by which the management interface may be asked.
+fn hosts(settings: &Settings, machine: &str) -> Hosts {
+    let own = [settings.listen_http_addr.as_str(), machine];
+    Hosts::new(own.into_iter().chain(settings.public_url.0.as_deref()).chain(settings.allowed_hosts.split(',')))
+}
+
+/// Where people find the console.
+fn public_url(settings: &Settings, machine: &str, listens_on: SocketAddr) -> String {
+    let scheme = if settings.enable_tls_http_api { "https" } else { "http" };
+    settings.public_url.0.clone().unwrap_or_else(|| match listens_on.ip().is_unspecified() {
+        true => format!("{scheme}://{machine}:{}/", listens_on.port()),
+        false => format!("{scheme}://{listens_on}/"),
+    })
 }
 
 impl Secrets {
