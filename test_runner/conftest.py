@@ -7,7 +7,7 @@ from fixtures import servers
 pytest_plugins = [
     "fixtures.skips", "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
     "fixtures.pageserver", "fixtures.s3", "fixtures.computes", "fixtures.gateway", "fixtures.unprivileged",
-    "fixtures.fleet", "fixtures.browser",
+    "fixtures.fleet", "fixtures.browser", "fixtures.collector",
 ]
 
 

@@ -413,8 +413,8 @@ def test_pages_of_other_sites_change_nothing(followed, make_browser):
 
 
 def test_names_of_others_that_lead_here_are_refused(followed, make_browser, make_pageserver):
-    """DNS rebinding: a page of somebody else whose name resolves to this machine by now is of this server's origin to the
-    browser. What is asked by that name is refused, also what needs no permission."""
+    """DNS rebinding: a page of somebody else whose name resolves to this machine by now is of this server's origin to
+    the browser. What is asked by that name is refused, also what needs no permission."""
     server = followed.pageserver
     http, tenants = HttpClient(server.http_port), "/v1/tenant"
     for path in (tenants, "/", "/console/app.js", "/console/about", "/metrics", "/v1/status", "/no/such/path"):

@@ -1,5 +1,5 @@
-"""TLS before a gateway, with libpq as people use it: the server's name is verified and names the branch, TLS begins at once
-or is asked for, and a certificate is replaced without a restart."""
+"""TLS before a gateway, with libpq as people use it: the server's name is verified and names the branch, TLS begins at
+once or is asked for, and a certificate is replaced without a restart."""
 
 import signal
 import socket
@@ -36,7 +36,8 @@ def computes(followed, make_computes):
 def certified(computes, make_gateway, tmp_path):
     """A gateway with a certificate for all names of the domain."""
     cert, key, _ = write_certificate(tmp_path, f"*.{DOMAIN}")
-    gateway = make_gateway(computes, "--tls-cert", str(cert), "--tls-key", str(key), "--require-tls", "--domain", DOMAIN)
+    gateway = make_gateway(computes, "--tls-cert", str(cert), "--tls-key", str(key), "--require-tls",
+                           "--domain", DOMAIN)
     return gateway, cert
 
 

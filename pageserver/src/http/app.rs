@@ -9,6 +9,7 @@ use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tracing::Instrument;
 use utils::id::TimelineId;
 use utils::sync::keyed_lock::KeyedLock;
 
@@ -94,5 +95,5 @@ pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     let failed = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {error}"));
-    env::spawn::task(name, work).await.unwrap_or_else(|error| Err(failed(error)))
+    env::spawn::task(name, work.in_current_span()).await.unwrap_or_else(|error| Err(failed(error)))
 }

@@ -65,10 +65,10 @@ fn ask_for_token(operation: &mut Operation, needs: Needs) {
 
 fn add_errors(operation: &mut Operation, needs: Needs, names_something: bool) {
     add(operation, "400", "The request makes no sense");
-    add(operation, "403", "It comes from a page of another site, or is for a host that is not this server");
     if needs == Needs::Nothing {
         return;
     }
+    add(operation, "403", "It comes from a page of another site, or is for a host that is not this server");
     if names_something {
         add(operation, "404", "There is no such thing");
         add(operation, "421", "This server is a standby of the tenant: ask its owner");

@@ -1,7 +1,8 @@
 //! All servers on one bucket: what this one says of itself there, and what they look like together (decision 0035).
 //!
-//! A server that has standbys, or is one, writes a card into the bucket now and then: where its console is, what it is to
-//! which tenant, how far it is. A card is for people. Who owns a tenant is up to its generations, which are asked anew.
+//! A server that has standbys, or is one, writes a card into the bucket now and then: where its console is, what it is
+//! to which tenant, how far it is. A card is for people. Who owns a tenant is up to its generations, which are asked
+//! anew.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

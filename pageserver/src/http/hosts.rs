@@ -1,8 +1,8 @@
 //! Where no token is needed, requests are refused that ask for this server by a name that is not its own.
 //!
-//! Whoever owns a name may point it to 127.0.0.1 once a browser has a page of theirs open; to the browser, that page and
-//! this server are one site then. The name is in the header `Host`, which no page can change. An address is nobody's
-//! name: a page that was loaded from it is this server's.
+//! Whoever owns a name may point it to 127.0.0.1 once a browser has a page of theirs open; to the browser, that page
+//! and this server are one site then. The name is in the header `Host`, which no page can change. An address is
+//! nobody's name: a page that was loaded from it is this server's.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -68,8 +68,8 @@ pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) 
         && let Err(name) = app.hosts.check(request.uri(), request.headers())
     {
         let reason = format!(
-            "the request is refused: it is for {}, which is no name of this server. Ask by its address, as localhost, or \
-             have the setting allowed_hosts name it",
+            "the request is refused: it is for {}, which is no name of this server. Ask by its address, as localhost, \
+             or have the setting allowed_hosts name it",
             Excerpt(&name)
         );
         return ApiError::new(StatusCode::FORBIDDEN, reason).into_response();

@@ -282,6 +282,13 @@ settings! {
         log_format: LogFormat = "human", "human or json";
         /// Filter for log lines, such as `info` or `info,pageserver::walreceiver=debug`.
         log_filter: String = "info", "filter";
+        /// Where an OpenTelemetry collector takes traces of requests, by OTLP over HTTP, such as
+        /// `http://127.0.0.1:4318`. Empty: there are none, and they cost nothing.
+        traces_to: String = "", "URL";
+        /// Of so many requests one is traced, unless its caller has a trace, which decides then. 0: of itself none.
+        traces_one_in: u64 = 1000, "requests";
+        /// Requests that take longer are traced anyway.
+        traces_slow: Duration = "200ms", "duration";
         /// Note each call of the management interface that may change something, as a line of JSON in `audit.jsonl` in
         /// the working directory.
         audit_log: bool = true, "true or false";

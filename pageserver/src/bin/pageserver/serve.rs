@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use traces::Destination;
 use virtual_file::{self, SyncMode};
 
 use crate::signals::{Request, Signals};
@@ -88,6 +89,7 @@ async fn start(
     pg: TcpListener,
     http: TcpListener,
 ) -> anyhow::Result<Running> {
+    start_traces(settings)?;
     let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
     let mut conf = settings.engine_conf(workdir.to_owned());
@@ -113,6 +115,23 @@ async fn start(
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, workdir, secrets, http)?;
     Ok(running)
+}
+
+/// Has traces sent, if they are to be.
+fn start_traces(settings: &Settings) -> anyhow::Result<()> {
+    if settings.traces_to.is_empty() {
+        return Ok(());
+    }
+    let to = Destination::parse(&settings.traces_to).map_err(anyhow::Error::msg).context("traces_to")?;
+    let about = vec![
+        ("service.name", "pageserver".into()),
+        ("service.version", env!("CARGO_PKG_VERSION").into()),
+        ("service.instance.id", settings.server_id.as_str().into()),
+        ("process.pid", u64::from(std::process::id()).into()),
+    ];
+    traces::start(traces::Options { to, one_in: settings.traces_one_in, slow: settings.traces_slow, about });
+    tracing::info!(to = settings.traces_to, "traces are sent");
+    Ok(())
 }
 
 /// Opens the journal, if there is to be one. One that there is no more use for is kept: the next start with a journal

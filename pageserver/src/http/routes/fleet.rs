@@ -19,8 +19,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(2);
 const LOOK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Shows all servers that share this one's bucket: which of them owns which tenant, which are standbys, their leases,
-/// and how far each of them is. Each server with standbys, or that is one, says so in the bucket, every few seconds; who
-/// owns a tenant is looked up.
+/// and how far each of them is. Each server with standbys, or that is one, says so in the bucket, every few seconds;
+/// who owns a tenant is looked up.
 #[utoipa::path(get, path = "/v1/fleet", tag = "server",
     responses((status = 200, body = FleetAnswer), (status = 503, body = ErrorBody)))]
 pub(crate) async fn fleet(State(app): State<App>) -> Result<Json<FleetAnswer>, ApiError> {
