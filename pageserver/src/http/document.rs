@@ -50,6 +50,13 @@ pub(super) fn complete(document: &mut OpenApi, tokens: bool) {
                 if tokens && needs != Needs::Nothing {
                     ask_for_token(operation, needs);
                 }
+                if !tokens {
+                    add(
+                        operation,
+                        "403",
+                        "It is for a host that is not this server, or comes from a page of another site",
+                    );
+                }
                 add_errors(operation, needs, path.contains('{'));
             }
         }
@@ -68,7 +75,6 @@ fn add_errors(operation: &mut Operation, needs: Needs, names_something: bool) {
     if needs == Needs::Nothing {
         return;
     }
-    add(operation, "403", "It comes from a page of another site, or is for a host that is not this server");
     if names_something {
         add(operation, "404", "There is no such thing");
         add(operation, "421", "This server is a standby of the tenant: ask its owner");
