@@ -212,7 +212,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources, audit:
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/doc")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(from_fn_with_state(app.clone(), hosts::check))
+        .layer(from_fn_with_state(app.clone(), guard::check_host))
         .layer(map_response_with_state(app.clone(), guard::stamp))
         .with_state(app.clone());
     (router, app)

@@ -7,14 +7,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use utils::excerpt::Excerpt;
 
-use super::app::App;
 use super::error::ApiError;
 
 /// Stands for any name.
@@ -40,17 +36,26 @@ impl Hosts {
             || self.0.contains(&host)
     }
 
-    /// Fails if a request names another host. A client that names none is no browser.
-    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
+    /// Fails if a request is for another host. A client that names none is no browser.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let named = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("(not text)"));
         for name in named.chain(uri.authority().map(Authority::as_str)).filter(|name| !name.is_empty()) {
             let host = name.parse::<Authority>().map(|authority| authority.host().to_owned());
             if !host.is_ok_and(|host| self.has(&host)) {
-                return Err(name.to_owned());
+                return Err(refused(name));
             }
         }
         Ok(())
     }
+}
+
+fn refused(name: &str) -> ApiError {
+    let reason = format!(
+        "the request is refused: it is for {}, which is no name of this server. Ask by its address, as localhost, or \
+         have the setting allowed_hosts name it",
+        Excerpt(name)
+    );
+    ApiError::new(StatusCode::FORBIDDEN, reason)
 }
 
 /// The host in a name, a name with a port, or a URL.
@@ -60,21 +65,6 @@ fn host_of(text: &str) -> String {
     let authority = authority.split('/').next().unwrap_or_default();
     let host = authority.parse::<Authority>().map_or_else(|_| authority.to_owned(), |known| known.host().to_owned());
     host.trim_end_matches('.').to_ascii_lowercase()
-}
-
-/// Refuses requests for other hosts, unless each needs a token anyway: nobody else's page has one.
-pub(crate) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
-    if !app.auth.is_required()
-        && let Err(name) = app.hosts.check(request.uri(), request.headers())
-    {
-        let reason = format!(
-            "the request is refused: it is for {}, which is no name of this server. Ask by its address, as localhost, \
-             or have the setting allowed_hosts name it",
-            Excerpt(&name)
-        );
-        return ApiError::new(StatusCode::FORBIDDEN, reason).into_response();
-    }
-    next.run(request).await
 }
 
 #[cfg(test)]
