@@ -33,8 +33,8 @@ test-aarch64: AARCH64_OPT = 1
 # the emulation does not have.
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
-.PHONY: help setup setup-demo build deb test test-build test-rust test-py test-daily lint fmt deny layers tidy soak kills
-.PHONY: test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
+.PHONY: help setup setup-demo build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills
+.PHONY: test-daily test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
