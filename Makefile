@@ -34,11 +34,11 @@ test-aarch64: AARCH64_OPT = 1
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
 .PHONY: help setup setup-demo build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills
-.PHONY: test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
+.PHONY: test-daily test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
-.PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-takeover bench-console console
+.PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console console
 .PHONY: bench-compute bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
@@ -76,6 +76,9 @@ test-rust:  ## unit and property tests
 
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-daily: setup test-build  ## what make test leaves out: the console in a browser, in full
+	TEST_PROFILE=tested $(PYTEST) test_runner --daily -m daily -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 build-aarch64:  ## the programs for aarch64, not optimised: that they compile and link
 	$(AARCH64_ENV) $(CARGO) build $(AARCH64) --bin pagectl --bin pageserver --bin compute-fs
@@ -216,6 +219,9 @@ bench-commit:  ## what a commit waits for: a journal beside a stock standby; nee
 bench-gateway:  ## waking branches, what a session through a gateway loses, memory; needs 60 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh gateway $(RESULTS)
 
+bench-asleep:  ## branches whose computes sleep: processes, memory, waking at once; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh asleep $(RESULTS)
+
 bench-takeover:  ## from the kill of an owner to the first page and commit; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh takeover $(RESULTS)
 
@@ -230,7 +236,7 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 
 BENCHES = bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction bench-compute \
 	bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution \
-	bench-ingest-more bench-commit bench-gateway bench-takeover bench-console
+	bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

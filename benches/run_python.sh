@@ -2,6 +2,7 @@
 # Runs a benchmark that drives servers of its own, then makes its report: run_python.sh NAME [RESULTS]. Writes JSON and
 # a table. What it measures and what its arguments mean, its program says with --help; BENCH_NAME_ARGS passes some. With
 # these it takes a minute or two, and little disk:
+#   BENCH_ASLEEP_ARGS='--mib 64 --branches 6 --before 2 --at-once 3'
 #   BENCH_ATTRIBUTION_ARGS='--gib 0.1 --scale 2 --rounds 1'
 #   BENCH_COMMIT_ARGS='--scale 1 --seconds 3 --rounds 1 --gib 0.1'
 #   BENCH_CONSOLE_ARGS='--mib 30 --layers 300 --rounds 2 --seconds 2'

@@ -3,8 +3,9 @@
 # stock Postgres on the moment before it, and in the end every page compared. Needs nothing but what scripts/setup.sh
 # installs, and leaves nothing behind but the picture of the layers.
 #
-# In the end the pageserver's disk is lost, and everything read back from the bucket: a directory, or with
-# DEMO_STORE=weed (or moto) a bucket of an S3 server on loopback.
+# Then the pageserver's disk is lost, and everything read back from the bucket: a directory, or with DEMO_STORE=weed (or
+# moto) a bucket of an S3 server on loopback. In the end a plain psql goes back in time through the gateway, and the
+# console shows what happened: as long as somebody looks at it, at most DEMO_STAY seconds (600 at a terminal, else 0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -21,11 +22,20 @@ COMPUTES=$WORK/computes
 SOCKETS=$(mktemp -d /tmp/pgdemo.XXXXXX)
 SERVER_PID=
 BUCKET_PID=
+GATEWAY_PID=
+COPIED=
+if [ -t 0 ] && [ -t 1 ]; then
+    STAY=${DEMO_STAY:-600}
+else
+    STAY=${DEMO_STAY:-0}
+fi
 
 cleanup() {
-    if [ -d "$COMPUTES/rescue" ]; then
-        ctl compute destroy rescue --force >/dev/null 2>&1 || true
-    fi
+    local compute
+    [ -z "$GATEWAY_PID" ] || { kill -TERM "$GATEWAY_PID" 2>/dev/null; wait "$GATEWAY_PID" 2>/dev/null; } || true
+    for compute in "$COMPUTES"/*/; do
+        [ ! -d "$compute" ] || ctl compute destroy "$(basename "$compute")" --force >/dev/null 2>&1 || true
+    done
     [ -z "$SERVER_PID" ] || kill -KILL "$SERVER_PID" 2>/dev/null || true
     if [ -n "$BUCKET_PID" ]; then
         # It ends with its standard input, and takes the S3 server along.
@@ -132,6 +142,30 @@ has() {
     api POST "/v1/tenant/$TENANT/wait_lsn" "{\"timelines\": {\"$MAIN\": \"$1\"}, \"timeout\": \"60s\"}"
 }
 
+# Starts a gateway, and sets GATEWAY to its port.
+start_gateway() {
+    # In place of the shell that begins it: what ends that has to end the gateway.
+    (exec env PAGECTL_SERVER=http://"$HTTP" PAGECTL_PAGE_SERVICE="host=${PAGES%:*} port=${PAGES##*:} user=demo" \
+        PAGECTL_COMPUTES="$COMPUTES" PAGECTL_PG_BIN="$BIN" "$PAGECTL" gateway --trust --listen 127.0.0.1:0 \
+        >"$WORK/gateway.out" 2>"$WORK/gateway.log") &
+    GATEWAY_PID=$!
+    until_true 30 grep -q listening "$WORK/gateway.out"
+    GATEWAY=$(sed -n 's/^listening on .*://p' "$WORK/gateway.out")
+}
+
+# The console at URL, in a browser if there is somebody to see one. Waits for Enter, or STAY seconds.
+show() {
+    curl -sS --fail --noproxy '*' -o /dev/null "$1" || fail "the console does not answer at $1"
+    echo "the console, with the branches along time: $1"
+    if [ -n "${DISPLAY:-}${WAYLAND_DISPLAY:-}" ] && command -v xdg-open >/dev/null; then
+        xdg-open "$1" >/dev/null 2>&1 || true
+    fi
+    if [ "$STAY" != 0 ]; then
+        echo "both are there until you press Enter, and for $STAY s at most"
+        read -r -t "$STAY" _ || true
+    fi
+}
+
 # page TIMELINE FILE: the first page of the accounts of pgbench, as of the timeline's last LSN.
 page() {
     api GET "/v1/tenant/$TENANT/timeline/$1/getpage?key=$KEY" >"$2"
@@ -174,6 +208,7 @@ FOLLOWED=$(ctl --json follow "host=$SOCKETS user=postgres dbname=postgres") || f
 TENANT=$(member tenant_id <<<"$FOLLOWED")
 MAIN=$(member timeline_id <<<"$FOLLOWED")
 echo "tenant $TENANT, timeline $MAIN"
+ctl branch set "$MAIN" --name main >/dev/null
 wait "$BENCH"
 
 say "a moment to come back to"
@@ -199,6 +234,7 @@ if ! ctl compute start rescue --branch rescue --at "$MOMENT" 2>"$WORK/start.log"
     cat "$WORK/start.log"
     grep -q -- --copy "$WORK/start.log" || fail "the compute does not start"
     echo "there is no FUSE here: the compute gets a copy of its own"
+    COPIED=1
     ctl branch delete rescue
     ctl compute start rescue --branch rescue --at "$MOMENT" --copy
 fi
@@ -241,4 +277,19 @@ start_pageserver
 page "$MAIN" "$WORK/page-back"
 stop_pageserver
 "$PAGECTL" --workdir "$STORE" --tenant "$TENANT" --timeline "$MAIN" verify --pgdata "$DATA"
+say "look at it: one connection string that goes back in time, and the console"
+start_pageserver
+if [ -z "$COPIED" ]; then
+    start_gateway
+    BACK="host=127.0.0.1 port=$GATEWAY user=postgres dbname=postgres options=-cbranch=main@$MOMENT"
+    echo "psql '$BACK'"
+    FOUND=$(as_postgres "$BIN/psql" -X -q -At -v ON_ERROR_STOP=1 "$BACK" -c "$BALANCE") ||
+        { cat "$WORK/gateway.log" >&2; fail "nobody gets in through the gateway"; }
+    echo "through the gateway: $FOUND"
+    [ "$FOUND" = "$THEN" ] || fail "the gateway leads to $FOUND, there were $THEN"
+else
+    echo "there is no FUSE here, which the gateway's computes need"
+fi
+show "http://$HTTP/"
+
 say "done: every page rebuilt from WAL is what Postgres itself has"

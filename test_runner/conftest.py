@@ -7,7 +7,7 @@ from fixtures import servers
 pytest_plugins = [
     "fixtures.skips", "fixtures.workdir", "fixtures.servers", "fixtures.postgres", "fixtures.pagectl", "fixtures.redo",
     "fixtures.pageserver", "fixtures.s3", "fixtures.computes", "fixtures.gateway", "fixtures.unprivileged",
-    "fixtures.fleet", "fixtures.browser",
+    "fixtures.fleet", "fixtures.browser", "fixtures.collector",
 ]
 
 
@@ -26,6 +26,7 @@ def pytest_addoption(parser):
                      "server, too, not just a share")
     parser.addoption("--store-operations", type=int, default=10, help="length of each run of faults over a real server")
     parser.addoption("--store-outage-seconds", type=float, default=20, help="how long it is away while the disk fills")
+    parser.addoption("--daily", action="store_true", help="the tests with the mark daily as well")
     parser.addoption("--console-pictures", help="directory for the pictures of the console that README shows")
     parser.addoption("--store-away-seconds", type=float, default=8, help="how long the bucket is away under load")
 
@@ -36,7 +37,18 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     servers.deselect(config, items)
+    leave_daily_out(config, items)
     slow_files_first(items)
+
+
+def leave_daily_out(config, items):
+    """What a change rarely breaks, and takes long, is not run after each change, unless it is asked for by name."""
+    if config.getoption("--daily") or any("::" in arg for arg in config.args):
+        return
+    daily = [item for item in items if item.get_closest_marker("daily")]
+    if daily:
+        config.hook.pytest_deselected(items=daily)
+        items[:] = [item for item in items if item not in daily]
 
 
 def slow_files_first(items):

@@ -4,6 +4,7 @@ import { html, render, useEffect, useState, usePoll, Badge, Card, Facts, Problem
 import { about, claims, get, listen, pathOf, signIn, signOut, token } from './api.js';
 import { Computes } from './computes.js';
 import { Dialogs, dismiss } from './dialog.js';
+import { Fleet } from './fleet.js';
 import { bytes, nameOf, shortId } from './format.js';
 import { Moment } from './moment.js';
 import { TimelineView } from './timeline.js';
@@ -61,6 +62,9 @@ function SignIn({ enter, reason }) {
     <p class="quiet">It stays in this tab, and is gone when that is closed.</p></main>`;
 }
 
+// Tenants of which there are no timelines here.
+const ABSENT = ['Broken', 'Standby'];
+
 /** The tenants that the caller may see: all, or the one that its token names. */
 async function tenantsOf(held, signal) {
   const said = held ? claims(held) : {};
@@ -75,7 +79,7 @@ function Signed({ known, held }) {
   const status = usePoll((signal) => get('/v1/status', signal), 3, []);
   const poll = usePoll(async (signal) => {
     const tenants = await tenantsOf(held, signal);
-    const lists = await Promise.all(tenants.map((one) => (one.state.slug === 'Broken' ? []
+    const lists = await Promise.all(tenants.map((one) => (ABSENT.includes(one.state.slug) ? []
       : get(`${pathOf(one.id)}/timeline`, signal))));
     return { tenants, timelines: new Map(tenants.map((one, at) => [one.id, lists[at]])), now: Date.now() };
   }, 3, [held]);
@@ -113,8 +117,18 @@ function Branches({ data, known, changed }) {
     return html`<${Card} title="There is nothing here yet" wide><p>Follow a running Postgres, of which this server then has
       every moment from now on:</p><p><code>pagectl follow "host=... user=..."</code></p><//>`;
   }
-  return html`<div>${data.tenants.map((one) => html`<${Tenant} key=${one.id} tenant=${one} known=${known}
+  return html`<div>${data.tenants.map((one) => one.state.slug === 'Standby' ? html`<${Followed} key=${one.id} tenant=${one} />` : html`<${Tenant} key=${one.id} tenant=${one} known=${known}
     timelines=${data.timelines.get(one.id) || []} now=${data.now} alone=${data.tenants.length === 1} changed=${changed} />`)}</div>`;
+}
+
+/** A tenant that another server owns. */
+function Followed({ tenant }) {
+  const { owner } = tenant;
+  return html`<section aria-label=${`Tenant ${tenant.id}`}>
+    <h1>Tenant <code title=${tenant.id}>${shortId(tenant.id)}</code> <${Badge}>standby<//></h1>
+    ${tenant.reason ? html`<${Problem} error=${{ message: tenant.reason }}>It is not followed.<//>` : null}
+    <p>This server is a standby of it. ${owner ? html`Its branches are at its owner, server <code>${owner.server}</code> on ${owner.host}.`
+      : 'It has not found its owner yet.'} <a href="#/server">All servers</a></p></section>`;
 }
 
 function Tenant({ tenant, timelines, now, alone, known, changed }) {
@@ -142,6 +156,10 @@ function Tenant({ tenant, timelines, now, alone, known, changed }) {
       hasComputes=${known.computes} />` : null}</section>`;
 }
 
+// How this server stands to a tenant.
+const ROLES = { Active: ['good', 'owner'], Fenced: ['bad', 'fenced'], Broken: ['bad', 'broken'], Unleased: ['warn', 'owner without a lease'],
+  Standby: ['', 'standby'] };
+
 function Server({ status, tenants }) {
   if (!status) return null;
   const { disk } = status;
@@ -154,9 +172,10 @@ function Server({ status, tenants }) {
     <${Card} title="Tenants and who owns them" wide><div class="scroll" tabindex="0" role="region" aria-label="Tenants"><table>
       <thead><tr>${['Tenant', 'Role of this server', 'Generation', 'Timelines', 'Layers', 'On this disk', 'In the bucket'].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
       <tbody>${tenants.map((one) => html`<tr key=${one.id}><td><code>${one.id}</code></td>
-        <td>${one.fenced ? html`<${Badge} kind="bad">fenced<//>` : one.state.slug === 'Broken' ? html`<${Badge} kind="bad">broken<//>` : html`<${Badge} kind="good">owner<//>`}</td>
+        <td><${Badge} kind=${ROLES[one.state.slug]?.[0]}>${ROLES[one.state.slug]?.[1] || one.state.slug}<//></td>
         <td>${one.generation ?? 'no bucket'}</td><td>${one.timelines.length}</td><td>${bytes(one.current_physical_size)}</td>
         <td>${bytes(one.resident_bytes)}</td><td>${bytes(one.in_bucket_bytes)}</td></tr>`)}</tbody></table></div><//>
+    <${Fleet} />
   </div></div>`;
 }
 

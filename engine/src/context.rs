@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::task_mgr::TaskKind;
+use traces::Trace;
 
 /// What to do about a layer that is only in the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +32,13 @@ pub struct RequestContext {
     download_behavior: DownloadBehavior,
     scope: Scope,
     waited: Duration,
+    trace: Option<Trace>,
 }
 
 impl RequestContext {
     /// A context for a task of this kind.
     pub fn new(task_kind: TaskKind, download_behavior: DownloadBehavior) -> Self {
-        Self { task_kind, download_behavior, scope: Scope::Unset, waited: Duration::ZERO }
+        Self { task_kind, download_behavior, scope: Scope::Unset, waited: Duration::ZERO, trace: None }
     }
 
     /// The same context, with its I/O attributed to tools.
@@ -52,6 +54,16 @@ impl RequestContext {
     /// How long the request had to wait before it could begin.
     pub fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// The same context, for a request of which parts are noted, if it has a trace.
+    pub fn with_trace(&self, trace: Option<Trace>) -> Self {
+        Self { trace, ..self.clone() }
+    }
+
+    /// Where parts of the request are noted, if they are.
+    pub(crate) fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// The kind of task that makes the request.

@@ -1,5 +1,6 @@
 //! What the gateway needs of the computes.
 
+use traces::Parent;
 use utils::lsn::Lsn;
 
 use crate::address::Address;
@@ -50,11 +51,12 @@ pub trait Fleet: Send + Sync + 'static {
     /// There is no such branch or moment.
     fn lsn(&self, branch: &str, moment: &str) -> Result<Lsn, Refused>;
 
-    /// Starts the compute of a place unless it runs, and says where it listens. A moment's is made for it.
+    /// Starts the compute of a place unless it runs, and says where it listens. A moment's is made for it. `caller` is
+    /// the session for which that is done, where it has a trace.
     ///
     /// # Errors
     /// If it does not run then.
-    fn wake(&self, place: &Place) -> Result<Address, Refused>;
+    fn wake(&self, place: &Place, caller: Option<Parent>) -> Result<Address, Refused>;
 
     /// Whether the compute that was woken for a place is still the one that serves it: its branch may be another one of
     /// the same name by now. True where that cannot be found out.

@@ -10,6 +10,7 @@ use pq_proto::backend::ErrorFields;
 use pq_proto::sqlstate::SqlState;
 use pq_proto::stream::BoxStream;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard, Semaphore};
+use traces::{Parent, Trace};
 use utils::lsn::Lsn;
 
 use crate::address::Address;
@@ -118,7 +119,7 @@ impl<F: Fleet> Places<F> {
     }
 
     /// Connects to the compute of a place, which is woken if it sleeps.
-    pub(crate) async fn visit(&self, place: Place) -> Result<(Visit, BoxStream), ErrorFields> {
+    pub(crate) async fn visit(&self, place: Place, trace: Option<&Trace>) -> Result<(Visit, BoxStream), ErrorFields> {
         let name = place.to_string();
         let counted = self.enter(place)?;
         self.in_time(&name, async {
@@ -129,7 +130,13 @@ impl<F: Fleet> Places<F> {
             {
                 return Ok((Visit { counted, address }, stream));
             }
-            let address = self.wake(&counted.0, is_current).await?;
+            let began = env::clock::now();
+            let woken = self.wake(&counted.0, is_current, trace.map(Trace::as_parent)).await;
+            if let Some(trace) = trace {
+                let took = env::clock::now().saturating_duration_since(began);
+                trace.part(None, "gateway: wake", began, took, Vec::new());
+            }
+            let address = woken?;
             let stream = address.connect().await.map_err(|error| Refused::Unavailable {
                 message: format!("the compute of {} runs, and cannot be reached: {error}", counted.0.place),
                 hint: None,
@@ -175,7 +182,7 @@ impl<F: Fleet> Places<F> {
 
     /// Wakes a compute, one after the other where there are many. It goes on if the caller no longer waits. What is
     /// known of it is used if it is current.
-    async fn wake(&self, spot: &Arc<Spot>, is_current: bool) -> Result<Address, ErrorFields> {
+    async fn wake(&self, spot: &Arc<Spot>, is_current: bool, caller: Option<Parent>) -> Result<Address, ErrorFields> {
         let mut turn = Arc::clone(&spot.address).lock_owned().await;
         if let Some(address) = &*turn
             && is_current
@@ -193,7 +200,7 @@ impl<F: Fleet> Places<F> {
         };
         let (fleet, place) = (Arc::clone(&self.fleet), spot.place.clone());
         let woken = env::spawn::task("waking a compute", async move {
-            let woken = blocking(move || fleet.wake(&place)).await;
+            let woken = blocking(move || fleet.wake(&place, caller)).await;
             drop(permit);
             settle(turn, counted, woken)
         });

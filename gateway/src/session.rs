@@ -8,6 +8,7 @@ use pq_proto::sqlstate::SqlState;
 use pq_proto::stream::BoxStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use traces::{Kind, Trace};
 
 use crate::fleet::{Fleet, Place};
 use crate::hello::{Hello, Start, hear};
@@ -40,17 +41,23 @@ pub(crate) async fn serve<F: Fleet>(gateway: &Shared<F>, client: TcpStream) {
         Err(_) => return tracing::debug!("a client said nothing"),
     };
     let Start { mut stream, mut startup, is_encrypted, server_name } = start;
+    // From what the client wants until it has a session; what it does then is its own.
+    let trace = traces::begin(None);
     let visiting = async {
         allowed(gateway, is_encrypted)?;
         let wanted = Wanted::take(&mut startup, server_name.as_deref(), &gateway.settings);
         let place = place(gateway, wanted.ok_or_else(refusal::no_branch)?).await?;
-        gateway.places.visit(place).await
+        gateway.places.visit(place, trace.as_ref()).await
     };
     let (visit, mut server) = match visiting.await {
         Ok(found) => found,
-        Err(error) => return refuse(stream, error).await,
+        Err(error) => {
+            end(trace, None, Some(error.to_string()));
+            return refuse(stream, error).await;
+        }
     };
     let begun = relay::begin(&mut stream, &mut server, startup).await;
+    end(trace, Some(visit.place()), begun.as_ref().err().map(ToString::to_string));
     let passed = match begun {
         Ok(Begun::Ready(key)) => {
             let _known = key.map(|key| gateway.keys.know(key, visit.address().clone()));
@@ -62,6 +69,13 @@ pub(crate) async fn serve<F: Fleet>(gateway: &Shared<F>, client: TcpStream) {
     if let Err(error) = passed {
         tracing::debug!("a session of {} broke off: {error}", visit.place());
     }
+}
+
+/// A client has a session, or none.
+fn end(trace: Option<Trace>, place: Option<&Place>, error: Option<String>) {
+    let Some(trace) = trace else { return };
+    let about = place.map(|place| ("branch", place.to_string().into()));
+    trace.end("gateway: session", Kind::Server, about.into_iter().collect(), error);
 }
 
 fn allowed<F: Fleet>(gateway: &Shared<F>, is_encrypted: bool) -> Result<(), ErrorFields> {

@@ -15,8 +15,8 @@ use crate::verify_redo::VerifyRedoArgs;
 
 /// Stores the history of Postgres clusters and serves pages as of any LSN.
 ///
-/// Some commands talk to a running pageserver (follow, tenant, timeline, branch, compute, gateway, layers, bench, top,
-/// checkpoint, compact, gc, hold, lease, lsn-at); the others work on a directory that no server is using.
+/// Some commands talk to a running pageserver (follow, tenant, fleet, timeline, branch, compute, gateway, layers,
+/// bench, top, checkpoint, compact, gc, hold, lease, lsn-at); the others work on a directory that no server is using.
 #[derive(Debug, Parser)]
 #[command(name = "pagectl", version)]
 pub(crate) struct Cli {

@@ -9,6 +9,7 @@ mod compute;
 mod condition;
 mod connection;
 mod detach;
+mod fleet;
 mod follow;
 mod history;
 mod init_state;
@@ -48,6 +49,11 @@ pub(crate) enum RemoteCommand {
     Tenant {
         #[command(subcommand)]
         command: TenantCommand,
+    },
+    /// All servers on one bucket: status.
+    Fleet {
+        #[command(subcommand)]
+        command: fleet::FleetCommand,
     },
     /// Timelines: list, info, branch, archive, unarchive, detach, delete.
     Timeline {
@@ -190,6 +196,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Tenant { command: TenantCommand::Standby { id } } => tenant::standby(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Quota(args) } => quota::run(&remote, &args),
+        RemoteCommand::Fleet { command } => fleet::run(&remote, &command),
         RemoteCommand::Timeline { command: TimelineCommand::List } => timeline::list(&remote),
         RemoteCommand::Timeline { command: TimelineCommand::Info } => timeline::info(&remote),
         RemoteCommand::Timeline { command: TimelineCommand::Branch { at_lsn, at_time, id } } => {

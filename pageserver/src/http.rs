@@ -12,7 +12,9 @@ mod console;
 mod document;
 mod error;
 mod extract;
+mod fleet;
 mod guard;
+mod hosts;
 mod ids;
 mod init;
 mod init_turns;
@@ -51,20 +53,21 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Auth, KeyRing};
-use app::{App, AppState, Life, new_ctx};
+use app::{App, AppState, FleetSeen, Life, new_ctx};
 use engine::tenant::manager::TenantManager;
 use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
 use routes::{
-    branch, detach, diff, history, init_sql, journal, layers, lsn, node, page, quota, slow, stored, tenant, timeline,
-    window, writer,
+    branch, detach, diff, fleet as fleet_route, history, init_sql, journal, layers, lsn, node, page, quota, slow,
+    stored, tenant, timeline, window, writer,
 };
 use scrubs::Scrubs;
 
 use audit::Audit;
 pub use audit::AuditOptions;
 pub use console::ConsoleOptions;
+pub use hosts::Hosts;
 pub use sources::Sources;
 
 /// Larger bodies are refused.
@@ -84,6 +87,10 @@ pub struct HttpOptions {
     pub max_connections: usize,
     /// Requests that take longer are answered with 408.
     pub request_timeout: Duration,
+    /// The names by which this server may be asked, where callers need no token.
+    pub hosts: Hosts,
+    /// Where the console of this server is, for people at other servers on the same bucket.
+    pub public_url: Option<String>,
     /// The page for people at `/`, unless there is none.
     pub console: Option<ConsoleOptions>,
     /// How many branches a tenant may have; 0 is no limit.
@@ -103,7 +110,8 @@ pub async fn serve(
     let (tls, max_connections) = (options.tls.clone().map(TlsAcceptor::from), options.max_connections);
     let (audit, writing) = Audit::start(options.audit.clone());
     let (router, app) = router(options, manager, sources, audit);
-    let life = env::spawn::task("life of branches", life::tend(app, cancel.child_token()));
+    let life = env::spawn::task("life of branches", life::tend(app.clone(), cancel.child_token()));
+    drop(env::spawn::task("card of this server", fleet::keep_card(app, cancel.child_token())));
     server::serve(listener, tls, router, max_connections, cancel).await;
     // It may be deleting a branch.
     let _ = life.await;
@@ -116,6 +124,7 @@ pub async fn serve(
 fn paths() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(document::description())
         .routes(routes!(node::status))
+        .routes(routes!(fleet_route::fleet))
         .routes(routes!(node::metrics))
         .routes(routes!(node::reload_auth_validation_keys))
         .routes(routes!(node::io_mode))
@@ -190,6 +199,9 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources, audit:
         registering: KeyedLock::default(),
         life: Life::default(),
         audit,
+        fleet_seen: FleetSeen::default(),
+        hosts: options.hosts,
+        public_url: options.public_url,
         max_branches: options.max_branches,
         page: page_for_people::html(&document).into(),
         document: document.to_json().unwrap_or_default().into(),
@@ -207,6 +219,7 @@ fn router(options: HttpOptions, manager: TenantManager, sources: Sources, audit:
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/doc")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn_with_state(app.clone(), guard::check_host))
         .layer(map_response_with_state(app.clone(), guard::stamp))
         .with_state(app.clone());
     (router, app)

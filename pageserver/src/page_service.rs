@@ -20,6 +20,7 @@ mod shared;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 pub use keys::{KEYS, Key, Settings};
 pub use load::{Overrides, SettingsError};
 pub use template::{commented_file, markdown_table};
-pub use value::{AuthType, Durability, HostPort, IoEngineChoice, LogFormat};
+pub use value::{AuthType, Durability, HostPort, IoEngineChoice, LogFormat, WebUrl};
 
 /// Name of the file in the working directory.
 pub const FILE_NAME: &str = "pageserver.toml";

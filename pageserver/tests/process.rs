@@ -58,7 +58,7 @@ impl Server {
     /// The status line of an answer.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.http).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         line.trim().to_owned()
@@ -165,7 +165,7 @@ fn a_second_signal_ends_it_at_once_and_a_hangup_reads_keys_again() {
     std::thread::sleep(Duration::from_millis(300));
     // A request in progress keeps the first signal from completing the shutdown.
     let mut slow = TcpStream::connect(server.http).unwrap();
-    slow.write_all(b"POST /v1/follow HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n").unwrap();
+    slow.write_all(b"POST /v1/follow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(300));
     server.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));

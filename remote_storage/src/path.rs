@@ -6,6 +6,7 @@
 //! leases/<server>/wanted
 //! leases/<server>/claims/<number of the claim, 8 hexadecimal digits>
 //! leases/<server>/answers/<number of the claim, 8 hexadecimal digits>
+//! servers/<server>
 //! tenants/<tenant>/generations/<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/hot-layers
 //! tenants/<tenant>/timelines/<timeline>/index_part-<generation, 8 hexadecimal digits>
@@ -42,6 +43,26 @@ impl RemotePath {
     /// What a server renews as long as it is there.
     pub fn lease(server: &str) -> Self {
         Self(Path::from(format!("leases/{server}/lease")))
+    }
+
+    /// Prefix of all leases.
+    pub fn leases() -> Self {
+        Self(Path::from("leases"))
+    }
+
+    /// Prefix of all that belongs to a server's lease.
+    pub fn leases_of(server: &str) -> Self {
+        Self(Path::from(format!("leases/{server}")))
+    }
+
+    /// Prefix of what servers say of themselves.
+    pub fn server_cards() -> Self {
+        Self(Path::from("servers"))
+    }
+
+    /// What a server says of itself.
+    pub fn server_card(server: &str) -> Self {
+        Self(Path::from(format!("servers/{server}")))
     }
 
     /// What asks a server for a lease.

@@ -254,7 +254,8 @@ def test_requests_to_compact_do_not_disturb_each_other(make_postgres, make_pages
         for _ in range(5):
             # Who goes away, and those who wait.
             with socket.create_connection(("127.0.0.1", server.http_port)) as caller:
-                caller.sendall(f"PUT {timeline.path}/compact HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+                head = f"PUT {timeline.path}/compact HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0"
+                caller.sendall(f"{head}\r\n\r\n".encode())
             for asked in [pool.submit(compact, timeline) for _ in range(4)]:
                 assert set(asked.result(60)) == KINDS
     unknown = f"/v1/tenant/{timeline.tenant}/timeline/{'ab' * 16}/compact"

@@ -76,7 +76,8 @@ def test_each_page_opens_light_dark_and_narrow(followed, make_browser, pictures)
     browser.find("a", "dev")
     browser.find(f'.lane[data-timeline="{timeline.id}"]')
     base = f"#/t/{timeline.tenant}/{timeline.id}"
-    pages = {"#/": ["Branches", "follows"], "#/computes": ["Computes that write"], "#/server": ["Local disk", "owner"]}
+    pages = {"#/": ["Branches", "follows"], "#/computes": ["Computes that write"],
+             "#/server": ["Local disk", "owner", "No other server is on this one's bucket"]}
     pages |= {f"{base}/{view}" if view else base: texts for view, texts in VIEWS.items()}
     for page, texts in pages.items():
         browser.go(page)
@@ -150,6 +151,7 @@ def seconds(text: str) -> float:
     return time.mktime(parsed) + float(f"0{text[19:].rstrip('Z')}" or 0)
 
 
+@pytest.mark.daily
 def test_the_layer_map_tells_what_is_where(followed, make_browser, pictures):
     timeline, browser = followed.timeline, make_browser()
     browser.open(f"{url(followed.pageserver)}#/t/{timeline.tenant}/{timeline.id}/layers")
@@ -187,6 +189,7 @@ def test_the_layer_map_tells_what_is_where(followed, make_browser, pictures):
     wait_until(lambda: browser.js("return arguments[0].map.frames", canvas) > frames + 3, what="frames")
 
 
+@pytest.mark.daily
 def test_slow_reads_tell_their_stages(followed, make_browser):
     timeline, browser = followed.timeline, make_browser()
     (first, *_) = (one["key_start"] for one in timeline.server.http.get(f"{timeline.path}/layer")["historic_layers"]
@@ -203,6 +206,7 @@ def test_slow_reads_tell_their_stages(followed, make_browser):
     assert "longer than 1 us" in browser.text()
 
 
+@pytest.mark.daily
 def test_dangerous_things_ask_first(followed, make_browser):
     timeline, browser = followed.timeline, make_browser()
     victim = timeline.branch()
@@ -237,6 +241,7 @@ def test_dangerous_things_ask_first(followed, make_browser):
     assert timeline.id in timelines()
 
 
+@pytest.mark.daily
 def test_computes_are_started_and_stopped(followed, make_browser, make_computes, make_pageserver):
     timeline, browser, computes = followed.timeline, make_browser(), make_computes(followed.pageserver)
     serving = computes.serve(SERVE_TOKEN)
@@ -299,6 +304,7 @@ def sign_in(browser, token: str):
     browser.click("button", "Sign in")
 
 
+@pytest.mark.daily
 def test_wrong_tokens_see_nothing(guarded, make_browser):
     followed, signer = guarded
     timeline, browser = followed.timeline, make_browser()
@@ -333,6 +339,7 @@ def test_wrong_tokens_see_nothing(guarded, make_browser):
     assert browser.js("return sessionStorage.length") == 0
 
 
+@pytest.mark.daily
 def test_a_page_of_another_version_says_so(guarded, make_browser):
     followed, signer = guarded
     browser, server = make_browser(), followed.pageserver
@@ -403,6 +410,30 @@ def test_pages_of_other_sites_change_nothing(followed, make_browser):
     own = json.dumps({"lsn": timeline.last_record_lsn()}).encode()
     status, *_ = http.raw("POST", f"{timeline.path}/lsn_lease", own, Origin=url(server).rstrip("/"))
     assert status == 200, "its own pages may"
+
+
+def test_names_of_others_that_lead_here_are_refused(followed, make_browser, make_pageserver):
+    """DNS rebinding: a page of somebody else whose name resolves to this machine by now is of this server's origin to
+    the browser. What is asked by that name is refused, also what needs no permission."""
+    server = followed.pageserver
+    http, tenants = HttpClient(server.http_port), "/v1/tenant"
+    for path in (tenants, "/", "/console/app.js", "/console/about", "/metrics", "/v1/status", "/no/such/path"):
+        for host in ("evil.example", f"evil.example:{server.http_port}", "127.0.0.1.evil.example", "a b"):
+            status, _, said = http.raw("GET", path, Host=host)
+            assert status == 403 and b"allowed_hosts" in said, (path, host, status, said)
+    for host in ("127.0.0.1", "localhost", f"LOCALHOST:{server.http_port}", "[::1]:1", "10.1.2.3", ""):
+        assert http.raw("GET", tenants, Host=host)[0] == 200, host
+    browser = make_browser(names=["rebound.test"])
+    browser.open(f"http://rebound.test:{server.http_port}{tenants}")
+    assert "allowed_hosts" in browser.text() and followed.timeline.tenant not in browser.html()
+    browser.errors()
+    # Where a name is meant to lead here, it is said so.
+    named = make_pageserver("named", allowed_hosts="rebound.test, other.test").start()
+    browser.open(f"http://rebound.test:{named.http_port}/")
+    browser.until("There is nothing here yet")
+    # It complains of headers that count on loopback or with TLS only.
+    browser.errors()
+    assert HttpClient(named.http_port).raw("GET", tenants, Host="third.test")[0] == 403
 
 
 def test_the_console_is_careful_and_can_be_turned_off(followed, make_pageserver):

@@ -1,6 +1,7 @@
 """The first command in README succeeds and leaves nothing behind."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,12 @@ def test_the_demo_verifies_every_page_and_cleans_up(store, pagectl_binary, pages
     assert "left of store: pageserver.toml" in done.stdout.splitlines(), done.stdout
     # The accounts at the earlier moment, as the server had them then and as the compute of that moment has them.
     found = [line for line in done.stdout.splitlines() if " accounts with " in line]
-    assert ["200000 accounts" in line for line in found] == [True, False, True], done.stdout
+    assert ["200000 accounts" in line for line in found] == [True, False, True, True], done.stdout
+    # The last one is what the printed connection string leads to, after the loss of the disk.
+    assert found[-1] == f"through the gateway: {found[2].removeprefix('there: ')}", done.stdout
+    assert re.search(r"^psql 'host=127.0.0.1 port=\d+ .*options=-cbranch=main@20\d\d-", done.stdout, re.M), done.stdout
+    assert re.search(r"^the console, .*: http://127.0.0.1:\d+/$", done.stdout, re.M), done.stdout
+    assert "press Enter" not in done.stdout, "nobody is asked where nobody is"
     assert "now: 0 accounts with" in done.stdout and "pagectl compute start rescue" in done.stdout
     assert str(picture) in done.stdout and "<svg" in picture.read_text()
     assert os.listdir(work_dir) == [], "the demo leaves files"

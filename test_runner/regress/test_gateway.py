@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -151,6 +152,44 @@ def test_who_sleeps_and_who_does_not(computes, make_gateway, make_branch):
         assert connection.execute("SELECT 1").fetchone() == (1,)
     gateway.await_sleep(woken)
     assert by_hand.state() == "running"
+
+
+def test_what_people_started_may_sleep_if_they_say_so(computes, make_gateway, make_branch):
+    gateway = make_gateway(computes, "--idle-timeout", "1s")
+    lulled = computes.start("lulled", "--branch", make_branch("lulled"), "--listen", "127.0.0.1")
+    assert gateway.sql("lulled", "SELECT 1") == "1"
+    computes.ok("set", "lulled", "--sleeps")
+    assert gateway.sql("lulled", "SELECT 1") == "1"
+    gateway.await_sleep("lulled")
+    assert gateway.sql("lulled", "SELECT count(*) FROM kept") == str(ROWS), "and wakes"
+    # And stays awake from the moment when that is taken back.
+    computes.ok("set", "lulled", "--sleeps=false")
+    with pytest.raises(AssertionError):
+        wait_until(lambda: lulled.state() == "stopped", 5)
+
+
+def test_a_branch_that_is_deleted_under_a_session_ends_that(computes, make_gateway, make_branch):
+    """The session ends with an error, whoever comes next learns why, and nothing of the branch is left here."""
+    gateway = make_gateway(computes, "--idle-timeout", "1s")
+    doomed = make_branch("doomed")
+    with psycopg.connect(gateway.connstr(doomed), autocommit=True) as session:
+        assert session.execute("SELECT count(*) FROM kept").fetchone() == (ROWS,)
+        pid = computes.about(doomed)["pid"]
+        done = computes.pagectl("branch", "delete", doomed)
+        assert done.code != 0 and "--force" in done.stderr, done.text
+        assert session.execute("SELECT 1").fetchone() == (1,), "it goes on if the deletion is refused"
+        done = computes.pagectl("branch", "delete", doomed, "--force")
+        assert done.code == 0, done.text
+        with pytest.raises(psycopg.OperationalError):
+            session.execute("SELECT count(*) FROM kept")
+        assert session.broken
+    assert f'branch "{doomed}" does not exist' in gateway.refusal(doomed)
+    assert doomed not in computes.names() and not (computes.dir / doomed).exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 20, what="the end of its Postgres")
+    assert doomed not in Path("/proc/mounts").read_text()
+    # Another one of that name is served as a new one.
+    make_branch(doomed)
+    assert gateway.sql(doomed, "SELECT count(*) FROM kept") == str(ROWS)
 
 
 def test_a_branch_may_be_called_as_the_compute_of_another(computes, make_gateway, make_branch):

@@ -194,9 +194,10 @@ def test_bad_parameters_are_refused(followed, query):
 
 RAW = [
     b"\x00" * 100, b"GET", b"GET / HTTP/9.9\r\n\r\n", b"GET /v1/status HTTP/1.1\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
-    b"POST /v1/follow HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    b"POST /v1/follow HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 50,
+    b"POST /v1/follow HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/follow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 50,
 ]
 
 

@@ -9,6 +9,7 @@ mod attach;
 mod delete;
 mod detach;
 mod elsewhere;
+mod fleet;
 mod garbage;
 mod inventory;
 mod journals;
@@ -35,6 +36,7 @@ use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
 pub use self::elsewhere::{Elsewhere, TimelineElsewhere};
+pub use self::fleet::{FleetLook, LeaseSeen, ServerSaid, TenantOwner};
 use self::inventory::{Broken, Tenant, local_tenants};
 pub use self::journals::Journals;
 use self::journals::Kept;

@@ -61,7 +61,7 @@ impl Fleet for Computes {
         if moment.starts_with('-') { Ok(Lsn(7)) } else { moment.parse().map_err(|_| missing()) }
     }
 
-    fn wake(&self, place: &Place) -> Result<Address, Refused> {
+    fn wake(&self, place: &Place, _: Option<traces::Parent>) -> Result<Address, Refused> {
         match place.branch.as_str() {
             "broken" => {
                 return Err(Refused::Unavailable { message: "no room".to_owned(), hint: Some("make some".to_owned()) });
@@ -419,4 +419,34 @@ async fn hostile_clients_harm_nobody() {
     }
     assert_eq!(served.seen.wakes.load(SeqCst), 0);
     served.connect("a@dev").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_what_it_wants_byte_by_byte_does_not_stay() {
+    let limit = Duration::from_millis(300);
+    let served = Served::new(Settings { login_limit: limit, ..settings() }).await;
+    let mut packet = BytesMut::new();
+    let parameters = vec![("user".to_owned(), format!("a@dev{}", "x".repeat(1000)))];
+    StartupPacket::Startup(StartupParameters { minor: 0, parameters }).encode(&mut packet);
+    let began = env::clock::now();
+    let mut slow = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+    let mut sent = 0;
+    for byte in &packet {
+        if slow.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+        sent += 1;
+        env::clock::sleep(Duration::from_millis(5)).await;
+    }
+    let took = env::clock::now().saturating_duration_since(began);
+    assert!(sent < packet.len() && took < limit * 10, "it was listened to for {took:?}, {sent} bytes");
+    // Others do not wait for it.
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let mut one = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+        one.write_all(&packet[..9]).await.unwrap();
+        waiting.push(one);
+    }
+    served.connect("a@dev").await.unwrap();
+    assert_eq!(served.seen.wakes.load(SeqCst), 1);
 }

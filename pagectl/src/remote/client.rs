@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use camino::Utf8Path;
 use serde_json::Value;
+use traces::Parent;
 use ureq::http::{Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, AsSendBody};
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     /// The number of the one that has answered last.
     at: Arc<AtomicUsize>,
     token: Option<String>,
+    /// What its calls are part of.
+    caller: Option<Parent>,
 }
 
 /// An answer that is an error, with the server's message.
@@ -56,12 +59,17 @@ impl Client {
             (false, _) => {}
         }
         let bases = server.split(',').map(|base| base.trim().trim_end_matches('/').to_owned()).collect();
-        Ok(Self { agent: config.build().into(), limit: TIMEOUT, bases, at: Arc::default(), token })
+        Ok(Self { agent: config.build().into(), limit: TIMEOUT, bases, at: Arc::default(), token, caller: None })
     }
 
     /// The same client with a time limit of `limit` per call.
     pub(super) fn within(&self, limit: Duration) -> Self {
         Self { limit, ..self.clone() }
+    }
+
+    /// The same client, whose calls are part of somebody's trace.
+    pub(super) fn on_behalf_of(&self, caller: Option<Parent>) -> Self {
+        Self { caller, ..self.clone() }
     }
 
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -102,6 +110,9 @@ impl Client {
         let mut request = Request::builder().method(method).uri(format!("{base}{path}"));
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if let Some(caller) = self.caller {
+            request = request.header("traceparent", caller.to_string());
         }
         let here = |error: ureq::http::Error| Failed::Here(error.into());
         let answer = match body {

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tracing::Instrument;
 use utils::id::TimelineId;
 use utils::sync::keyed_lock::KeyedLock;
 
 use super::audit::Audit;
 use super::error::ApiError;
+use super::hosts::Hosts;
 use super::known_args::KnownArgs;
 use super::logical_size::LogicalSizes;
 use super::scrubs::Scrubs;
@@ -21,7 +23,7 @@ use super::sources::Sources;
 use crate::auth::{Auth, KeyRing};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
-use engine::tenant::manager::TenantManager;
+use engine::tenant::manager::{FleetLook, TenantManager};
 
 /// The number of this server; there is only one.
 pub(super) const NODE_ID: u64 = 1;
@@ -41,6 +43,11 @@ pub(crate) struct AppState {
     pub(super) sizes: LogicalSizes,
     pub(super) life: Life,
     pub(super) audit: Audit,
+    pub(super) fleet_seen: FleetSeen,
+    /// The names by which this server may be asked.
+    pub(super) hosts: Hosts,
+    /// Where the console of this server is.
+    pub(super) public_url: Option<String>,
     /// Branches that a tenant may have; 0 is no limit.
     pub(super) max_branches: usize,
     /// Held while a branch of the tenant is named.
@@ -60,6 +67,9 @@ impl std::ops::Deref for App {
         &self.0
     }
 }
+
+/// What the bucket said of all servers, and when.
+pub(super) type FleetSeen = tokio::sync::Mutex<Option<(Instant, Arc<FleetLook>)>>;
 
 pub(super) fn new_ctx() -> RequestContext {
     RequestContext::new(TaskKind::MgmtRequest, DownloadBehavior::Download)
@@ -92,5 +102,5 @@ pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     let failed = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{name}: {error}"));
-    env::spawn::task(name, work).await.unwrap_or_else(|error| Err(failed(error)))
+    env::spawn::task(name, work.in_current_span()).await.unwrap_or_else(|error| Err(failed(error)))
 }

@@ -50,6 +50,13 @@ pub(super) fn complete(document: &mut OpenApi, tokens: bool) {
                 if tokens && needs != Needs::Nothing {
                     ask_for_token(operation, needs);
                 }
+                if !tokens {
+                    add(
+                        operation,
+                        "403",
+                        "It is for a host that is not this server, or comes from a page of another site",
+                    );
+                }
                 add_errors(operation, needs, path.contains('{'));
             }
         }

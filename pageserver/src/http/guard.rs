@@ -71,6 +71,16 @@ pub(crate) async fn check(
     }
 }
 
+/// Refuses requests for other hosts, unless each needs a token anyway: nobody else's page has one.
+pub(crate) async fn check_host(State(app): State<App>, request: Request, next: Next) -> Response {
+    if !app.auth.is_required()
+        && let Err(error) = app.hosts.check(request.uri(), request.headers())
+    {
+        return error.into_response();
+    }
+    next.run(request).await
+}
+
 async fn ended_if_any(grant: Option<Grant>) {
     match grant {
         Some(grant) => grant.ended().await,

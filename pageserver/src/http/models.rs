@@ -1,6 +1,7 @@
 //! Bodies of requests and answers. Members have the names that clients of this kind of server know; members specific
 //! to this server come last.
 
+pub(crate) mod fleet;
 mod init;
 mod location;
 

@@ -7,6 +7,8 @@ use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
+use traces::{Kind, Parent, Trace};
+use tracing::Instrument;
 use utils::id::TimelineId;
 
 use super::app::App;
@@ -17,6 +19,8 @@ use super::moment;
 const ID_MAX: usize = 64;
 /// By which a caller may name its request, and learns the name of it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// By which a caller says what its request is part of.
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Notes when it is dropped, however the request ends.
 struct Pending {
@@ -48,19 +52,59 @@ pub(super) async fn record(
     next: Next,
 ) -> Response {
     let id = request_id(&request);
+    // All that is said while it is worked on has its id.
+    let span = tracing::info_span!("request", id);
+    let trace = traces::begin(caller(&request));
+    if let Some(trace) = &trace {
+        request.extensions_mut().insert(trace.clone());
+    }
+    let name = trace.as_ref().map(|_| (request.method().to_string(), path.as_str().to_owned()));
+    let answer = note(app, path, parameters, request, next, &id).instrument(span).await;
+    if let (Some(trace), Some((method, route))) = (trace, name) {
+        end(trace, method, route, &answer, &id);
+    }
+    stamped(answer, &id)
+}
+
+/// What the request is part of, if its caller says so.
+fn caller(request: &Request) -> Option<Parent> {
+    request.headers().get(TRACE_PARENT).and_then(|value| value.to_str().ok()).and_then(Parent::parse)
+}
+
+fn end(trace: Trace, method: String, route: String, answer: &Response, id: &str) {
+    let status = answer.status();
+    let error = status.is_server_error().then(|| status.to_string());
+    let name = format!("{method} {route}");
+    let about = vec![
+        ("http.request.method", method.into()),
+        ("http.route", route.into()),
+        ("http.response.status_code", u64::from(status.as_u16()).into()),
+        ("request.id", id.into()),
+    ];
+    trace.end(&name, Kind::Server, about, error);
+}
+
+async fn note(
+    app: App,
+    path: MatchedPath,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
+    mut request: Request,
+    next: Next,
+    id: &str,
+) -> Response {
     let method = match *request.method() {
         Method::POST => "POST",
         Method::PUT => "PUT",
         Method::DELETE => "DELETE",
         Method::PATCH => "PATCH",
-        _ => return stamped(next.run(request).await, &id),
+        _ => return next.run(request).await,
     };
     // What cannot be read is refused where permissions are checked.
     let named = |name| parameters.as_ref().ok()?.iter().find(|(of, _)| *of == name);
     let of = |name| named(name).map(|(_, value)| value.to_owned());
     let entry = Entry {
         time: moment::print(env::clock::system_now()),
-        request_id: Some(id.clone()),
+        request_id: Some(id.to_owned()),
         peer: request.extensions().get::<Peer>().map(|peer| peer.0),
         method,
         operation: path.as_str().to_owned(),
@@ -74,7 +118,7 @@ pub(super) async fn record(
     let mut pending = Pending { audit: app.audit.clone(), entry, known, began: env::clock::now() };
     let answer = next.run(request).await;
     pending.entry.status = Some(answer.status().as_u16());
-    stamped(answer, &id)
+    answer
 }
 
 /// The caller's name for its request, or one that is made for it.

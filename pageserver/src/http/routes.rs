@@ -4,6 +4,7 @@ pub(super) mod branch;
 mod branch_rules;
 pub(super) mod detach;
 pub(super) mod diff;
+pub(super) mod fleet;
 pub(super) mod history;
 pub(super) mod init_sql;
 pub(super) mod journal;

@@ -9,7 +9,7 @@ use utils::lsn::Lsn;
 use super::models::{FollowBody, LeftSlot};
 use crate::follow::{FollowJobs, FollowPhase, FollowRequest};
 use crate::walreceiver::card::BranchCard;
-use crate::walreceiver::{NewWriter, StandbyStatus, WalReceivers, Writer};
+use crate::walreceiver::{NewWriter, StandbyStatus, WalReceiverStatus, WalReceivers, Writer};
 use engine::tenant::manager::ManageError;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
@@ -52,6 +52,11 @@ impl Sources {
     /// State of the timeline's WAL receiver; `None` if it has no source.
     pub(super) fn status(&self, tenant: TenantShardId, timeline: TimelineId) -> Option<Value> {
         self.receivers.status(tenant, timeline).and_then(|status| serde_json::to_value(status).ok())
+    }
+
+    /// State of a timeline's WAL receiver; `None` if it has no source.
+    pub(super) fn receiver(&self, timeline: &Timeline) -> Option<WalReceiverStatus> {
+        self.receivers.status(timeline.tenant_shard_id(), timeline.timeline_id())
     }
 
     /// Whether WAL is arriving; `None` if the timeline has no source.

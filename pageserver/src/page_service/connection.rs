@@ -1,5 +1,6 @@
 //! One client connection.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pq_proto::backend::put;
@@ -21,6 +22,9 @@ use engine::tenant::timeline::Timeline;
 use metrics::METRICS;
 use pgdata::basebackup::Extent;
 
+/// Numbers of clients since the start.
+static CLIENTS: AtomicU64 = AtomicU64::new(1);
+
 /// Command tag for commands that return no rows.
 const DONE: &str = "SELECT 1";
 
@@ -39,13 +43,14 @@ pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, place: &
         Err(error) => return tracing::info!(%peer, "client of the page service not let in: {error}"),
     };
     let application = connection.startup().get("application_name").unwrap_or_default();
-    tracing::debug!(%peer, application, "client of the page service let in");
-    let session = Session { shared, grant, cancel };
+    let client = CLIENTS.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(client, %peer, application, "client of the page service let in");
+    let session = Session { shared, number: client, grant, cancel };
     match session.serve(&mut connection).await {
-        Ok(()) => tracing::debug!(%peer, "client left"),
-        Err(CommandError::Connection(error)) => log_end(peer, &error),
+        Ok(()) => tracing::debug!(client, %peer, "client left"),
+        Err(CommandError::Connection(error)) => log_end(client, peer, &error),
         Err(CommandError::Failed(error) | CommandError::Closing(error)) => {
-            tracing::info!(%peer, "connection closed: {error}");
+            tracing::info!(client, %peer, "connection closed: {error}");
             connection.fail_and_close(&error).await;
         }
     }
@@ -60,11 +65,11 @@ impl Drop for Live {
     }
 }
 
-fn log_end(peer: &str, error: &ConnectionError) {
+fn log_end(client: u64, peer: &str, error: &ConnectionError) {
     match error {
         // Computes come and go, and do not always say goodbye.
-        ConnectionError::Io(error) => tracing::debug!(%peer, "client lost: {error}"),
-        error => tracing::info!(%peer, "connection closed: {error}"),
+        ConnectionError::Io(error) => tracing::debug!(client, %peer, "client lost: {error}"),
+        error => tracing::info!(client, %peer, "connection closed: {error}"),
     }
 }
 
@@ -82,7 +87,7 @@ impl Session<'_> {
                 Ok(Next::Command) => {}
                 Ok(Next::End) => return Ok(()),
                 Err(CommandError::Failed(error)) => {
-                    tracing::info!("command {:?} failed: {error}", Excerpt(&query.text));
+                    tracing::info!(client = self.number, "command {:?} failed: {error}", Excerpt(&query.text));
                     connection.fail(&query, &error).await?;
                 }
                 Err(error) => return Err(error),

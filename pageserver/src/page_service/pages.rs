@@ -19,6 +19,7 @@ use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use pgdata::TimelineStore;
 use pgdata::listing::{Listing, rel_size_among, rel_size_keys};
+use traces::Trace;
 
 /// Returned for blocks beyond the end of a relation.
 static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
@@ -84,10 +85,14 @@ impl<'a> Reader<'a> {
     }
 
     /// The requested pages, in request order. All requests must be for pages.
-    pub(super) async fn pages(&self, requests: &[Request]) -> Vec<Result<Bytes, StorageError>> {
+    pub(super) async fn pages(&self, requests: &[Request], trace: Option<&Trace>) -> Vec<Result<Bytes, StorageError>> {
         let mut groups = BTreeMap::<Lsn, Vec<usize>>::new();
         let mut answers: Vec<Option<Result<Bytes, StorageError>>> = Vec::with_capacity(requests.len());
+        let began = trace.map(|_| env::clock::now());
         let (lsns, waited) = self.lsns(requests).await;
+        if let (Some(trace), Some(began)) = (trace, began) {
+            trace.part(None, "wait for WAL", began, waited, Vec::new());
+        }
         for (number, lsn) in lsns.into_iter().enumerate() {
             match lsn {
                 Ok(lsn) => {
@@ -99,7 +104,7 @@ impl<'a> Reader<'a> {
         }
         for (lsn, numbers) in groups {
             let group: Vec<&Request> = numbers.iter().filter_map(|number| requests.get(*number)).collect();
-            for (number, page) in numbers.iter().zip(self.pages_at(lsn, &group, waited).await) {
+            for (number, page) in numbers.iter().zip(self.pages_at(lsn, &group, waited, trace).await) {
                 if let Some(answer) = answers.get_mut(*number) {
                     *answer = Some(page);
                 }
@@ -111,7 +116,13 @@ impl<'a> Reader<'a> {
 
     /// The pages of a group as of one LSN, for which the batch has `waited`. Sizes that are not known are read with the
     /// pages: these may have to come from the bucket, and would wait one after the other.
-    async fn pages_at(&self, lsn: Lsn, requests: &[&Request], waited: Duration) -> Vec<Result<Bytes, StorageError>> {
+    async fn pages_at(
+        &self,
+        lsn: Lsn,
+        requests: &[&Request],
+        waited: Duration,
+        trace: Option<&Trace>,
+    ) -> Vec<Result<Bytes, StorageError>> {
         let mut sizes = KnownSizes { reader: self, lsn, known: Vec::new() };
         let mut keys = KeySpaceBuilder::default();
         let mut places = Vec::with_capacity(requests.len());
@@ -126,7 +137,7 @@ impl<'a> Reader<'a> {
         let mut found = if keys.is_empty() {
             BTreeMap::new()
         } else {
-            let ctx = self.store.ctx().having_waited(waited);
+            let ctx = self.store.ctx().having_waited(waited).with_trace(trace.cloned());
             match self.timeline().get_vectored(&keys, lsn, &ctx).await {
                 Ok(found) => found,
                 Err(error) => return fail_all(places, &error),

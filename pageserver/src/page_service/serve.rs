@@ -61,11 +61,15 @@ async fn slru_segment(reader: &Reader<'_>, kind: SlruKind, segno: u32, lsn: Lsn)
     Ok(Answer::SlruSegment(content.freeze()))
 }
 
-/// The answer that reports an error to the client. Errors that should not happen are logged as such.
-pub(super) fn error_answer(request: &Request, error: &StorageError) -> Answer<Bytes> {
+/// The answer that reports an error to the client. Errors that should not happen are logged as such, with the number of
+/// the client and the one that it has given its request.
+pub(super) fn error_answer(request: &Request, client: u64, error: &StorageError) -> Answer<Bytes> {
+    let reqid = request.header.reqid;
     match error.kind() {
-        ErrorKind::Corrupt | ErrorKind::Internal => tracing::error!("{:?} failed: {error}", request.query),
-        _ => tracing::info!("{:?} failed: {error}", request.query),
+        ErrorKind::Corrupt | ErrorKind::Internal => {
+            tracing::error!(client, reqid, "{:?} failed: {error}", request.query)
+        }
+        _ => tracing::info!(client, reqid, "{:?} failed: {error}", request.query),
     }
     Answer::Error(Bytes::from(error.to_string()))
 }

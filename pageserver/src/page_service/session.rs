@@ -11,6 +11,8 @@ use crate::auth::{AuthError, Grant};
 /// A client and what it may do.
 pub(super) struct Session<'a> {
     pub(super) shared: &'a Shared,
+    /// The client's number, by which log lines about it can be found.
+    pub(super) number: u64,
     pub(super) grant: Grant,
     pub(super) cancel: &'a CancellationToken,
 }

@@ -11,6 +11,7 @@ use super::errors::CommandError;
 use super::pages::Reader;
 use super::serve::{self, Served};
 use super::session::Session;
+use super::trace;
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use metrics::{METRICS, SmgrQuery, seconds_since};
@@ -48,6 +49,7 @@ async fn answer_all(
     let max_size = settings.max_batch_size.min(conf.max_get_vectored_keys.get());
     let mut batches = Batches::new(version, max_size);
     let reader = Reader::new(timeline, &session.shared.sizes, conf.wait_lsn_timeout);
+    let caller = trace::caller(connection.startup());
     let (input, output) = connection.split();
     loop {
         let next = env::clock::timeout(settings.idle_timeout, batches.next(input)).await;
@@ -55,20 +57,24 @@ async fn answer_all(
             Work::End => return Ok(()),
             Work::Other(request) => {
                 let started = begin(&request, 1);
+                let trace = traces::begin(caller);
                 let served = serve::other(&reader, &request).await;
                 METRICS.smgr_query_seconds.of(kind(&request)).observe(seconds_since(started));
-                send(output, version, &request, served)?;
+                trace::end(trace, &reader, &request, 1, served.as_ref().err());
+                send(output, version, &request, session.number, served)?;
             }
             Work::Pages(requests) => {
                 let Some(first) = requests.first() else { continue };
                 let started = begin(first, requests.len());
                 METRICS.page_service_batch_size.observe(requests.len() as f64);
-                let pages = reader.pages(&requests).await;
+                let trace = traces::begin(caller);
+                let pages = reader.pages(&requests, trace.as_ref()).await;
                 let (seconds, histogram) = (seconds_since(started), METRICS.smgr_query_seconds.of(kind(first)));
                 requests.iter().for_each(|_| histogram.observe(seconds));
+                trace::end(trace, &reader, first, requests.len(), pages.iter().find_map(|page| page.as_ref().err()));
                 output.buffer().reserve(requests.len() * PAGE_ANSWER);
                 for (request, page) in requests.iter().zip(pages) {
-                    send(output, version, request, serve::page(page))?;
+                    send(output, version, request, session.number, serve::page(page))?;
                 }
             }
         }
@@ -97,12 +103,13 @@ fn send(
     output: &mut ServerWriter,
     version: ProtocolVersion,
     request: &Request,
+    client: u64,
     served: Served,
 ) -> Result<(), CommandError> {
     let answer = match served {
         Ok(answer) => answer,
         Err(StorageError::Shutdown) => return Err(CommandError::shutdown()),
-        Err(error) => serve::error_answer(request, &error),
+        Err(error) => serve::error_answer(request, client, &error),
     };
     put::copy_data(output.buffer(), |buf| answer.encode(version, request, buf));
     Ok(())

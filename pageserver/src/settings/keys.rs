@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use pageserver_api::models::virtual_file::IoMode;
 
-use super::value::{AuthType, Durability, HostPort, IoEngineChoice, LogFormat, SettingValue};
+use super::value::{AuthType, Durability, HostPort, IoEngineChoice, LogFormat, SettingValue, WebUrl};
 use engine::config::AttachOnStart;
 
 /// Description of one key.
@@ -93,6 +93,13 @@ settings! {
         http_max_connections: NonZeroUsize = 256, "connections";
         /// Requests to the management interface that take longer are answered with 408.
         http_request_timeout: Duration = "5m", "duration";
+        /// Names by which the management interface may be asked where callers need no token, separated by commas,
+        /// besides addresses, `localhost`, the machine's name, and those in `listen_http_addr` and `public_url`. `*`
+        /// is any: then a page of anybody may act here with a browser that can reach this server.
+        allowed_hosts: String = "", "names";
+        /// Where people find the console of this server: consoles of other servers on the same bucket link to it.
+        /// Empty: the address that it listens on, or the machine's name if that is any address.
+        public_url: WebUrl = "", "URL";
         /// Serve the console, a page for people, at `/` of the management interface.
         console: bool = true, "true or false";
         /// Where `pagectl compute serve` listens, on loopback: the console then shows its computes, and starts and
@@ -275,6 +282,13 @@ settings! {
         log_format: LogFormat = "human", "human or json";
         /// Filter for log lines, such as `info` or `info,pageserver::walreceiver=debug`.
         log_filter: String = "info", "filter";
+        /// Where an OpenTelemetry collector takes traces of requests, by OTLP over HTTP, such as
+        /// `http://127.0.0.1:4318`. Empty: there are none, and they cost nothing.
+        traces_to: String = "", "URL";
+        /// Of so many requests one is traced, unless its caller has a trace, which decides then. 0: of itself none.
+        traces_one_in: u64 = 1000, "requests";
+        /// Requests that take longer are traced anyway.
+        traces_slow: Duration = "200ms", "duration";
         /// Note each call of the management interface that may change something, as a line of JSON in `audit.jsonl` in
         /// the working directory.
         audit_log: bool = true, "true or false";

@@ -10,6 +10,7 @@ use super::keys::{KEYS, Key, Settings};
 use super::{ENV_PREFIX, FILE_NAME};
 use engine::config::RetentionPolicy;
 use remote_storage::RemoteUrl;
+use traces::Destination;
 
 /// Why the process cannot start with these settings. Each error names the place to fix.
 #[derive(Debug, thiserror::Error)]
@@ -208,6 +209,11 @@ impl Loader {
         }
         if let Some(reason) = defect(&settings.server_id) {
             return Err(self.invalid("server_id", reason));
+        }
+        if !settings.traces_to.is_empty()
+            && let Err(reason) = Destination::parse(&settings.traces_to)
+        {
+            return Err(self.invalid("traces_to", reason));
         }
         for name in ["listen_pg_addr", "listen_http_addr"] {
             let value = settings.get(name).unwrap_or(Value::Boolean(false));

@@ -53,6 +53,10 @@ pub struct IoEngineChoice(pub Option<IoEngineKind>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPort(pub Option<SocketAddr>);
 
+/// Where people find something with a browser, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebUrl(pub Option<String>);
+
 fn text(value: &Value) -> Result<&str, String> {
     value.as_str().ok_or_else(|| format!("expected a string, not {value}"))
 }
@@ -86,6 +90,21 @@ impl SettingValue for HostPort {
     }
     fn print(&self) -> Value {
         Value::String(self.0.map(|addr| addr.to_string()).unwrap_or_default())
+    }
+}
+
+impl SettingValue for WebUrl {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let text = text(value)?;
+        let is_web = ["http://", "https://"].iter().any(|scheme| text.len() > scheme.len() && text.starts_with(scheme));
+        match text {
+            "" => Ok(Self(None)),
+            url if is_web && !url.contains(char::is_whitespace) => Ok(Self(Some(url.to_owned()))),
+            _ => Err(format!("expected http://host:port/ or https://host:port/, not {value}")),
+        }
+    }
+    fn print(&self) -> Value {
+        Value::String(self.0.clone().unwrap_or_default())
     }
 }
 

@@ -178,3 +178,25 @@ async fn keys_are_replaced_without_a_restart() {
     assert_eq!(open.client.call("POST", reload, &Value::Null).await.status, 412);
     open.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_names_are_refused_only_where_no_token_is_needed() {
+    let asking = |path: &str, host: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let open = Server::open().await;
+    for path in ["/v1/tenant", "/v1/status", "/metrics", "/", "/console/app.js", "/nowhere"] {
+        let answer = open.client.raw(asking(path, "evil.example").as_bytes()).await.unwrap();
+        assert!(answer.status == 403 && answer.msg().contains("allowed_hosts"), "{path}: {answer:?}");
+        assert_ne!(open.client.raw(asking(path, "127.0.0.1:1").as_bytes()).await.unwrap().status, 403, "{path}");
+    }
+    let absolute = "GET http://evil.example/v1/tenant HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(open.client.raw(absolute.as_bytes()).await.unwrap().status, 403);
+    // A client that says nothing is no browser.
+    let old = "GET /v1/tenant HTTP/1.0\r\n\r\n";
+    assert_eq!(open.client.raw(old.as_bytes()).await.unwrap().status, 200);
+    open.stop().await;
+
+    let guarded = Server::authenticated(&Signer::new()).await;
+    assert_eq!(guarded.client.raw(asking("/v1/status", "evil.example").as_bytes()).await.unwrap().status, 200);
+    assert_eq!(guarded.client.raw(asking("/v1/tenant", "evil.example").as_bytes()).await.unwrap().status, 401);
+    guarded.stop().await;
+}

@@ -11,7 +11,7 @@ use engine::tenant::manager::TenantManager;
 use engine::tenant::timeline::Timeline;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, ConsoleOptions, HttpOptions, Sources};
+use pageserver::http::{self, ConsoleOptions, Hosts, HttpOptions, Sources};
 use pageserver::walreceiver::WalReceivers;
 use pageserver_api::key::COMMIT_TIME_KEY;
 use pageserver_api::value::Value;
@@ -113,6 +113,8 @@ impl Server {
             tls: None,
             max_connections: 100,
             request_timeout: Duration::from_secs(30),
+            hosts: Hosts::new(["x"]),
+            public_url: None,
             console: Some(ConsoleOptions::default()),
             max_branches: 0,
             audit: None,

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use traces::Destination;
 
 use super::Directory;
 use super::start::HostArgs;
@@ -73,6 +74,15 @@ pub(crate) struct GatewayArgs {
     /// Computes that are started at once.
     #[arg(long, default_value_t = 4, value_name = "COUNT", value_parser = at_least_one)]
     wakes_max: usize,
+    /// Where an OpenTelemetry collector takes traces of sessions that begin, by OTLP over HTTP.
+    #[arg(long, value_name = "URL", value_parser = Destination::parse)]
+    traces_to: Option<Destination>,
+    /// Of so many sessions the beginning of one is traced; 0: of none but slow ones.
+    #[arg(long, default_value_t = 1, value_name = "COUNT", requires = "traces_to")]
+    traces_one_in: u64,
+    /// Sessions that take longer to begin are traced anyway.
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration, requires = "traces_to")]
+    traces_slow: Duration,
     #[command(flatten)]
     host: HostArgs,
 }
@@ -89,9 +99,16 @@ pub(crate) fn run(remote: &Remote<'_>, args: GatewayArgs) -> anyhow::Result<()> 
     };
     let settings = settings(&args, certificate.as_ref())?;
     raise_file_limit(args.connections_max)?;
+    let traced = args.traces_to.clone().map(|to| {
+        let about = vec![("service.name", "pageserver-gateway".into())];
+        traces::Options { to, one_in: args.traces_one_in, slow: args.traces_slow, about }
+    });
     let fleet = LocalFleet::new(remote, args.directory.computes(), args.host, args.trust);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
+        if let Some(options) = traced {
+            traces::start(options);
+        }
         let listener = TcpListener::bind(&args.address).await;
         let listener = listener.with_context(|| format!("cannot listen on {}", args.address))?;
         let address = listener.local_addr()?;

@@ -1,5 +1,6 @@
 //! Life of the process: open what is stored, serve, shut down cleanly.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use engine::tenant::manager::TenantManager;
 use journal::Journal;
 use pageserver::auth::{Auth, KeyRing};
 use pageserver::follow::FollowJobs;
-use pageserver::http::{self, AuditOptions, ConsoleOptions, HttpOptions, Sources};
+use pageserver::http::{self, AuditOptions, ConsoleOptions, Hosts, HttpOptions, Sources};
 use pageserver::page_service::{PageService, PageServiceSettings};
 use pageserver::settings::{AuthType, Port, Settings};
 use pageserver::tls::Certificate;
@@ -19,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use traces::Destination;
 use virtual_file::{self, SyncMode};
 
 use crate::signals::{Request, Signals};
@@ -87,6 +89,7 @@ async fn start(
     pg: TcpListener,
     http: TcpListener,
 ) -> anyhow::Result<Running> {
+    start_traces(settings)?;
     let engine = settings.virtual_file_io_engine.0.unwrap_or_else(virtual_file::io_engine_for_bench);
     virtual_file::init(settings.max_file_descriptors.get(), engine, settings.virtual_file_io_mode, SyncMode::Sync);
     let mut conf = settings.engine_conf(workdir.to_owned());
@@ -112,6 +115,23 @@ async fn start(
     running.serve_pages(settings, secrets, pg)?;
     running.serve_http(settings, workdir, secrets, http)?;
     Ok(running)
+}
+
+/// Has traces sent, if they are to be.
+fn start_traces(settings: &Settings) -> anyhow::Result<()> {
+    if settings.traces_to.is_empty() {
+        return Ok(());
+    }
+    let to = Destination::parse(&settings.traces_to).map_err(anyhow::Error::msg).context("traces_to")?;
+    let about = vec![
+        ("service.name", "pageserver".into()),
+        ("service.version", env!("CARGO_PKG_VERSION").into()),
+        ("service.instance.id", settings.server_id.as_str().into()),
+        ("process.pid", u64::from(std::process::id()).into()),
+    ];
+    traces::start(traces::Options { to, one_in: settings.traces_one_in, slow: settings.traces_slow, about });
+    tracing::info!(to = settings.traces_to, "traces are sent");
+    Ok(())
 }
 
 /// Opens the journal, if there is to be one. One that there is no more use for is kept: the next start with a journal
@@ -181,6 +201,8 @@ impl Running {
             tls: certificate.map(|certificate| certificate.server_config(&[b"http/1.1"])).transpose()?,
             max_connections: settings.http_max_connections.get(),
             request_timeout: settings.http_request_timeout,
+            hosts: hosts(settings, &self.manager.conf().server.host),
+            public_url: Some(public_url(settings, &self.manager.conf().server.host, listener.local_addr()?)),
             console: settings.console.then_some(ConsoleOptions { computes: settings.console_computes.0 }),
             max_branches: usize::try_from(settings.max_branches).unwrap_or(usize::MAX),
             audit: settings
@@ -202,6 +224,21 @@ impl Running {
         self.receivers.shutdown().await;
         self.manager.shutdown().await;
     }
+}
+
+/// The names by which the management interface may be asked.
+fn hosts(settings: &Settings, machine: &str) -> Hosts {
+    let own = [settings.listen_http_addr.as_str(), machine];
+    Hosts::new(own.into_iter().chain(settings.public_url.0.as_deref()).chain(settings.allowed_hosts.split(',')))
+}
+
+/// Where people find the console.
+fn public_url(settings: &Settings, machine: &str, listens_on: SocketAddr) -> String {
+    let scheme = if settings.enable_tls_http_api { "https" } else { "http" };
+    settings.public_url.0.clone().unwrap_or_else(|| match listens_on.ip().is_unspecified() {
+        true => format!("{scheme}://{machine}:{}/", listens_on.port()),
+        false => format!("{scheme}://{listens_on}/"),
+    })
 }
 
 impl Secrets {

@@ -32,6 +32,7 @@ const FILES: &[(&str, &str, &str)] = files! {
     "charts.js" SCRIPT
     "computes.js" SCRIPT
     "dialog.js" SCRIPT
+    "fleet.js" SCRIPT
     "format.js" SCRIPT
     "history.js" SCRIPT
     "layermap.js" SCRIPT

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpace;
@@ -25,6 +25,7 @@ use engine::tenant::timeline::Timeline;
 use pgdata::TimelineStore;
 use pgdata::keys::ExistingKeys;
 use pgdata::listing::Listing;
+use traces::Trace;
 
 /// The LSN to read at.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -75,9 +76,9 @@ fn find(app: &App, path: TimelinePath, args: KeyArgs) -> Result<(Timeline, Key, 
     Ok((timeline, key, lsn))
 }
 
-async fn read(app: &App, path: TimelinePath, args: KeyArgs) -> Result<Bytes, ApiError> {
+async fn read(app: &App, path: TimelinePath, args: KeyArgs, trace: Option<Trace>) -> Result<Bytes, ApiError> {
     let (timeline, key, lsn) = find(app, path, args)?;
-    timeline.get(key, lsn, &app.ctx).await.map_err(not_readable)
+    timeline.get(key, lsn, &app.ctx.with_trace(trace)).await.map_err(not_readable)
 }
 
 /// Returns the raw value of a key at an LSN.
@@ -89,8 +90,9 @@ pub(crate) async fn getpage(
     State(app): State<App>,
     At(path): At<TimelinePath>,
     Args(args): Args<KeyArgs>,
+    trace: Option<Extension<Trace>>,
 ) -> Result<Response, ApiError> {
-    let value = read(&app, path, args).await?;
+    let value = read(&app, path, args, trace.map(|Extension(trace)| trace)).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], value).into_response())
 }
 
@@ -223,6 +225,6 @@ pub(crate) async fn touchpage(
     At(path): At<TimelinePath>,
     Args(args): Args<KeyArgs>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    let value = read(&app, path, args).await?;
+    let value = read(&app, path, args, None).await?;
     Ok(Json(serde_json::json!({ "bytes": value.len() })))
 }

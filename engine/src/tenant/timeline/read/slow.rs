@@ -12,6 +12,7 @@ use crate::slow_reads::SlowRead;
 use crate::tenant::storage_layer::{ReadCosts, ReconstructState};
 use crate::tenant::timeline::state::{Branching, TimelineState};
 use metrics::METRICS;
+use traces::{Trace, Value};
 
 /// Layers named in one line.
 const NAMED: usize = 8;
@@ -22,6 +23,8 @@ pub(super) struct Stopwatch {
     /// How long its request had waited before.
     waited: Duration,
     searched: Option<(Duration, Found)>,
+    /// Where the parts of the read are noted; nowhere, unless traces are on.
+    trace: Option<Trace>,
 }
 
 /// What a read has found.
@@ -79,7 +82,7 @@ impl Display for Found {
 
 impl Stopwatch {
     pub(super) fn start(ctx: &RequestContext) -> Self {
-        Self { began: env::clock::now(), waited: ctx.waited(), searched: None }
+        Self { began: env::clock::now(), waited: ctx.waited(), searched: None, trace: ctx.trace().cloned() }
     }
 
     /// The layers were searched; what is left is redo.
@@ -103,6 +106,9 @@ impl Stopwatch {
     pub(super) fn end(self, state: &TimelineState, first: Option<Key>, count: usize, lsn: Lsn) {
         let (threshold, whole) = (state.conf.slow_read_threshold, self.took());
         let took = self.waited + whole;
+        if let Some(trace) = &self.trace {
+            self.note_parts(trace, state, whole, count, lsn);
+        }
         if threshold.is_zero() || took < threshold {
             return;
         }
@@ -139,6 +145,29 @@ impl Stopwatch {
             visited,
             untold,
         });
+    }
+}
+
+impl Stopwatch {
+    /// Notes the read of `count` keys, which took `whole`, and what it consists of.
+    fn note_parts(&self, trace: &Trace, state: &TimelineState, whole: Duration, count: usize, lsn: Lsn) {
+        let id = state.timeline_id.to_string();
+        let about = vec![("timeline", id.into()), ("keys", count.into()), ("lsn", lsn.to_string().into())];
+        let read = trace.part(None, "layers: read", self.began, whole, about);
+        let Some((search, found)) = &self.searched else { return };
+        let Found { layers, costs, .. } = found;
+        let micros = |took: Duration| Value::from(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        let about = vec![
+            ("layers", u64::from(*layers).into()),
+            ("filters", u64::from(costs.filters).into()),
+            ("local_bytes", costs.local_bytes.into()),
+            ("bucket_requests", costs.requests.into()),
+            ("bucket_bytes", costs.fetched_bytes.into()),
+            ("wait_micros", micros(costs.waiting)),
+            ("fetch_micros", micros(costs.fetching)),
+        ];
+        trace.part(Some(read), "layers: search", self.began, *search, about);
+        trace.part(Some(read), "layers: redo", self.began + *search, whole.saturating_sub(*search), Vec::new());
     }
 }
 

@@ -10,6 +10,7 @@ use compute::layout::Layout;
 use compute::lifecycle::{self, ComputeConfig, Computes, State};
 use gateway::{Address, Fleet, Place, Refused};
 use serde_json::Value;
+use traces::Parent;
 use utils::lsn::Lsn;
 
 use crate::args::Common;
@@ -70,6 +71,11 @@ impl LocalFleet {
         Remote { client: self.client.clone(), common: &self.common, token: self.token.clone() }
     }
 
+    /// The same, on behalf of a session.
+    fn remote_for(&self, caller: Option<Parent>) -> Remote<'_> {
+        Remote { client: self.client.on_behalf_of(caller), ..self.remote() }
+    }
+
     fn branch(&self, wanted: &str) -> Result<Value, Refused> {
         let all = self.remote().branches().map_err(unavailable)?;
         let is_wanted = |branch: &&Value| text(branch, "name") == wanted || text(branch, "timeline_id") == wanted;
@@ -114,7 +120,13 @@ impl LocalFleet {
         Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).find(serves))
     }
 
-    fn start(&self, place: &Place, branch: &Value, existing: Option<&ComputeConfig>) -> anyhow::Result<String> {
+    fn start(
+        &self,
+        place: &Place,
+        branch: &Value,
+        existing: Option<&ComputeConfig>,
+        caller: Option<Parent>,
+    ) -> anyhow::Result<String> {
         let named = match place.lsn {
             Some(lsn) => moment_name(&text(branch, "timeline_id"), lsn),
             None => self.new_name(branch),
@@ -134,7 +146,7 @@ impl LocalFleet {
             wanted.read_only = place.lsn.is_some();
         }
         let by = By { opening: Opening::Use, prepare: &|branch| Ok(branch.clone()) };
-        let started = start::start(&self.remote(), &self.computes, &wanted, &self.host, &by)?;
+        let started = start::start(&self.remote_for(caller), &self.computes, &wanted, &self.host, &by)?;
         tracing::info!("{place} is awake after {} ms", text(&started, "ready_ms"));
         Ok(name)
     }
@@ -220,7 +232,7 @@ impl Fleet for LocalFleet {
         })
     }
 
-    fn wake(&self, place: &Place) -> Result<Address, Refused> {
+    fn wake(&self, place: &Place, caller: Option<Parent>) -> Result<Address, Refused> {
         let branch = self.opened(place)?;
         let existing = self.existing(place, &branch)?;
         if let Some(compute) = &existing {
@@ -238,7 +250,7 @@ impl Fleet for LocalFleet {
                 hint: Some(format!("To read it as it is now, say {}@-0s.", name_of(&branch))),
             });
         }
-        let name = self.start(place, &branch, existing.as_ref()).map_err(unavailable)?;
+        let name = self.start(place, &branch, existing.as_ref(), caller).map_err(unavailable)?;
         let layout = self.computes.layout(&name).map_err(|error| unavailable(error.into()))?;
         let compute = ComputeConfig::load(&layout).map_err(|error| unavailable(error.into()))?;
         self.know(place, &compute);
