@@ -114,8 +114,9 @@ def test_errors_ids_and_security_are_declared(described):
         if described.tokens and not is_open:
             scopes = {scope for way in asks for scope in way["bearer"]}
             assert "pageserverapi" in scopes and {"401", "403"} <= statuses, where
-            ends = where in ("DELETE /v1/tenant/{tenant_shard_id}", "PUT /v1/tenant/{tenant_shard_id}/location_config")
-            assert ("tenant" in scopes) == ("{tenant_shard_id}" in path and not ends), where
+            not_for_users = where in ("DELETE /v1/tenant/{tenant_shard_id}", "PUT /v1/tenant/{tenant_shard_id}/quota",
+                                      "PUT /v1/tenant/{tenant_shard_id}/location_config")
+            assert ("tenant" in scopes) == ("{tenant_shard_id}" in path and not not_for_users), where
         else:
             # Without tokens, requests for other names than the server's are refused.
             assert not asks and "401" not in statuses and ("403" in statuses) == (not described.tokens), where

@@ -75,11 +75,10 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     let tenants = manager.tenants();
     set(&gauges.tenant_states, [("state", "Active".to_owned())], tenants.len() as u64);
     for tenant in &tenants {
-        let bytes = quotas::of(manager, *tenant).and_then(|quota| quota.bytes);
-        if let Some(most) = bytes {
-            let labels = [("tenant_id", tenant.tenant_id.to_string()), ("quota", "bytes".to_owned())];
-            set(&gauges.quota_exceeded, labels, u64::from(quotas::stored(manager, *tenant) > most));
-        }
+        let most = quotas::of(manager, *tenant).and_then(|quota| quota.bytes);
+        let is_exceeded = most.is_some_and(|most| quotas::stored(manager, *tenant) > most);
+        let labels = [("tenant_id", tenant.tenant_id.to_string()), ("quota", "bytes".to_owned())];
+        set(&gauges.quota_exceeded, labels, u64::from(is_exceeded));
     }
     for (usage, bytes) in manager.conf().resources.blocks.memory_by_use() {
         set(&gauges.block_memory, [("use", usage.to_owned())], bytes);
@@ -209,7 +208,7 @@ impl Gauges {
         let help = "Memory by what it is used for, as far as that is counted, but for blocks from the bucket";
         registry.register("memory_bytes", help, self.memory.clone());
         registry.register("tenant_states", "Tenants", self.tenant_states.clone());
-        let help = "Whether a tenant has more than its quota, of those that have one";
+        let help = "Whether a tenant has more than its quota";
         registry.register("tenant_quota_exceeded", help, self.quota_exceeded.clone());
         registry.register("timeline_states", "Timelines", self.timeline_states.clone());
         let help = "Panics since the process started, by task";

@@ -67,6 +67,13 @@ pub(crate) async fn set(
     At(path): At<TenantPath>,
     Body(body): Body<QuotaBody>,
 ) -> Result<Json<QuotaAnswer>, ApiError> {
+    for (name, value) in [("branches", &body.branches), ("computes", &body.computes), ("bytes", &body.bytes)] {
+        if let Change::To(Some(most)) = value
+            && i64::try_from(*most).is_err()
+        {
+            return Err(ApiError::bad_request(format!("{name}: {most} is too large")));
+        }
+    }
     to_the_end("change of a quota", async move {
         let changed = quotas::change(&app, path.tenant_shard_id, |quota| {
             body.branches.apply(&mut quota.branches);
