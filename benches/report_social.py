@@ -156,9 +156,8 @@ def lines(found):
 
 
 def matrix_lines(found):
-    yield (f"{found['users']:,} users, a database of {found['database_mib']:,.0f} MiB, in the bucket. Each execution is "
-           "on a new")
-    yield "compute with nothing but catalogs in memory; the pageserver has just been started on an empty disk."
+    yield f"{found['users']:,} users, a database of {found['database_mib']:,.0f} MiB, in the bucket. Each execution is"
+    yield "on a new compute with nothing but catalogs in memory, after the pageserver was started on an empty disk."
     yield (f"Each request to the bucket takes {found['matrix'][0]['delay_ms']:g} ms longer. The three quickest of 72 "
            "combinations, and two to compare with.")
     yield from ("", *combinations(found["matrix"]), "")

@@ -154,8 +154,8 @@ class Run:
                 answers = self.world.about["answers"][name][:self.args.matrix]
                 some = [self.execute(name, asked, "none", delay) for asked in answers]
                 medians = {what: median(each[what] for each in some) for what in ("ms", "gets", "mib")}
-                found.append({"query": name, "delay_ms": delay, **dict(zip(MATRIX, (ahead, whole, at_once, of_compute))),
-                              **medians})
+                settings = dict(zip(MATRIX, (ahead, whole, at_once, of_compute)))
+                found.append({"query": name, "delay_ms": delay, **settings, **medians})
                 self.world.say(f"matrix: {json.dumps(found[-1])}")
         return found
 

@@ -41,7 +41,10 @@ mod tests {
     proptest! {
         /// Lengths around those at which other instructions are used.
         #[test]
-        fn any_bytes_in_any_pieces(bytes in prop::collection::vec(any::<u8>(), 0..5000), cuts: [prop::sample::Index; 2]) {
+        fn any_bytes_in_any_pieces(
+            bytes in prop::collection::vec(any::<u8>(), 0..5000),
+            cuts: [prop::sample::Index; 2],
+        ) {
             let mut cuts = cuts.map(|cut| cut.index(bytes.len() + 1));
             cuts.sort_unstable();
             let pieces = [&bytes[..cuts[0]], &bytes[cuts[0]..cuts[1]], &bytes[cuts[1]..]];
