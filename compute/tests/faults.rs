@@ -61,7 +61,11 @@ fn a_killed_daemon_costs_no_transaction() {
     println!("{kills} daemons killed: {transactions} transactions, {failed} failed; {churned} rounds of DDL");
     assert!(transactions > 100.0 && churned > 0);
     assert_eq!(failed, 0.0);
-    assert_eq!(server.log().matches("ERROR:").count() + server.log().matches("PANIC:").count(), 0, "{}", server.log());
+    // Autovacuum gives way to VACUUM FULL, whether daemons are killed or not.
+    let log = server.log();
+    let is_wrong = |line: &&str| line.contains("ERROR:") && !line.ends_with("canceling autovacuum task");
+    let wrong: Vec<&str> = log.lines().filter(|line| is_wrong(line) || line.contains("PANIC:")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}: {log}");
     server.verify_balances();
     println!("{} relations verified", server.amcheck());
     server.stop();
