@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import artifact
-from compute_figures import MIB, MIB_PER_SCALE, with_place
+from compute_figures import MIB, with_place
 from gateway import GatewayFigures
 
-from fixtures.gateway import PASSWORD, Gateway
+from fixtures.gateway import Gateway
 from fixtures.processes import rss_mib
 
 # How many computes are made at the same time; the time does not count.
@@ -32,14 +32,10 @@ class AsleepFigures(GatewayFigures):
     """Computes that sleep."""
 
     def run(self) -> dict:
-        scale = max(1, round(self.args.mib / MIB_PER_SCALE))
-        server = self.make_database("origin", scale)
-        size = int(server.sql("SELECT pg_database_size('postgres')"))
-        server.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
-        self.follow(server, keep=False)
+        scale, mib = self.follow_database()
         gateway = Gateway(self.computes, "--computes-max", str(self.args.branches + self.args.before))
         try:
-            return {"database_mib": round(size / MIB), **self.asleep(gateway, scale)}
+            return {"database_mib": mib, **self.asleep(gateway, scale)}
         finally:
             gateway.end()
 

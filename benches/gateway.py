@@ -37,19 +37,24 @@ class GatewayFigures(Bench):
     """A gateway, and the computes behind it."""
 
     def run(self) -> dict:
+        scale, mib = self.follow_database()
+        gateway = Gateway(self.computes, "--connections-max", str(2 * self.args.idle + 100),
+                          "--branch-connections-max", str(self.args.idle + 100))
+        try:
+            found = {"database_mib": mib, "wakes": self.wakes(gateway, scale),
+                     "at_once": self.at_once(gateway, scale), **self.sessions(gateway)}
+            return {**found, "idle": asyncio.run(self.idle(gateway))}
+        finally:
+            gateway.end()
+
+    def follow_database(self) -> tuple[int, int]:
+        """Makes the database that branches are of; returns its scale and how many MiB it has."""
         scale = max(1, round(self.args.mib / MIB_PER_SCALE))
         server = self.make_database("origin", scale)
         size = int(server.sql("SELECT pg_database_size('postgres')"))
         server.sql(f"ALTER ROLE postgres PASSWORD '{PASSWORD}'")
         self.follow(server, keep=False)
-        gateway = Gateway(self.computes, "--connections-max", str(2 * self.args.idle + 100),
-                          "--branch-connections-max", str(self.args.idle + 100))
-        try:
-            found = {"database_mib": round(size / MIB), "wakes": self.wakes(gateway, scale),
-                     "at_once": self.at_once(gateway, scale), **self.sessions(gateway)}
-            return {**found, "idle": asyncio.run(self.idle(gateway))}
-        finally:
-            gateway.end()
+        return scale, round(size / MIB)
 
     def branch(self, name: str) -> str:
         done = self.computes.pagectl("branch", "create", name)

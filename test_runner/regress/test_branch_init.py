@@ -40,18 +40,6 @@ def computes(followed, make_computes):
 
 
 @pytest.fixture
-def branch(computes):
-    """Runs `pagectl branch ...`, which must succeed; returns its JSON."""
-
-    def run(*args) -> dict:
-        done = computes.pagectl("--json", "branch", *args)
-        assert done.code == 0, done.text
-        return json.loads(done.stdout)
-
-    return run
-
-
-@pytest.fixture
 def sql_file(tmp_path):
     def write(sql: str) -> str:
         path = tmp_path / f"{abs(hash(sql))}.sql"

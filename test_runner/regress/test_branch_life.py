@@ -27,18 +27,6 @@ def computes(followed, make_computes):
     return make_computes(followed.pageserver)
 
 
-@pytest.fixture
-def branch(computes):
-    """Runs `pagectl branch ...`, which must succeed; returns its JSON."""
-
-    def run(*args) -> dict:
-        done = computes.pagectl("--json", "branch", *args)
-        assert done.code == 0, done.text
-        return json.loads(done.stdout)
-
-    return run
-
-
 def refused(computes, *args, names: str):
     done = computes.pagectl("branch", *args)
     assert done.code == 1 and names in done.stderr, done.text
