@@ -55,12 +55,20 @@ pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes a file where nothing can be awaited, such as in `Drop`.
-pub fn unlink_now(path: &Utf8Path) -> io::Result<()> {
-    match disk_of(path) {
-        Some(disk) => disk.unlink(path),
-        None => std::fs::remove_file(path),
+/// Removes a file where nothing can be awaited, such as in `Drop`, and without holding up the thread: a disk that is told
+/// what is freed takes tens of milliseconds for a large file. It may still be there when this returns, and after a crash;
+/// what goes wrong is logged.
+pub fn unlink_aside(path: Utf8PathBuf) {
+    let removed = |path: &Utf8Path, result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("could not remove {path}, the next start will: {error}")
+        }
+        _ => {}
+    };
+    if let Some(disk) = disk_of(&path) {
+        return removed(&path, disk.unlink(&path));
     }
+    env::spawn::blocking_or_now(move || removed(&path, std::fs::remove_file(&path)));
 }
 
 /// Bytes of disk space that a file occupies; 0 if it does not exist.
@@ -165,4 +173,36 @@ pub async fn disk_space(dir: &Utf8Path) -> Result<Option<DiskSpace>, StorageErro
         Ok(Some(DiskSpace { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) }))
     };
     run(dir, |_| Ok(None), real).await.map_err(error("ask for room on", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dir: &Utf8Path) -> Utf8PathBuf {
+        let path = dir.join("file");
+        std::fs::write(&path, b"some bytes").unwrap();
+        path
+    }
+
+    #[test]
+    fn without_a_runtime_a_file_is_removed_at_once() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let path = file(dir.path());
+        unlink_aside(path.clone());
+        assert!(!path.exists());
+        // Nothing is wrong if it has gone already.
+        unlink_aside(path);
+    }
+
+    #[test]
+    fn with_a_runtime_another_thread_removes_a_file() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let path = file(dir.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async { unlink_aside(path.clone()) });
+        // Ends when that thread has.
+        drop(runtime);
+        assert!(!path.exists());
+    }
 }

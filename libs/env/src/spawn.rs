@@ -142,6 +142,14 @@ where
     }
 }
 
+/// As [`blocking`], for whoever does not wait for it; without a runtime, at once.
+pub fn blocking_or_now(call: impl FnOnce() + Send + 'static) {
+    match Handle::try_current() {
+        Ok(_) => drop(blocking(call)),
+        Err(_) => call(),
+    }
+}
+
 /// Runs a blocking call on its own thread, which needs no runtime. Whoever joins the thread learns of its panic.
 pub fn thread<T, F>(name: &'static str, call: F) -> io::Result<std::thread::JoinHandle<T>>
 where

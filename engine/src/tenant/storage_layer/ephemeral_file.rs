@@ -53,12 +53,8 @@ impl EphemeralFile {
 
 impl Drop for EphemeralFile {
     fn drop(&mut self) {
-        if self.kept.load(Ordering::Acquire) {
-            return;
-        }
-        let path = self.file.path();
-        if let Err(error) = fs::unlink_now(&path) {
-            tracing::warn!("could not remove {path}, the next start will: {error}");
+        if !self.kept.load(Ordering::Acquire) {
+            fs::unlink_aside(self.file.path());
         }
     }
 }
