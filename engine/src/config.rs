@@ -229,6 +229,8 @@ pub struct PageServerConf {
     pub l0_flush_max_concurrency: NonZeroUsize,
     /// Bytes of an in-memory layer's newest values that stay in memory even though they are on disk already.
     pub ephemeral_keep_bytes: u64,
+    /// How often WAL that only the journal has is put into the bucket; `None`: never.
+    pub bucket_tail_interval: Option<Duration>,
     /// How long a read waits for WAL that has not arrived.
     pub wait_lsn_timeout: Duration,
     /// Reads that take longer are told about in the log; zero: none.
@@ -290,6 +292,7 @@ impl PageServerConf {
             retention: RetentionPolicy::ON_REQUEST,
             l0_flush_max_concurrency: NonZeroUsize::MIN,
             ephemeral_keep_bytes: 0,
+            bucket_tail_interval: None,
             wait_lsn_timeout: Duration::from_secs(300),
             slow_read_threshold: Duration::ZERO,
             lsn_lease_length: Duration::from_secs(600),

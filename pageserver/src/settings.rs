@@ -49,6 +49,7 @@ impl Settings {
         conf.checkpoint_distance = self.checkpoint_distance;
         conf.checkpoint_timeout = self.checkpoint_timeout;
         conf.ephemeral_keep_bytes = self.ephemeral_keep_bytes;
+        conf.bucket_tail_interval = Some(self.bucket_tail_interval).filter(|interval| !interval.is_zero());
         conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
         conf.wait_lsn_timeout = self.wait_lsn_timeout;
         conf.slow_read_threshold = self.slow_read_threshold;

@@ -25,6 +25,7 @@ mod source;
 mod standby;
 mod status;
 pub(crate) mod stored;
+mod tail;
 mod upkeep;
 mod writer;
 
@@ -133,6 +134,9 @@ impl WalReceivers {
         env::spawn::vital("look after WAL receivers", self.clone().look_after());
         if let Some(journal) = &self.inner.journal {
             env::spawn::vital("size of the journal", self.clone().keep_journal_small(journal.clone()));
+            if let Some(interval) = self.inner.manager.conf().bucket_tail_interval {
+                env::spawn::vital("tail of the journal", self.clone().ship_tails(interval));
+            }
         }
         if let Some(standing) = &self.inner.standing {
             env::spawn::vital("timelines of other servers", self.clone().stand_by(Arc::clone(standing)));

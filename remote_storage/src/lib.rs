@@ -44,7 +44,7 @@ pub use open::StoreSettings;
 use options::Budgets;
 pub use options::RemoteOptions;
 use part_buffers::PartBufferPool;
-pub use path::{INDEX_PART_PREFIX, LAYER_LIST_PREFIX, ORIGIN_PREFIX, RemotePath};
+pub use path::{INDEX_PART_PREFIX, LAYER_LIST_PREFIX, ORIGIN_PREFIX, RemotePath, TAIL_PREFIX};
 use prices::Prices;
 use request::Request;
 pub use unfinished::UnfinishedWrite;

@@ -30,6 +30,9 @@ pub const LAYER_LIST_PREFIX: &str = "layers-";
 /// Prefix of the names of origins. They sort after lists of layers.
 pub const ORIGIN_PREFIX: &str = "origin-";
 
+/// Names of objects of the tail start with this: WAL that layers do not have yet.
+pub const TAIL_PREFIX: &str = "tail-";
+
 /// The path of an object in its bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemotePath(Path);

@@ -123,6 +123,8 @@ pub struct Setting {
     pub bucket_micros: u64,
     /// Whether servers keep leases and take over by themselves; no world of [`Plan`] does.
     pub lease: LeasePolicy,
+    /// How often WAL that only the journal has is put into the bucket; no world of [`Plan`] does.
+    pub tail: Option<Duration>,
     /// What a server may take.
     pub memory: Memory,
 }
@@ -217,6 +219,7 @@ impl Setting {
             is_postgres: one_of(&[0, 0, 1]) == 1,
             has_journal: false,
             lease: LeasePolicy::OFF,
+            tail: None,
             memory,
             // What takes many steps of one tenant is then found all the same.
             tenants: one_of(&[1, 1, 2, 3]) as usize,

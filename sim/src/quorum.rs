@@ -2,7 +2,9 @@
 //! off from the bucket or killed at any moment, and so may the Postgres, whose place another one takes.
 //!
 //! What must hold: when one of the two servers is lost with its disk, together with the Postgres, and the other one's
-//! process ends, all that was committed is there once that is up again, as of the end of a record, page by page.
+//! process ends, all that was committed is there once that is up again, as of the end of a record, page by page. In half
+//! of the worlds the journal's tail is put into the bucket. When there all three are lost with their disks, what was
+//! committed some seconds before is there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +43,8 @@ const POLICY: LeasePolicy = LeasePolicy::DEFAULT;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long everything takes to be well after the last fault.
 const RECOVERY: Duration = Duration::from_secs(120);
+/// How often the tail is put into the bucket, where it is.
+const TAIL: Duration = Duration::from_secs(2);
 /// Names of the servers.
 const NAMES: [&str; 2] = ["first", "second"];
 
@@ -75,43 +79,26 @@ struct World {
 
 /// Runs the world of a seed.
 pub fn run(seed: u64, telling: Telling) -> Outcome {
-    run_world(seed, telling, move |story| Box::pin(perform(seed, story)))
+    run_world(seed, telling, move |story| {
+        let perform = async move {
+            let Some(mut world) = World::live(seed, seed.is_multiple_of(2), story).await? else { return Ok(()) };
+            world.lose().await;
+            Ok(())
+        };
+        Box::pin(perform)
+    })
 }
 
-async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
-    let mut random = Random::new(seed);
-    let setting = Setting {
-        is_postgres: true,
-        has_journal: true,
-        tenants: 1,
-        lease: POLICY,
-        disk_micros: 0,
-        bucket_micros: 1_000 * random.below(30),
-        ..Plan::draw(seed).setting
-    };
-    let root = Utf8PathBuf::from(format!("/simulated/{:016x}", env::random::u64()));
-    let bucket = Arc::new(AgedStore::default());
-    let servers = NAMES.map(|name| {
-        let lease = LeasePolicy { keep: name == NAMES[0], ..POLICY };
-        Server::new(name, root.join(name), &bucket, &Setting { lease, ..setting }, &story)
-    });
-    let (tenant, timeline) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
-    let is_calm = Arc::new(AtomicBool::new(random.coin()));
-    let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
-    let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
-    let mut world =
-        World { servers, stopped: none, down: none, ill: none, host, is_calm, tenant, timeline, story, random };
-    world.begin().await?;
-    for _ in 0..2 + world.random.below(8) {
-        world.fail().await;
-        let length = Duration::from_millis(world.random.below(12_000));
-        world.pass(length).await;
-        if world.story.broken_promise().is_some() {
-            return Ok(());
-        }
-    }
-    world.lose().await;
-    Ok(())
+/// Runs the world of a seed, in which all disks are lost in the end.
+pub fn run_to_the_tail(seed: u64, telling: Telling) -> Outcome {
+    run_world(seed, telling, move |story| {
+        let perform = async move {
+            let Some(mut world) = World::live(seed, true, story).await? else { return Ok(()) };
+            world.lose_all_disks().await;
+            Ok(())
+        };
+        Box::pin(perform)
+    })
 }
 
 impl Host {
@@ -136,6 +123,43 @@ impl Host {
 }
 
 impl World {
+    /// Lives through what the seed has in store; `None` if a promise was broken.
+    async fn live(seed: u64, has_tail: bool, story: Story) -> anyhow::Result<Option<Self>> {
+        let mut random = Random::new(seed);
+        let setting = Setting {
+            is_postgres: true,
+            has_journal: true,
+            tenants: 1,
+            lease: POLICY,
+            tail: has_tail.then_some(TAIL),
+            disk_micros: 0,
+            bucket_micros: 1_000 * random.below(30),
+            ..Plan::draw(seed).setting
+        };
+        let root = Utf8PathBuf::from(format!("/simulated/{:016x}", env::random::u64()));
+        let bucket = Arc::new(AgedStore::default());
+        let servers = NAMES.map(|name| {
+            let lease = LeasePolicy { keep: name == NAMES[0], ..POLICY };
+            Server::new(name, root.join(name), &bucket, &Setting { lease, ..setting }, &story)
+        });
+        let (tenant, timeline) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
+        let is_calm = Arc::new(AtomicBool::new(random.coin()));
+        let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
+        let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
+        let mut world =
+            Self { servers, stopped: none, down: none, ill: none, host, is_calm, tenant, timeline, story, random };
+        world.begin().await?;
+        for _ in 0..2 + world.random.below(8) {
+            world.fail().await;
+            let length = Duration::from_millis(world.random.below(12_000));
+            world.pass(length).await;
+            if world.story.broken_promise().is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(world))
+    }
+
     async fn begin(&mut self) -> anyhow::Result<()> {
         for server in &mut self.servers {
             anyhow::ensure!(server.start().await, "{} does not start", server.name);
@@ -330,18 +354,53 @@ impl World {
         if !self.servers[left].start().await {
             return violation!(self.story, "{} does not start", NAMES[left]);
         }
+        if let Some(timeline) = self.owned_by_one_of(&[left]).await {
+            self.check(&timeline, &writers, committed).await;
+        }
+    }
+
+    /// After a while in which nothing fails, both servers are lost with their disks, and the Postgres as well.
+    async fn lose_all_disks(&mut self) {
+        self.pass(RECOVERY).await;
+        let committed = self.host.committed();
+        self.pass(TAIL * 3).await;
+        if self.acting().len() != 1 || self.host.former.is_some() {
+            return tell!(self.story, "there is no owner");
+        }
+        tell!(self.story, "all disks are lost; {committed} had been committed some seconds before");
+        let writers = vec![self.host.origin.clone()];
+        let nobody = Origin::new(TimelineId::generate(), BEGINS, Model::default(), Vec::new(), None);
+        self.host = Host::new(nobody, 0, &self.is_calm);
+        self.is_calm.store(true, Ordering::Relaxed);
+        for server in &mut self.servers {
+            server.lose_disk().await;
+        }
+        for server in &mut self.servers {
+            if !server.start().await {
+                return violation!(self.story, "{} does not start", server.name);
+            }
+        }
+        if let Some(timeline) = self.owned_by_one_of(&[0, 1]).await {
+            self.check(&timeline, &writers, committed).await;
+        }
+    }
+
+    /// The timeline at the one of these servers that becomes the owner.
+    async fn owned_by_one_of(&mut self, servers: &[usize]) -> Option<Timeline> {
         let begun = env::clock::now();
-        let timeline = loop {
+        loop {
             env::clock::sleep(LOOK).await;
-            let timeline = self.servers[left].timeline(self.tenant, self.timeline);
-            if let Some(timeline) = timeline.filter(|_| self.acting() == [left]) {
-                break timeline;
+            if let &[owner] = &self.acting()[..]
+                && servers.contains(&owner)
+                && let Some(timeline) = self.servers[owner].timeline(self.tenant, self.timeline)
+            {
+                return Some(timeline);
             }
             if env::clock::now().saturating_duration_since(begun) > RECOVERY {
-                return violation!(self.story, "{} has not become the owner", NAMES[left]);
+                violation!(self.story, "nobody has become the owner");
+                return None;
             }
-        };
-        self.check(&timeline, &writers, committed).await;
+        }
     }
 
     /// All that was committed is there, and what is there is what was written.

@@ -128,6 +128,7 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         compaction,
         retention,
         lease: setting.lease,
+        bucket_tail_interval: setting.tail,
         remote_storage: Some(storage),
         attach_on_start: AttachOnStart::Own,
         live_keys: setting.is_postgres.then_some(&PostgresKeys),

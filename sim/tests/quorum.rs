@@ -2,7 +2,7 @@
 //! Postgres; and mistakes in that are found.
 
 use fault::{Bug, plant};
-use sim::quorum::run;
+use sim::quorum::{run, run_to_the_tail};
 use sim::run::prepare;
 use sim::story::Telling;
 
@@ -31,5 +31,17 @@ fn what_a_quorum_has_acknowledged_is_there_and_mistakes_in_that_are_found() {
         plant(&[]);
         let (seed, reason) = outcome.unwrap_or_else(|| panic!("{bug:?} was missed"));
         println!("{bug:?}: seed {seed}: {reason}");
+    }
+}
+
+/// `TAIL_SEEDS` says how many.
+#[test]
+fn what_was_committed_some_seconds_before_survives_the_loss_of_all_disks() {
+    prepare();
+    for seed in 1..=number("TAIL_SEEDS", 40) {
+        if let Some(reason) = run_to_the_tail(seed, Telling::Quiet).violation {
+            run_to_the_tail(seed, Telling::Aloud);
+            panic!("seed {seed}: {reason}");
+        }
     }
 }

@@ -183,6 +183,8 @@ label_enum! {
         Prefetch = "prefetch",
         /// Uploading layers.
         Upload = "upload",
+        /// WAL that only the journal has.
+        Tail = "tail",
         /// Index parts, generations, listings: small requests on which safety depends.
         Control = "control",
         /// Removing objects.

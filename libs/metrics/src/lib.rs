@@ -188,6 +188,10 @@ metrics! {
     standby_full: Counter = Counter::default();
     /// Timelines whose WAL a standby has given up, since WAL of its own timelines had no room.
     standby_given_up: Counter = Counter::default();
+    /// Objects with the tail of a timeline's WAL that were put into the bucket.
+    tail_objects: Counter = Counter::default();
+    /// Bytes of WAL in them.
+    tail_bytes: Counter = Counter::default();
     /// Spans of traces that a collector has taken.
     traces_sent_spans: Counter = Counter::default();
     /// Spans of traces that were lost, since the collector was away or too slow.

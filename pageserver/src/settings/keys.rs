@@ -182,6 +182,10 @@ settings! {
         /// Bytes that the journal's files may take. Above that, timelines are written to layers that need the oldest;
         /// at half as much again intake waits.
         journal_size: u64 = 1_073_741_824, "bytes";
+        /// With a journal: how often WAL that only the journal has is put into the bucket, in objects of at most 8 MiB,
+        /// for whoever attaches the tenant after the loss of this disk and of the Postgres. Idle tenants make no
+        /// requests. Zero: never.
+        bucket_tail_interval: Duration = "5s", "duration";
         /// Bytes of the newest values of each in-memory layer that stay in memory although they are also on disk, for
         /// reads of recent changes.
         ephemeral_keep_bytes: u64 = 16_777_216, "bytes";

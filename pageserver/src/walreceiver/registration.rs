@@ -89,9 +89,10 @@ impl WalReceivers {
     }
 
     /// Has layers of all that the former writer wrote. So the bucket has that as soon as it names another one, or none,
-    /// and what a standby has journaled of a former writer is never needed any more.
+    /// and what a standby has journaled of a former writer, or the bucket's tail has, is never needed any more.
     async fn write_out(&self, timeline: &Timeline) -> Result<(), ManageError> {
-        if self.inner.manager.lease() == LeaseState::None {
+        let has_tail = self.has_journal() && self.inner.manager.conf().bucket_tail_interval.is_some();
+        if self.inner.manager.lease() == LeaseState::None && !has_tail {
             return Ok(());
         }
         let ctx = RequestContext::new(TaskKind::WalReceiverConnectionHandler, DownloadBehavior::Error);

@@ -33,6 +33,7 @@ pub use self::status::StandbyStatus;
 use super::journaled;
 use super::source::WalSource;
 use super::stored::Stored;
+use super::tail;
 use engine::config::PageServerConf;
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
@@ -221,11 +222,11 @@ impl Journals for Kept {
         Box::pin(async move { standing.end(|(of, _)| *of == tenant).await })
     }
 
-    fn take_in(&self, timelines: Vec<Timeline>) -> BoxFuture<'static, Result<(), StorageError>> {
+    fn take_in(&self, timelines: Vec<Timeline>, was_standby: bool) -> BoxFuture<'static, Result<(), StorageError>> {
         let standing = Arc::clone(&self.0);
         Box::pin(async move {
             let mut replays = Vec::new();
-            for timeline in timelines.clone() {
+            for timeline in timelines.iter().filter(|_| was_standby).cloned() {
                 let lane = standing.lane((timeline.tenant_shard_id(), timeline.timeline_id()));
                 if standing.is_of_its_writer(&timeline).await? {
                     replays.push(journaled::replay_or_warn(timeline, lane));
@@ -234,7 +235,12 @@ impl Journals for Kept {
                 }
             }
             journaled::replay_all(replays).await;
-            drop(env::spawn::task("flush after a takeover", write_out(timelines)));
+            if standing.conf.bucket_tail_interval.is_some() {
+                tail::take_in_all(&timelines).await?;
+            }
+            if was_standby {
+                drop(env::spawn::task("flush after a takeover", write_out(timelines)));
+            }
             Ok(())
         })
     }

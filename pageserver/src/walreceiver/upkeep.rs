@@ -7,9 +7,11 @@ use std::time::Duration;
 use journal::{Journal, Lane, Need};
 use pageserver_api::shard::TenantShardId;
 
-use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session};
+use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session, tail};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
+use engine::tenant::timeline::Timeline;
+use metrics::METRICS;
 
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
@@ -29,12 +31,24 @@ impl WalReceivers {
     pub async fn recover(&self) -> bool {
         let manager = &self.inner.manager;
         let all = manager.tenants().into_iter().flat_map(|tenant| manager.timelines(tenant).unwrap_or_default());
-        let replays = all.filter_map(|timeline| {
+        let all: Vec<Timeline> = all.filter(|timeline| session::check_owner(timeline).is_ok()).collect();
+        let replays = all.iter().cloned().filter_map(|timeline| {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
-            session::check_owner(&timeline).ok()?;
             Some(journaled::replay_or_warn(timeline, lane))
         });
-        journaled::replay_all(replays.collect()).await
+        let is_whole = journaled::replay_all(replays.collect()).await;
+        self.recover_tails(&all).await && is_whole
+    }
+
+    /// Takes in what the bucket has of WAL that the journal has lost. Makes no request if it has lost none.
+    async fn recover_tails(&self, all: &[Timeline]) -> bool {
+        let Some(journal) = &self.inner.journal else { return true };
+        let is_lost = journal.stats().segments == 0 || METRICS.journal_damages.get() > 0;
+        if !is_lost || self.inner.manager.conf().bucket_tail_interval.is_none() {
+            return true;
+        }
+        let taken_in = tail::take_in_all(all).await;
+        taken_in.inspect_err(|error| tracing::warn!("WAL in the bucket was not taken in: {error}")).is_ok()
     }
 
     /// Trims the journal again and again, at once when it becomes too large, until shutdown.

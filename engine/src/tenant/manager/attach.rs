@@ -72,9 +72,7 @@ impl TenantManager {
             return Ok(false);
         };
         let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
-        if is_standby {
-            self.take_in(&tenant).await?;
-        }
+        self.take_in(&tenant, is_standby).await?;
         self.unmark_attached(id).await?;
         let mut all_broken = self.inner.broken.write();
         all_broken.retain(|(tenant, _), _| *tenant != id);
@@ -85,10 +83,10 @@ impl TenantManager {
     }
 
     /// Takes in what was journaled of a tenant: whoever is served afterwards sees all that was acknowledged.
-    async fn take_in(&self, tenant: &Tenant) -> Result<(), StorageError> {
+    async fn take_in(&self, tenant: &Tenant, was_standby: bool) -> Result<(), StorageError> {
         let Some(Kept(journals)) = self.inner.journals.get() else { return Ok(()) };
         let timelines: Vec<Timeline> = tenant.timelines.values().cloned().collect();
-        let taken = journals.take_in(timelines.clone()).await;
+        let taken = journals.take_in(timelines.clone(), was_standby).await;
         if taken.is_err() {
             for timeline in timelines {
                 timeline.shutdown().await;

@@ -15,8 +15,9 @@ pub trait Journals: Send + Sync {
     /// Nothing more is added for a tenant of which this server is a standby, as it is about to become its owner.
     fn stand_still(&self, tenant: TenantShardId) -> BoxFuture<'static, ()>;
 
-    /// Takes in what there is of these timelines behind their layers, which are open and not served yet.
-    fn take_in(&self, timelines: Vec<Timeline>) -> BoxFuture<'static, Result<(), StorageError>>;
+    /// Takes in what there is of these timelines behind their layers, which are open and not served yet: here, if this
+    /// server was a standby of the tenant, and in the bucket.
+    fn take_in(&self, timelines: Vec<Timeline>, was_standby: bool) -> BoxFuture<'static, Result<(), StorageError>>;
 
     /// The attempt to attach the tenant is over.
     fn go_on(&self, tenant: TenantShardId);
