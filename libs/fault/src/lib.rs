@@ -141,6 +141,8 @@ bugs! {
     StandbyLeavesGap,
     /// A standby replays what another writer wrote, whose place was taken.
     ReplayOtherWriter,
+    /// The tail in the bucket begins behind the page in which what layers have ends.
+    TailLeavesGap,
 }
 
 impl Bug {
