@@ -77,7 +77,8 @@ test-rust:  ## unit and property tests
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-daily: setup test-build  ## what make test leaves out: the console in a browser, in full
+test-daily: setup test-build  ## what make test leaves out: the console in a browser, in full; the Helm chart
+	scripts/helm.sh >/dev/null
 	TEST_PROFILE=tested $(PYTEST) test_runner --daily -m daily -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 build-aarch64:  ## the programs for aarch64, not optimised: that they compile and link
