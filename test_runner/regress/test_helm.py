@@ -1,5 +1,5 @@
-"""The Helm chart: what helm says of it, what Kubernetes' schemas say of its manifests, and that servers which are started
-as its pods would be, with its settings, make up a fleet."""
+"""The Helm chart: what helm and Kubernetes' schemas say of it, and that servers that are started as its pods would be
+make up a fleet."""
 
 import os
 import re
@@ -106,7 +106,8 @@ def test_names_and_ports_agree(rendered):
         volumes = {one["name"]: one for one in spec.get("volumes", [])}
         (container,) = spec["containers"]
         assert {one["name"] for one in container.get("volumeMounts", [])} - claimed == set(volumes)
-        assert all(item["key"] in data for one in volumes.values() for item in one.get("configMap", {}).get("items", []))
+        items = [item for one in volumes.values() for item in one.get("configMap", {}).get("items", [])]
+        assert all(item["key"] in data for item in items)
         assert spec["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
         for one in container.get("env", []):
             if one["name"] == "PAGECTL_SERVER":
@@ -136,8 +137,8 @@ def test_the_server_takes_the_settings(rendered, work_dir):
 
 
 class Pod(Installed):
-    """A server as a container runs it: as another user, with a directory that belongs to its group, and settings that it
-    cannot write."""
+    """A server as a container runs it: as another user, with a directory of its group, and settings that it cannot
+    write."""
 
     def configure(self, **settings):
         assert not settings, "the file is the chart's"
@@ -176,7 +177,7 @@ def start_pods(rendered: Rendered, store: dict, signer: Signer, place, pageserve
 
 
 @pytest.mark.slow
-def test_its_servers_make_up_a_fleet_by_themselves(make_store, make_postgres, pageservers, pagectl_binary, work_dir):
+def test_its_servers_make_up_a_fleet(make_store, make_postgres, pageservers, pagectl_binary, work_dir):
     if os.getuid() != 0:
         pytest.skip("only root runs servers as another user")
     store, signer = make_store("weed").settings("fleet"), Signer()
@@ -200,7 +201,8 @@ def test_its_servers_make_up_a_fleet_by_themselves(make_store, make_postgres, pa
            "PAGECTL_CA_FILE": str(work_dir / "etc" / "tls" / "ca.crt")}
 
     def run_job() -> subprocess.CompletedProcess:
-        return subprocess.run(["/bin/sh", work_dir / "standbys.sh"], env=env, capture_output=True, text=True, timeout=60)
+        command = ["/bin/sh", work_dir / "standbys.sh"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
     assert run_job().returncode == 0 and fleet.state(second) == "Standby"
     again = run_job()
