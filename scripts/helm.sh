@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Prints where helm is, which checks and renders the chart in deploy/helm. If need be it is built first, with Go: that
-# takes some minutes, so `make setup` leaves it to those who ask.
+# Prints where helm is, which checks and renders the chart in docs/deploy/helm. If need be it is built first, with Go:
+# that takes a minute or two, so `make setup` leaves it to those who ask.
 set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/go.sh
 VERSION=v3.20.2
 if command -v helm >/dev/null && helm version --short | grep -q '^v3\.'; then
     command -v helm
@@ -9,9 +11,9 @@ if command -v helm >/dev/null && helm version --short | grep -q '^v3\.'; then
 fi
 dir=${HELM_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pageserver-helm/$VERSION}
 if [ ! -x "$dir/helm" ]; then
-    command -v go >/dev/null || { echo "helm is built from source: install Go, or set HELM_DIR" >&2; exit 1; }
     build=$(mktemp -d)
     trap 'chmod -R u+w "$build" && rm -rf "$build"' EXIT
+    find_go "$build"
     echo "building helm $VERSION" >&2
     export GOPATH="$build/path" GOCACHE="$build/cache" GOBIN="$build/bin" GOFLAGS=-mod=mod
     go install -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$VERSION" \
