@@ -13,6 +13,9 @@ FIRST_SEED ?= 1
 SIM_PROGRESS ?= target/sim-release.json
 SIMULATED = $(CARGO) run --locked --workspace --profile simulated --quiet --bin sim --
 API_EXAMPLES ?= 1000
+# Of a fleet, by quorum.
+KILLS ?= 500
+SEED ?= 20261129
 # Tests in Python that run at once: they wait more than they work.
 WORKERS ?= 2
 # One build for all tests: also the programs that tests in Python run.
@@ -34,7 +37,7 @@ test-aarch64: AARCH64_OPT = 1
 AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api utils virtual_file engine
 
 .PHONY: help setup setup-demo build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills
-.PHONY: test-daily test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
+.PHONY: kills-fleet test-daily test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
@@ -77,7 +80,8 @@ test-rust:  ## unit and property tests
 test-py: test-build  ## tests against a real Postgres
 	TEST_PROFILE=tested $(PYTEST) test_runner -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-daily: setup test-build  ## what make test leaves out: the console in a browser, in full
+test-daily: setup test-build  ## what make test leaves out: the console in a browser, in full; the Helm chart
+	scripts/helm.sh >/dev/null
 	TEST_PROFILE=tested $(PYTEST) test_runner --daily -m daily -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 build-aarch64:  ## the programs for aarch64, not optimised: that they compile and link
@@ -113,6 +117,9 @@ test-api: build  ## thousands of calls of every operation of the management inte
 kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments under load, then every page is compared
 	$(PYTEST) test_runner/regress/test_crashes.py -k random_moments --kills 200
 	$(PYTEST) test_runner/regress/test_compute_faults.py -k acknowledged --compute-kills 50
+
+kills-fleet: build  ## KILLS (500) kills and partitions of a fleet under load, by quorum: what was acknowledged stays
+	$(PYTEST) test_runner/regress/test_fleet_kills.py -s --fleet-kills $(KILLS) --fleet-seed $(SEED)
 
 sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 500
 	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture

@@ -31,8 +31,10 @@ for program in pageserver pagectl compute-fs; do
     strip --strip-debug "$root/usr/bin/$program"
 done
 
-sed 's#/usr/local/bin/#/usr/bin/#' docs/deploy/pageserver.service >"$root/unit"
-put 0644 "$root/unit" /usr/lib/systemd/system/pageserver.service
+for unit in pageserver.service pageserver@.service pageserver-gateway.service; do
+    sed 's#/usr/local/bin/#/usr/bin/#' "docs/deploy/$unit" >"$root/unit"
+    put 0644 "$root/unit" "/usr/lib/systemd/system/$unit"
+done
 rm "$root/unit"
 
 man=$root/usr/share/man/man1
@@ -51,7 +53,9 @@ complete fish /usr/share/fish/vendor_completions.d/pagectl.fish
 
 doc=/usr/share/doc/pageserver
 for page in configuration operations durability; do put 0644 "docs/$page.md" "$doc/$page.md"; done
-for file in README.md alerts.yml grafana.json; do put 0644 "docs/deploy/$file" "$doc/deploy/$file"; done
+for file in README.md alerts.yml grafana.json fleet/{a,b,c}.toml fleet/computes-{two,three}.env; do
+    put 0644 "docs/deploy/$file" "$doc/deploy/$file"
+done
 put 0644 README.md "$doc/README.md"
 put 0644 packaging/debian/copyright "$doc/copyright"
 put 0644 CHANGELOG.md "$doc/changelog"

@@ -6,25 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 JDBC=42.7.14
 JDBC_SHA256=73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c
-
-GO=1.26.0
-GO_SHA256=38461905b98c59173672814302e222ab43b652274bc0c95817b08b71ab66b705
-
-# Puts Go's programs on the path, from where Go itself fetches its newer versions, unless there are some.
-find_go() {
-    command -v go >/dev/null && go version | grep -qE 'go1\.(2[5-9]|[3-9])' && return
-    local zip=v0.0.1-go$GO.linux-amd64.zip
-    curl -sSf "https://proxy.golang.org/golang.org/toolchain/@v/$zip" -o "$1/go.zip"
-    echo "$GO_SHA256  $1/go.zip" | sha256sum --check --quiet >&2
-    # Modes are not kept.
-    python3 -m zipfile -e "$1/go.zip" "$1" && rm "$1/go.zip"
-    export GOROOT="$1/golang.org/toolchain@${zip%.zip}" GOTOOLCHAIN=local
-    chmod -R u+x "$GOROOT/bin" "$GOROOT/pkg/tool"
-    export PATH="$GOROOT/bin:$PATH"
-}
+. scripts/go.sh
 
 sources=$PWD/test_runner/drivers
-named=$(cat "$sources"/node/package-lock.json "$sources"/go/go.* "$sources"/go/main.go scripts/drivers.sh | sha256sum)
+named=$(cat "$sources"/node/package-lock.json "$sources"/go/{go.*,main.go} scripts/{drivers,go}.sh | sha256sum)
 dir=${DRIVERS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pageserver-drivers}/${named:0:16}
 if [ ! -e "$dir" ]; then
     for tool in node npm java javac; do

@@ -60,7 +60,7 @@ install_systemd() {
     local install="apt-get install -q -y --no-install-recommends systemd"
     as_root env DEBIAN_FRONTEND=noninteractive $install ||
         { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive $install; } ||
-        echo "setup: no systemd-analyze: the test of the Debian package's unit will fail" >&2
+        echo "setup: no systemd-analyze: the tests of units will fail" >&2
 }
 
 # Drivers of other languages, which tests of the gateway use.

@@ -70,7 +70,9 @@ def test_it_has_what_people_look_for(package):
     files = {line.split()[5]: line.split()[:2] for line in deb("--contents", package).splitlines()}
     for name in ("pageserver", "pagectl", "compute-fs"):
         assert files[f"./usr/bin/{name}"] == ["-rwxr-xr-x", "root/root"]
-    for name in ("usr/lib/systemd/system/pageserver.service", "usr/share/man/man1/pageserver.1.gz",
+    for name in ("usr/lib/systemd/system/pageserver.service", "usr/lib/systemd/system/pageserver@.service",
+                 "usr/lib/systemd/system/pageserver-gateway.service", "usr/share/doc/pageserver/deploy/fleet/c.toml",
+                 "usr/share/man/man1/pageserver.1.gz",
                  "usr/share/man/man1/pagectl-branch-create.1.gz", "usr/share/bash-completion/completions/pagectl",
                  "usr/share/zsh/vendor-completions/_pagectl", "usr/share/fish/vendor_completions.d/pagectl.fish",
                  "usr/share/doc/pageserver/copyright", "usr/share/doc/pageserver/configuration.md"):
@@ -88,13 +90,16 @@ def test_the_same_programs_make_the_same_package(package, tmp_path):
 
 def test_the_unit_is_one_of_systemd(installed):
     told = installed("""
-        unit=/usr/lib/systemd/system/pageserver.service
-        ! grep /usr/local "$unit"
-        ls "$(sed -n 's/^ExecStart=\\([^ ]*\\).*/\\1/p' "$unit")" "$(sed -n 's/^Documentation=file://p' "$unit")"
-        systemd-analyze verify pageserver.service && echo verified
+        for unit in pageserver.service pageserver@.service pageserver-gateway.service; do
+            file=/usr/lib/systemd/system/$unit
+            ! grep /usr/local "$file"
+            ls "$(sed -n 's/^ExecStart=\\([^ ]*\\).*/\\1/p' "$file")" "$(sed -n 's/^Documentation=file://p' "$file")"
+            systemd-analyze verify "$file" && echo verified
+        done
     """)
     assert "/usr/bin/pageserver\n" in told and "/usr/share/doc/pageserver/configuration.md\n" in told
-    assert "verified" in told and "pageserver.service:" not in told, told
+    assert "/usr/bin/pagectl\n" in told
+    assert told.count("verified") == 3 and "service:" not in told, told
 
 
 def test_it_installs_and_serves(installed):

@@ -7,33 +7,12 @@ import signal
 import time
 
 from fixtures import lsn as lsns
-from fixtures.fleet import TAKEOVER, Writer
+from fixtures.fleet import TAKEOVER, Writer, standby_name
 from fixtures.load import load
 from fixtures.wait import wait_until
 
 JOURNAL = {"durability": "journal", "checkpoint_timeout": "1h"}
 STANDBYS = "SELECT string_agg(application_name, ',' ORDER BY application_name) FROM pg_stat_replication"
-
-
-def standby_name(server) -> str:
-    return server.http.get("/v1/status")["standby_name"]
-
-
-def standing(fleet, server, timeline) -> dict | None:
-    """What a standby says of a timeline."""
-    found = server.http.get(f"/v1/tenant/{fleet.tenant}")["standby"]
-    return next((status for status in found if status["timeline_id"] == timeline.id), None)
-
-
-def wait_for_standby(fleet, server, pg, timeline):
-    """Waits until a standby has all that the server has written."""
-
-    def is_there():
-        end = lsns.parse(pg.sql("SELECT pg_current_wal_flush_lsn()"))
-        status = standing(fleet, server, timeline)
-        return status and lsns.parse(status["journaled_lsn"]) >= end
-
-    wait_until(is_there, 30, what="WAL at the standby")
 
 
 def begin(make_fleet, make_computes, *args, count=2):
@@ -45,7 +24,7 @@ def begin(make_fleet, make_computes, *args, count=2):
     computes.servers = fleet.servers
     compute = computes.start("dev", "--branch", "dev", "--wait-for-pageserver", *args)
     for standby in fleet.servers[1:]:
-        wait_for_standby(fleet, standby, compute, compute.timeline)
+        fleet.wait_for_standby(standby, compute, compute.timeline)
     return fleet, computes, compute
 
 
@@ -153,13 +132,13 @@ def test_what_the_bucket_has_the_journal_of_a_standby_lets_go(make_fleet, make_c
     pg, timeline = fleet.followed.postgres, fleet.followed.timeline
     second.allow(r"WARN.*the journal is full")
     fleet.make_standby(second)
-    wait_for_standby(fleet, second, pg, timeline)
+    fleet.wait_for_standby(second, pg, timeline)
     files = lambda: len(list((second.workdir / "journal").glob("*")))
     pg.sql("CREATE TABLE t (i int, filler text)")
     fill = "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 40000) g"
     for _ in range(6):
         pg.sql(fill)
-    wait_for_standby(fleet, second, pg, timeline)
+    fleet.wait_for_standby(second, pg, timeline)
     first.http.put(f"{timeline.path}/checkpoint")
     wait_until(lambda: files() <= 5, 60, what="the journal of the standby to be cut")
     metrics = second.http.metrics()
@@ -168,15 +147,15 @@ def test_what_the_bucket_has_the_journal_of_a_standby_lets_go(make_fleet, make_c
     second.stop()
     pg.sql(fill)
     second.start()
-    wait_for_standby(fleet, second, pg, timeline)
-    status = standing(fleet, second, timeline)
+    fleet.wait_for_standby(second, pg, timeline)
+    status = fleet.standing(second, timeline)
     assert status["state"] in ("streaming", "catching_up") and status["name"] == standby_name(second), status
     # The bucket has more than the standby when it is back: it begins there.
     second.stop()
     pg.sql(fill)
     first.http.put(f"{timeline.path}/checkpoint")
     second.start()
-    wait_for_standby(fleet, second, pg, timeline)
+    fleet.wait_for_standby(second, pg, timeline)
     assert pg.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
 
 
@@ -199,16 +178,16 @@ def test_what_only_the_standby_has_is_brought_to_the_owner(make_fleet, make_comp
     forget_files(compute)
     wait_until(lambda: fleet.state(first) == "Active", 10, what="the owner to go on")
     before = fleet.timeline(first, compute.timeline).info()["last_record_lsn"]
-    journaled = standing(fleet, second, compute.timeline)["journaled_lsn"]
+    journaled = fleet.standing(second, compute.timeline)["journaled_lsn"]
     assert lsns.parse(before) + 1_000_000 < lsns.parse(journaled), (before, journaled)
     others = make_computes(first, "others")
     others.servers = fleet.servers
     heir = others.start("heir", "--branch", "dev", "--wait-for-pageserver", "--replace")
     assert heir.sql("SELECT count(*), max(i) FROM t") == "10000|10000"
     heir.sql("INSERT INTO t VALUES (10001)")
-    wait_for_standby(fleet, second, heir, compute.timeline)
+    fleet.wait_for_standby(second, heir, compute.timeline)
     heir.sql("INSERT INTO t VALUES (10002)")
-    wait_for_standby(fleet, second, heir, compute.timeline)
+    fleet.wait_for_standby(second, heir, compute.timeline)
     heir.kill()
     lose(first)
     fleet.wait_for_owner(second)
