@@ -27,6 +27,7 @@ use simulated::random::Random;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
+use crate::moving::{Doom, order};
 use crate::origin::Origin;
 use crate::plan::{Plan, Setting};
 use crate::postgres::{BEGINS, CREATED, Postgres, pages};
@@ -71,14 +72,22 @@ struct World {
     timeline: TimelineId,
     story: Story,
     random: Random,
+    /// The tenant is handed over now and then.
+    moves: bool,
+    doom: Option<Doom>,
 }
 
 /// Runs the world of a seed.
 pub fn run(seed: u64, telling: Telling) -> Outcome {
-    run_world(seed, telling, move |story| Box::pin(perform(seed, story)))
+    run_world(seed, telling, move |story| Box::pin(perform(seed, story, false)))
 }
 
-async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
+/// Runs that in which the tenant is handed over as well.
+pub fn run_with_moves(seed: u64, telling: Telling) -> Outcome {
+    run_world(seed, telling, move |story| Box::pin(perform(seed, story, true)))
+}
+
+async fn perform(seed: u64, story: Story, moves: bool) -> anyhow::Result<()> {
     let mut random = Random::new(seed);
     let setting = Setting {
         is_postgres: true,
@@ -99,8 +108,21 @@ async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
     let is_calm = Arc::new(AtomicBool::new(random.coin()));
     let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
     let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
-    let mut world =
-        World { servers, stopped: none, down: none, ill: none, host, is_calm, tenant, timeline, story, random };
+    let doom = None;
+    let mut world = World {
+        servers,
+        stopped: none,
+        down: none,
+        ill: none,
+        host,
+        is_calm,
+        tenant,
+        timeline,
+        story,
+        random,
+        moves,
+        doom,
+    };
     world.begin().await?;
     for _ in 0..2 + world.random.below(8) {
         world.fail().await;
@@ -163,6 +185,10 @@ impl World {
 
     /// Something fails, or nothing.
     async fn fail(&mut self) {
+        if self.moves && self.random.coin() {
+            self.doom = order(&self.servers, self.tenant, &mut self.random, &self.story).await;
+            return;
+        }
         let number = self.random.below(2) as usize;
         let length = Duration::from_millis(self.random.below(25_000));
         let until = Some(env::clock::now() + length);
@@ -227,6 +253,7 @@ impl World {
                 self.host.origin.write(&mut self.random);
                 self.host.origin.commit();
             }
+            self.meet_doom();
             for number in 0..self.servers.len() {
                 self.come_and_go(number).await;
             }
@@ -236,6 +263,19 @@ impl World {
                     self.tend(number).await;
                 }
             }
+        }
+    }
+
+    /// What is to happen in the course of a handover does.
+    fn meet_doom(&mut self) {
+        let Some(doom) = self.doom.take_if(|doom| doom.at <= env::clock::now()) else { return };
+        let until = Some(env::clock::now() + doom.length);
+        if doom.is_death {
+            self.down[doom.number] = until;
+        } else if let Some(process) = self.servers[doom.number].process() {
+            tell!(self.story, "{} does nothing for {:?}", NAMES[doom.number], doom.length);
+            process.stop();
+            self.stopped[doom.number] = until;
         }
     }
 
