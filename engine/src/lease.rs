@@ -121,6 +121,11 @@ impl Lease {
         bound.lost.iter().map(|(held, (since, _))| (*held, now.saturating_duration_since(*since))).collect()
     }
 
+    /// Whether this server has given a tenant to another one, which takes it at this moment.
+    pub(crate) fn has_given(&self, held: Held) -> bool {
+        matches!(self.bound.read().lost.get(&held), Some((_, Lost::Given(_))))
+    }
+
     /// A tenant is held in a new generation, or not at all: what was lost before does not matter any more.
     pub fn forget(&self, tenant: TenantShardId) {
         self.bound.write().lost.retain(|(lost, _), _| *lost != tenant);

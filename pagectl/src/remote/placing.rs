@@ -49,7 +49,8 @@ pub(crate) struct MoveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
     /// The server: its id, the beginning of that, its host, or the address of its console.
-    server: String,
+    #[arg(value_name = "SERVER")]
+    which: String,
     #[command(flatten)]
     pace: Pace,
     /// Take it back: the same as `fleet fill --stay`.
@@ -60,7 +61,8 @@ pub(crate) struct DrainArgs {
 #[derive(Debug, Args)]
 pub(crate) struct FillArgs {
     /// The server: its id, the beginning of that, its host, or the address of its console.
-    server: String,
+    #[arg(value_name = "SERVER")]
+    which: String,
     #[command(flatten)]
     pace: Pace,
     /// Move nothing to it: only let it own tenants again.
@@ -113,10 +115,10 @@ pub(super) fn move_tenant(remote: &Remote<'_>, args: &MoveArgs) -> anyhow::Resul
 /// Moves all that a server owns elsewhere, and has it own nothing until that is taken back.
 pub(super) fn drain(remote: &Remote<'_>, args: &DrainArgs) -> anyhow::Result<()> {
     if args.undo {
-        let server = look(remote)?.find(&args.server)?;
+        let server = look(remote)?.find(&args.which)?;
         return take_back(remote, &server);
     }
-    let server = look(remote)?.find(&args.server)?;
+    let server = look(remote)?.find(&args.which)?;
     remote.client.call("PUT", &format!("/v1/fleet/server/{server}/drained"), None)?;
     // What it owned when it was told so is what is left: nothing is added from then on.
     let (steps, stuck) = look(remote)?.drain(&server);
@@ -144,7 +146,7 @@ fn take_back(remote: &Remote<'_>, server: &str) -> anyhow::Result<()> {
 
 /// Lets a server own tenants again, and moves its share to it.
 pub(super) fn fill(remote: &Remote<'_>, args: &FillArgs) -> anyhow::Result<()> {
-    let server = look(remote)?.find(&args.server)?;
+    let server = look(remote)?.find(&args.which)?;
     if args.stay {
         return take_back(remote, &server);
     }
@@ -274,7 +276,11 @@ fn look_at(remote: &Remote<'_>, mut one: Going, is_due: bool) -> Result<Going, B
         one.state.clone_from(&state);
     }
     let error = match state.as_str() {
-        "done" => None,
+        "done" => {
+            // Each of them is to know, whichever is asked next.
+            remote.client.each().iter().for_each(|client| drop(client.within(LOOK_LIMIT).get(&path(&one.step))));
+            None
+        }
         "failed" => Some(answer["error"].as_str().unwrap_or("no reason is known").to_owned()),
         _ if env::clock::now() < one.until => return Ok(one),
         _ => Some(format!("it is not known how it ended, the last that was seen is: {state}")),

@@ -45,7 +45,7 @@ impl TenantManager {
         let held = (id, order.generation);
         self.check_may_give(held)?;
         // Most of it, before anybody has to wait.
-        self.upload(id, deadline.saturating_duration_since(env::clock::now())).await?;
+        self.upload(id, deadline.saturating_duration_since(env::clock::now()), false).await?;
         self.hand_over(p, held, order).await
     }
 
@@ -61,10 +61,10 @@ impl TenantManager {
         }
     }
 
-    /// Has the bucket have all that the timelines of a tenant have.
-    async fn upload(&self, id: TenantShardId, limit: Duration) -> Result<(), ManageError> {
+    /// Has the bucket have all that the timelines of a tenant have at this moment; `to_the_end` if nothing comes any more.
+    async fn upload(&self, id: TenantShardId, limit: Duration, to_the_end: bool) -> Result<(), ManageError> {
         let timelines = self.timelines(id)?;
-        let work = timelines.iter().map(|timeline| upload_one(timeline, limit));
+        let work = timelines.iter().map(|timeline| upload_one(timeline, limit, to_the_end));
         join_all(work).await.into_iter().collect()
     }
 
@@ -93,7 +93,7 @@ impl TenantManager {
         if let Some(Receiving(receivers)) = self.inner.placing.receivers.get() {
             receivers.halt(id).await;
         }
-        self.upload(id, LAST_UPLOAD).await?;
+        self.upload(id, LAST_UPLOAD, true).await?;
         // The bucket has all now. A restart looks who owns the tenant, as a standby does, and it may be this server.
         let said = "this server has handed the tenant over";
         let mark = self.inner.conf.tenant_path(&id).join(STANDBY_NAME);
@@ -178,11 +178,11 @@ impl TenantManager {
     }
 }
 
-async fn upload_one(timeline: &Timeline, limit: Duration) -> Result<(), ManageError> {
+async fn upload_one(timeline: &Timeline, limit: Duration, to_the_end: bool) -> Result<(), ManageError> {
     let (id, ctx) = (timeline.timeline_id(), RequestContext::new(TaskKind::TenantManager, DownloadBehavior::Error));
-    // One that takes in nothing, as its disk or its bucket is at fault, is as good anywhere else, if all is there.
     timeline.flush(&ctx).await?;
-    let is_there = timeline.wait_uploaded(limit).await && timeline.disk_consistent_lsn() >= timeline.last_record_lsn();
+    let is_whole = || !to_the_end || timeline.disk_consistent_lsn() >= timeline.last_record_lsn();
+    let is_there = timeline.wait_uploaded(limit).await && is_whole();
     let late = || ManageError::Busy(format!("timeline {id} is not uploaded to its end within {limit:.1?}"));
     is_there.then_some(()).ok_or_else(late)
 }

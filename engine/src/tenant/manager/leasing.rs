@@ -40,6 +40,10 @@ impl TenantManager {
                 // That of an earlier generation, or of one that is just being attached.
                 continue;
             };
+            if keeper.lease.has_given((tenant, generation)) && known_for < keeper.policy.takeover_after {
+                // Whoever hands it over sees to it.
+                continue;
+            }
             let looked = env::clock::timeout(keeper.policy.takeover_after / 4, remote.check()).await;
             if matches!(looked, Ok(Ok(()))) && known_for >= keeper.policy.takeover_after {
                 tracing::warn!(%tenant, "the standby that has claimed it did not take it: it is taken back");

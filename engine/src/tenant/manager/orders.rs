@@ -214,7 +214,8 @@ impl TenantManager {
     ) -> Result<(), StorageError> {
         known.retain(|id, _| listing.orders.contains_key(id));
         for (id, number) in listing.orders {
-            if known.get(&id).is_none_or(|(known, _)| *known != number)
+            // A list may lag.
+            if known.get(&id).is_none_or(|(known, _)| *known < number)
                 && let Some(order) = self.in_time(placements.order(id, number)).await?
             {
                 known.insert(id, (number, order));

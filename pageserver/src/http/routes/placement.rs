@@ -163,7 +163,12 @@ pub(crate) async fn status(State(app): State<App>, At(path): At<TenantPath>) -> 
     let id = path.tenant_shard_id;
     let found = app.manager.order_status(id).await?;
     let none = || ApiError::not_found(format!("there was no order about tenant {id}"));
-    found.map(answer).map(Json).ok_or_else(none)
+    let answer = found.map(answer).ok_or_else(none)?;
+    if answer.state == MoveState::Done {
+        // Whoever asks for the fleet next sees it.
+        *app.fleet_seen.lock().await = None;
+    }
+    Ok(Json(answer))
 }
 
 /// What a server is to own.
