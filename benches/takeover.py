@@ -4,8 +4,9 @@
 Two pageservers share a bucket, a directory, with the default times of leases. A compute knows both. In each round the
 owner is killed; at once one client asks for a row whose page the compute does not have, and another one commits rows
 one after the other. Both wait, and neither may see an error; every acknowledged row is there afterwards. Then the
-killed server starts again and becomes the standby of the other one. First with few layers, then with many. Nothing is
-left behind but takeover.json.
+killed server starts again and becomes the standby of the other one. First with few layers, then with many. Then the
+tenant is handed over on purpose in the middle of pgbench, whose longest transaction counts, there and back; and the same
+without a handover. Nothing is left behind but takeover.json.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from compute_figures import Bench, with_place
 
 from fixtures.computes import Computes
 from fixtures.fleet import Writer
+from fixtures.load import TimedBench
 from fixtures.pageserver import Pageserver
 from fixtures.programs import program
 from fixtures.wait import wait_until
@@ -54,6 +56,7 @@ class Takeovers(Bench):
         if self.args.layers:
             self.make_layers(compute, followed)
             found["many"] = self.rounds(compute)
+        found["handover"] = self.handovers(compute)
         compute.stop()
         server.stop()
         return found
@@ -112,6 +115,35 @@ class Takeovers(Bench):
         self.owner, self.standby = self.standby, self.owner.start()
         return page, commit
 
+    def handovers(self, compute) -> dict:
+        """The longest transaction of pgbench during which the tenant is handed over, and of one without that."""
+        self.standby.http.put(f"/v1/tenant/{self.tenant}/location_config", {"mode": "Secondary"})
+        wait_until(lambda: self.sees_lease(), 60, what="the owner's lease")
+        balance = ("SELECT (SELECT sum(abalance) FROM pgbench_accounts) - "
+                   "(SELECT coalesce(sum(delta), 0) FROM pgbench_history)")
+        before = compute.sql(balance)
+        found = {"layers": self.layers(f"/v1/tenant/{self.tenant}/timeline/{compute.timeline.id}"),
+                 "pause_s": [], "calm_s": [], "transactions": 0}
+        for _ in range(self.args.rounds):
+            for name in ("calm_s", "pause_s"):
+                bench = TimedBench(compute, self.args.pgbench_seconds)
+                time.sleep(self.args.pgbench_seconds / 3)
+                if name == "pause_s":
+                    done = self.computes.pagectl("tenant", "move", self.tenant, "--to", self.id_of(self.standby))
+                    assert done.code == 0, done.text
+                    self.owner, self.standby = self.standby, self.owner
+                longest, transactions = bench.longest()
+                found[name].append(round(longest, 4))
+                found["transactions"] += transactions
+            self.say(f"longest transaction: {found['pause_s'][-1] * 1000:.0f} ms with a handover, "
+                     f"{found['calm_s'][-1] * 1000:.0f} ms without")
+        self.validity.add(expected=1, seen=1, different=int(compute.sql(balance) != before))
+        return found
+
+    @staticmethod
+    def id_of(server) -> str:
+        return next(one["id"] for one in server.http.get("/v1/fleet")["servers"] if one["is_this"])
+
     def sees_lease(self) -> bool:
         owner = self.standby.http.get(f"/v1/tenant/{self.tenant}")["owner"]
         return bool(owner) and owner["lease"]["slug"] == "Believed"
@@ -128,6 +160,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=int, default=10, help="of pgbench's tables")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pgbench-seconds", type=int, default=12, help="of pgbench around each handover")
     parser.add_argument("--layers", type=int, default=10_000, help="0 leaves the second half out")
     return with_place(parser)
 

@@ -42,10 +42,18 @@ pub struct Lease {
 #[derive(Debug, Default)]
 struct Bound {
     term: Option<Term>,
-    /// What standbys have claimed with success, and since when that is known.
-    lost: BTreeMap<Held, Instant>,
+    /// What standbys have claimed with success, or are given, and since when that is known.
+    lost: BTreeMap<Held, (Instant, Lost)>,
     /// Why the last attempt to renew it failed.
     error: Option<String>,
+}
+
+/// Why a tenant is another server's, or about to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lost {
+    Claimed,
+    /// It is handed over to this server.
+    Given(String),
 }
 
 /// State of a server's lease.
@@ -93,13 +101,29 @@ impl Lease {
 
     /// A standby has this tenant now, or is about to take it.
     pub fn lose(&self, held: Held) {
-        self.bound.write().lost.entry(held).or_insert_with(env::clock::now);
+        self.bound.write().lost.entry(held).or_insert_with(|| (env::clock::now(), Lost::Claimed));
     }
 
-    /// What standbys have claimed with success, and for how long that has been known.
+    /// This server hands a tenant over to another one: from now on it does not act as its owner.
+    pub fn give(&self, held: Held, to: &str) {
+        self.bound.write().lost.insert(held, (env::clock::now(), Lost::Given(to.to_owned())));
+    }
+
+    /// Whether a tenant is lost, or was given, in this generation.
+    pub(crate) fn has_lost(&self, held: Held) -> bool {
+        self.bound.read().lost.contains_key(&held)
+    }
+
+    /// What standbys have claimed with success, or are given, and for how long that has been known.
     pub fn lost(&self) -> Vec<(Held, Duration)> {
         let now = env::clock::now();
-        self.bound.read().lost.iter().map(|(held, since)| (*held, now.saturating_duration_since(*since))).collect()
+        let bound = self.bound.read();
+        bound.lost.iter().map(|(held, (since, _))| (*held, now.saturating_duration_since(*since))).collect()
+    }
+
+    /// Whether this server has given a tenant to another one, which takes it at this moment.
+    pub(crate) fn has_given(&self, held: Held) -> bool {
+        matches!(self.bound.read().lost.get(&held), Some((_, Lost::Given(_))))
     }
 
     /// A tenant is held in a new generation, or not at all: what was lost before does not matter any more.
@@ -117,8 +141,13 @@ impl Lease {
         }
         let bound = self.bound.read();
         let unleased = |reason| Err(StorageError::Unleased { tenant_shard_id, reason });
-        if bound.lost.contains_key(&(tenant_shard_id, generation)) {
-            return unleased("a standby takes it over, which had not seen the lease of this server renewed".to_owned());
+        match bound.lost.get(&(tenant_shard_id, generation)) {
+            Some((_, Lost::Claimed)) => {
+                let reason = "a standby takes it over, which had not seen the lease of this server renewed";
+                return unleased(reason.to_owned());
+            }
+            Some((_, Lost::Given(to))) => return unleased(format!("it is handed over to server {to}")),
+            None => {}
         }
         match bound.state(env::clock::now()) {
             LeaseState::Ended(reason) => unleased(reason),

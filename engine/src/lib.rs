@@ -12,6 +12,7 @@ pub mod lease;
 pub mod live_keys;
 pub mod observer;
 pub mod page_cache;
+pub mod placement;
 pub mod resources;
 pub mod slow_reads;
 pub mod task_mgr;

@@ -17,6 +17,8 @@ mod layers;
 mod limits;
 mod lsn;
 mod moment;
+mod placing;
+mod plan;
 mod progress;
 mod quota;
 pub(crate) mod reach;
@@ -45,12 +47,12 @@ pub(crate) enum RemoteCommand {
     /// Follow a running Postgres: copy it, then stream its WAL.
     #[command(alias = "attach")]
     Follow(follow::FollowArgs),
-    /// Tenants: list, create, quota, standby, delete.
+    /// Tenants: list, create, quota, standby, move, delete.
     Tenant {
         #[command(subcommand)]
         command: TenantCommand,
     },
-    /// All servers on one bucket: status.
+    /// All servers on one bucket: status, drain, fill, rebalance.
     Fleet {
         #[command(subcommand)]
         command: fleet::FleetCommand,
@@ -134,6 +136,9 @@ pub(crate) enum TenantCommand {
         /// Its id.
         id: TenantShardId,
     },
+    /// Hand a tenant over to another server on the same bucket, which becomes a standby first. Computes that know both
+    /// servers notice no more than a pause; the former owner becomes a standby.
+    Move(placing::MoveArgs),
     /// Show how much a tenant may have, or change that: branches, computes, bytes.
     Quota(quota::QuotaArgs),
     /// Delete a tenant and everything stored for it.
@@ -194,6 +199,7 @@ pub(crate) fn run(common: &Common, server: &ServerArgs, command: RemoteCommand) 
         RemoteCommand::Tenant { command: TenantCommand::List } => tenant::list(&remote),
         RemoteCommand::Tenant { command: TenantCommand::Create { id } } => tenant::create(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Standby { id } } => tenant::standby(&remote, id),
+        RemoteCommand::Tenant { command: TenantCommand::Move(args) } => placing::move_tenant(&remote, &args),
         RemoteCommand::Tenant { command: TenantCommand::Delete { id } } => tenant::delete(&remote, id),
         RemoteCommand::Tenant { command: TenantCommand::Quota(args) } => quota::run(&remote, &args),
         RemoteCommand::Fleet { command } => fleet::run(&remote, &command),

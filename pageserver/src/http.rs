@@ -59,8 +59,8 @@ use error::ApiError;
 use known_args::KnownArgs;
 use logical_size::LogicalSizes;
 use routes::{
-    branch, detach, diff, fleet as fleet_route, history, init_sql, journal, layers, lsn, node, page, quota, slow,
-    stored, tenant, timeline, window, writer,
+    branch, detach, diff, fleet as fleet_route, history, init_sql, journal, layers, lsn, node, page, placement, quota,
+    slow, stored, tenant, timeline, window, writer,
 };
 use scrubs::Scrubs;
 
@@ -125,6 +125,8 @@ fn paths() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(document::description())
         .routes(routes!(node::status))
         .routes(routes!(fleet_route::fleet))
+        .routes(routes!(placement::drain, placement::fill))
+        .routes(routes!(placement::status, placement::order))
         .routes(routes!(node::metrics))
         .routes(routes!(node::reload_auth_validation_keys))
         .routes(routes!(node::io_mode))

@@ -11,6 +11,7 @@ mod archival;
 mod backoff;
 pub(crate) mod card;
 mod failure;
+mod halting;
 mod handover;
 mod history;
 pub(crate) mod init_sql;
@@ -124,7 +125,9 @@ impl WalReceivers {
         let standing = journal.as_ref().map(standing);
         manager.begin_to_follow(standing.clone().map(|standing| Box::new(Kept(standing)) as Box<dyn Journals>));
         let inner = Inner { manager, running, halted, unfit, writers, is_scratch, journal, standing, look, cancel };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        inner.manager.hand_over_with(Box::new(halting::Halting(Arc::downgrade(&inner))));
+        Self { inner }
     }
 
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that

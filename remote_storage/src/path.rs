@@ -6,6 +6,10 @@
 //! leases/<server>/wanted
 //! leases/<server>/claims/<number of the claim, 8 hexadecimal digits>
 //! leases/<server>/answers/<number of the claim, 8 hexadecimal digits>
+//! placements/drained/<server>
+//! placements/tenants/<tenant>/order-<number of the order, 8 hexadecimal digits>
+//! placements/tenants/<tenant>/owner
+//! placements/tenants/<tenant>/target
 //! servers/<server>
 //! tenants/<tenant>/generations/<generation, 8 hexadecimal digits>
 //! tenants/<tenant>/hot-layers
@@ -56,6 +60,31 @@ impl RemotePath {
     /// Prefix of all that belongs to a server's lease.
     pub fn leases_of(server: &str) -> Self {
         Self(Path::from(format!("leases/{server}")))
+    }
+
+    /// Prefix of orders about where tenants are to be.
+    pub fn placements() -> Self {
+        Self(Path::from("placements"))
+    }
+
+    /// What says that a server is to own nothing.
+    pub fn drained(server: &str) -> Self {
+        Self(Path::from(format!("placements/drained/{server}")))
+    }
+
+    /// Prefix of orders about a tenant.
+    pub fn placement(tenant: &TenantShardId) -> Self {
+        Self(Path::from(format!("placements/tenants/{tenant}")))
+    }
+
+    /// An order about a tenant.
+    pub fn order(tenant: &TenantShardId, number: u32) -> Self {
+        Self(Path::from(format!("placements/tenants/{tenant}/order-{number:08x}")))
+    }
+
+    /// What a server says of an order, as its `side`.
+    pub fn placement_word(tenant: &TenantShardId, side: &str) -> Self {
+        Self(Path::from(format!("placements/tenants/{tenant}/{side}")))
     }
 
     /// Prefix of what servers say of themselves.

@@ -14,6 +14,7 @@ mod finale;
 pub mod fleet;
 mod heap;
 mod leftovers;
+pub(crate) mod moving;
 mod neighbours;
 mod network;
 mod origin;

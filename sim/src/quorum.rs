@@ -29,6 +29,7 @@ use simulated::random::Random;
 use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 
+use crate::moving::{Doom, order};
 use crate::origin::Origin;
 use crate::plan::{Plan, Setting};
 use crate::postgres::{BEGINS, CREATED, Postgres, pages};
@@ -75,29 +76,48 @@ struct World {
     timeline: TimelineId,
     story: Story,
     random: Random,
+    /// The tenant is handed over now and then.
+    moves: bool,
+    doom: Option<Doom>,
+}
+
+/// What else happens in a world.
+#[derive(Clone, Copy)]
+struct Twists {
+    /// The journal's tail is put into the bucket.
+    has_tail: bool,
+    /// The tenant is handed over now and then.
+    moves: bool,
+    /// All disks are lost in the end.
+    loses_all: bool,
 }
 
 /// Runs the world of a seed.
 pub fn run(seed: u64, telling: Telling) -> Outcome {
-    run_world(seed, telling, move |story| {
-        let perform = async move {
-            let Some(mut world) = World::live(seed, seed.is_multiple_of(2), story).await? else { return Ok(()) };
-            world.lose().await;
-            Ok(())
-        };
-        Box::pin(perform)
-    })
+    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), moves: false, loses_all: false })
 }
 
-/// Runs the world of a seed, in which all disks are lost in the end.
+/// Runs that in which the tenant is handed over as well.
+pub fn run_with_moves(seed: u64, telling: Telling) -> Outcome {
+    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), moves: true, loses_all: false })
+}
+
+/// Runs that in which all disks are lost in the end.
 pub fn run_to_the_tail(seed: u64, telling: Telling) -> Outcome {
+    run_with(seed, telling, Twists { has_tail: true, moves: false, loses_all: true })
+}
+
+fn run_with(seed: u64, telling: Telling, twists: Twists) -> Outcome {
     run_world(seed, telling, move |story| {
-        let perform = async move {
-            let Some(mut world) = World::live(seed, true, story).await? else { return Ok(()) };
-            world.lose_all_disks().await;
+        Box::pin(async move {
+            let Some(mut world) = World::live(seed, twists, story).await? else { return Ok(()) };
+            if twists.loses_all {
+                world.lose_all_disks().await;
+            } else {
+                world.lose().await;
+            }
             Ok(())
-        };
-        Box::pin(perform)
+        })
     })
 }
 
@@ -124,14 +144,14 @@ impl Host {
 
 impl World {
     /// Lives through what the seed has in store; `None` if a promise was broken.
-    async fn live(seed: u64, has_tail: bool, story: Story) -> anyhow::Result<Option<Self>> {
+    async fn live(seed: u64, twists: Twists, story: Story) -> anyhow::Result<Option<Self>> {
         let mut random = Random::new(seed);
         let setting = Setting {
             is_postgres: true,
             has_journal: true,
             tenants: 1,
             lease: POLICY,
-            tail: has_tail.then_some(TAIL),
+            tail: twists.has_tail.then_some(TAIL),
             disk_micros: 0,
             bucket_micros: 1_000 * random.below(30),
             ..Plan::draw(seed).setting
@@ -146,8 +166,20 @@ impl World {
         let is_calm = Arc::new(AtomicBool::new(random.coin()));
         let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
         let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
-        let mut world =
-            Self { servers, stopped: none, down: none, ill: none, host, is_calm, tenant, timeline, story, random };
+        let mut world = Self {
+            servers,
+            stopped: none,
+            down: none,
+            ill: none,
+            host,
+            is_calm,
+            tenant,
+            timeline,
+            story,
+            random,
+            moves: twists.moves,
+            doom: None,
+        };
         world.begin().await?;
         for _ in 0..2 + world.random.below(8) {
             world.fail().await;
@@ -187,6 +219,10 @@ impl World {
 
     /// Something fails, or nothing.
     async fn fail(&mut self) {
+        if self.moves && self.random.coin() {
+            self.doom = order(&self.servers, self.tenant, &mut self.random, &self.story).await;
+            return;
+        }
         let number = self.random.below(2) as usize;
         let length = Duration::from_millis(self.random.below(25_000));
         let until = Some(env::clock::now() + length);
@@ -251,6 +287,7 @@ impl World {
                 self.host.origin.write(&mut self.random);
                 self.host.origin.commit();
             }
+            self.meet_doom();
             for number in 0..self.servers.len() {
                 self.come_and_go(number).await;
             }
@@ -260,6 +297,19 @@ impl World {
                     self.tend(number).await;
                 }
             }
+        }
+    }
+
+    /// What is to happen in the course of a handover does.
+    fn meet_doom(&mut self) {
+        let Some(doom) = self.doom.take_if(|doom| doom.at <= env::clock::now()) else { return };
+        let until = Some(env::clock::now() + doom.length);
+        if doom.is_death {
+            self.down[doom.number] = until;
+        } else if let Some(process) = self.servers[doom.number].process() {
+            tell!(self.story, "{} does nothing for {:?}", NAMES[doom.number], doom.length);
+            process.stop();
+            self.stopped[doom.number] = until;
         }
     }
 

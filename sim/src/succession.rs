@@ -1,6 +1,8 @@
 //! An owner and its standbys, which take over by themselves: three servers on one bucket, of which any may be paused,
 //! cut off, slowed or killed at any moment.
 //!
+//! In some of the worlds the tenant is handed over from one to the other as well.
+//!
 //! What must hold: at no moment does more than one of them act as the owner of the tenant, that is acknowledge and
 //! serve what only it has. And once nothing fails any more there is an owner, whose place is taken in time when it is
 //! killed.
@@ -16,6 +18,7 @@ use simulated::platter::Survival;
 use simulated::random::Random;
 use utils::id::{TenantId, TimelineId};
 
+use crate::moving::{Doom, order};
 use crate::plan::{Plan, Setting};
 use crate::run::{Outcome, run_world};
 use crate::server::{PATIENCE, Server};
@@ -45,14 +48,22 @@ struct World {
     timeline: TimelineId,
     story: Story,
     random: Random,
+    /// The tenant is handed over now and then.
+    moves: bool,
+    doom: Option<Doom>,
 }
 
 /// Runs the world of a seed.
 pub fn run(seed: u64, telling: Telling) -> Outcome {
-    run_world(seed, telling, move |story| Box::pin(perform(seed, story)))
+    run_world(seed, telling, move |story| Box::pin(perform(seed, story, false)))
 }
 
-async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
+/// Runs that in which the tenant is handed over as well.
+pub fn run_with_moves(seed: u64, telling: Telling) -> Outcome {
+    run_world(seed, telling, move |story| Box::pin(perform(seed, story, true)))
+}
+
+async fn perform(seed: u64, story: Story, moves: bool) -> anyhow::Result<()> {
     let mut random = Random::new(seed);
     let setting = Setting {
         is_postgres: false,
@@ -71,10 +82,12 @@ async fn perform(seed: u64, story: Story) -> anyhow::Result<()> {
     });
     let (tenant, timeline) = (TenantShardId::unsharded(TenantId::generate()), TimelineId::generate());
     let none = [None; 3];
-    let mut world = World { servers, stopped: none, down: none, ill: none, tenant, timeline, story, random };
+    let doom = None;
+    let mut world =
+        World { servers, stopped: none, down: none, ill: none, tenant, timeline, story, random, moves, doom };
     world.begin().await?;
     for _ in 0..4 + world.random.below(12) {
-        world.fail();
+        world.fail().await;
         let length = Duration::from_millis(world.random.below(15_000));
         world.pass(length).await;
         if world.story.broken_promise().is_some() {
@@ -99,7 +112,11 @@ impl World {
     }
 
     /// Something fails, or nothing.
-    fn fail(&mut self) {
+    async fn fail(&mut self) {
+        if self.moves && self.random.below(3) > 0 {
+            self.doom = order(&self.servers, self.tenant, &mut self.random, &self.story).await;
+            return;
+        }
         let number = self.random.below(3) as usize;
         // What lasts about as long as a takeover takes is the most interesting.
         let length = match self.random.below(2) {
@@ -145,6 +162,7 @@ impl World {
         while env::clock::now() < end && self.story.broken_promise().is_none() {
             env::clock::sleep(LOOK).await;
             self.check();
+            self.meet_doom();
             for number in 0..self.servers.len() {
                 self.come_and_go(number).await;
             }
@@ -154,6 +172,19 @@ impl World {
                     self.tend(number).await;
                 }
             }
+        }
+    }
+
+    /// What is to happen in the course of a handover does.
+    fn meet_doom(&mut self) {
+        let Some(doom) = self.doom.take_if(|doom| doom.at <= env::clock::now()) else { return };
+        let until = Some(env::clock::now() + doom.length);
+        if doom.is_death {
+            self.down[doom.number] = until;
+        } else if let Some(process) = self.servers[doom.number].process() {
+            tell!(self.story, "{} does nothing for {:?}", NAMES[doom.number], doom.length);
+            process.stop();
+            self.stopped[doom.number] = until;
         }
     }
 
@@ -224,6 +255,7 @@ impl World {
     /// All faults end; then the owner is killed, and its place is taken in time.
     async fn end(&mut self) {
         let now = Some(env::clock::now());
+        self.doom = None;
         for number in 0..self.servers.len() {
             for what in [&mut self.stopped[number], &mut self.ill[number], &mut self.down[number]] {
                 *what = what.and(now);

@@ -82,3 +82,21 @@ fn a_server_with_a_lease_owns_only_while_it_holds_and_nothing_that_it_lost() {
     assert!(lease.check((tenant, 3)).is_ok());
     env::clock::thaw_thread();
 }
+
+#[test]
+fn a_server_that_gives_a_tenant_away_says_to_whom_and_owns_it_no_more() {
+    env::clock::freeze_thread();
+    let (lease, tenant) = (Lease::default(), TenantShardId::unsharded(utils::id::TenantId::generate()));
+    lease.bind(T);
+    lease.renewed(env::clock::now());
+    lease.give((tenant, 3), "other");
+    let error = lease.check((tenant, 3)).unwrap_err().to_string();
+    assert!(error.contains("handed over to server other") && error.contains("not the owner"), "{error}");
+    assert!(lease.has_lost((tenant, 3)) && lease.has_given((tenant, 3)) && !lease.has_given((tenant, 4)));
+    assert!(lease.check((tenant, 4)).is_ok(), "it has taken the next generation itself");
+    lease.lose((tenant, 4));
+    assert!(lease.has_lost((tenant, 4)) && !lease.has_given((tenant, 4)));
+    lease.forget(tenant);
+    assert!(lease.check((tenant, 3)).is_ok());
+    env::clock::thaw_thread();
+}

@@ -11,12 +11,16 @@ mod detach;
 mod elsewhere;
 mod fleet;
 mod garbage;
+mod handover;
 mod inventory;
 mod journals;
 mod keeper;
 mod leasing;
 mod load;
+mod moving;
 mod open_tenant;
+mod orders;
+mod receivers;
 mod reconcile;
 mod removal;
 mod reopen;
@@ -41,6 +45,9 @@ use self::inventory::{Broken, Tenant, local_tenants};
 pub use self::journals::Journals;
 use self::journals::Kept;
 use self::keeper::{Keeper, Seen};
+pub use self::orders::OrderStatus;
+use self::orders::Placing;
+pub use self::receivers::Receivers;
 use self::standbys::Standby;
 pub use self::standbys::StandbyInfo;
 use super::eviction;
@@ -129,8 +136,9 @@ struct Inner {
     /// Tenants of other servers whose place this one takes when they are gone.
     standbys: RwLock<BTreeMap<TenantShardId, Standby>>,
     standbys_changed: Notify,
-    /// How many tenants this server has taken over by itself.
+    /// How many tenants this server has taken over by itself, or was handed over.
     taken_over: watch::Sender<u64>,
+    placing: Placing,
 }
 
 /// Guards of a tenant that is being changed.
@@ -148,6 +156,7 @@ impl TenantManager {
         if let Some(keeper) = keeper {
             env::spawn::vital("lease of this server", manager.clone().keep_lease(keeper));
             env::spawn::vital("owners of other tenants", manager.clone().follow_owners());
+            env::spawn::vital("orders about tenants", manager.clone().follow_orders());
         }
         env::spawn::vital("tend timelines", manager.clone().tend());
         if !conf.retention.gc_period.is_zero() {
@@ -186,6 +195,7 @@ impl TenantManager {
             standbys: RwLock::new(standbys),
             standbys_changed: Notify::new(),
             taken_over: watch::Sender::default(),
+            placing: Placing::default(),
         });
         let manager = Self { inner };
         tenants.into_iter().for_each(|(id, tenant)| manager.adopt(id, tenant));
@@ -224,6 +234,9 @@ impl TenantManager {
     /// Creates a tenant without timelines, as [`TenantManager::attach_tenant`] does. An existing one stays as it is.
     pub async fn create_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
         self.check_not_standby(id)?;
+        if self.is_drained() && !self.inner.tenants.read().contains_key(&id) {
+            self.check_not_drained().await?;
+        }
         self.attach_tenant(id).await
     }
 

@@ -143,6 +143,12 @@ bugs! {
     ReplayOtherWriter,
     /// The tail in the bucket begins behind the page in which what layers have ends.
     TailLeavesGap,
+    /// An owner that hands a tenant over goes on as if it did not.
+    GiveAndGoOn,
+    /// A server takes a tenant that is to be handed over to it before it was given.
+    TakeUngiven,
+    /// An owner whose tenant was not taken goes on in the generation that it has given up.
+    GoOnInGivenGeneration,
 }
 
 impl Bug {

@@ -206,6 +206,8 @@ metrics! {
     takeover_claims: Counter = Counter::default();
     /// Tenants that this server has taken over by itself.
     takeovers: Counter = Counter::default();
+    /// Tenants that their owners have handed over to this server.
+    handovers: Counter = Counter::default();
     /// Attempted requests to the bucket, by purpose.
     remote_storage_requests: ByLabel<RequestClass, Counter> = ByLabel::counters();
     /// Seconds of an attempted request to the bucket, by purpose.

@@ -1,9 +1,10 @@
-//! `pagectl fleet status`: all servers on the bucket of one of them.
+//! `pagectl fleet ...`: all servers on the bucket of one of them.
 
 use clap::Subcommand;
 use serde_json::Value;
 
 use super::connection::Remote;
+use super::placing::{self, DrainArgs, FillArgs, RebalanceArgs};
 use crate::output;
 use crate::table::{bytes, table, text};
 
@@ -12,11 +13,21 @@ pub(crate) enum FleetCommand {
     /// Show all servers that share a bucket, as any of them tells: which of them owns which tenant, which are standbys,
     /// their leases, and how far each of them is.
     Status,
+    /// Move all tenants that a server owns to others, standbys first. It owns nothing from then on, also after restarts,
+    /// and takes nothing over by itself, until it is filled again.
+    Drain(DrainArgs),
+    /// Let a drained server own tenants again, and move its share to it.
+    Fill(FillArgs),
+    /// Move tenants so that all servers own about equally many. The plan is printed first.
+    Rebalance(RebalanceArgs),
 }
 
 pub(super) fn run(remote: &Remote<'_>, command: &FleetCommand) -> anyhow::Result<()> {
     match command {
         FleetCommand::Status => status(remote),
+        FleetCommand::Drain(args) => placing::drain(remote, args),
+        FleetCommand::Fill(args) => placing::fill(remote, args),
+        FleetCommand::Rebalance(args) => placing::rebalance(remote, args),
     }
 }
 
@@ -61,6 +72,7 @@ fn server(server: &Value) -> Vec<String> {
     };
     let id = text(server, "id");
     let id = if is_this { format!("{id} (asked)") } else { id };
+    let id = if server["drained"] == true { format!("{id} (drained)") } else { id };
     let (owns, standby_of) = (text(server, "owns"), text(server, "standby_of"));
     vec![id, text(server, "host"), text(server, "url"), owns, standby_of, renewed, heard]
 }

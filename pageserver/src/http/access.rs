@@ -18,7 +18,11 @@ const OPEN: [&str; 5] = ["/v1/status", "/v1/doc", "/v1/openapi.json", "/swagger.
 const TENANT_ADMIN: [(Method, &str); 2] =
     [(Method::DELETE, "/v1/tenant/{tenant_shard_id}"), (Method::PUT, "/v1/tenant/{tenant_shard_id}/location_config")];
 /// Operations below a tenant that are not for those who use it.
-const OPERATOR: [(Method, &str); 1] = [(Method::PUT, "/v1/tenant/{tenant_shard_id}/quota")];
+const OPERATOR: [(Method, &str); 3] = [
+    (Method::PUT, "/v1/tenant/{tenant_shard_id}/quota"),
+    (Method::PUT, "/v1/tenant/{tenant_shard_id}/move"),
+    (Method::GET, "/v1/tenant/{tenant_shard_id}/move"),
+];
 /// The path parameter that names a tenant.
 const TENANT: &str = "tenant_shard_id";
 

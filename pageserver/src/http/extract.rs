@@ -26,6 +26,14 @@ pub(crate) struct TenantPath {
     pub(crate) tenant_shard_id: TenantShardId,
 }
 
+/// Path parameters that name a server.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct ServerPath {
+    /// The id of a server on the bucket.
+    pub(crate) server_id: String,
+}
+
 /// Path parameters that name a timeline.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]

@@ -89,7 +89,9 @@ fn owned(app: &App, id: TenantShardId) -> Option<TenantRole> {
     let role = if fenced.is_some() { Role::Former } else { Role::Owner };
     let error = app.manager.unattached(id).or(fenced).or(unleased);
     let positions = timelines.iter().filter_map(|timeline| position(app, timeline)).collect();
-    Some(role_of(id, role, remote.map(|remote| remote.generation()), error, positions))
+    let resident_bytes = Some(timelines.iter().map(|timeline| timeline.info().resident_bytes).sum());
+    let role = role_of(id, role, remote.map(|remote| remote.generation()), error, positions);
+    Some(TenantRole { resident_bytes, ..role })
 }
 
 fn position(app: &App, timeline: &Timeline) -> Option<TimelinePosition> {
@@ -131,7 +133,7 @@ fn role_of(
     timelines.sort_by_key(|one| (one.error.is_none(), std::cmp::Reverse(one.lag_bytes), one.timeline_id));
     let timelines_left_out = timelines.len().saturating_sub(TIMELINES_MAX);
     timelines.truncate(TIMELINES_MAX);
-    TenantRole { tenant, role, generation, error, timelines, timelines_left_out }
+    TenantRole { tenant, role, generation, error, timelines, timelines_left_out, resident_bytes: None }
 }
 
 /// All servers together, as seen at `now` in seconds since 1970. Of this one it is what it says now.
@@ -188,6 +190,8 @@ fn assemble(own: ServerCard, is_own: impl Fn(&str) -> bool, look: Option<&FleetL
     }
     for server in servers.values_mut() {
         server.is_this = server.id == this;
+        let is_named = |drained: &String| called(drained) == server.id;
+        server.drained = look.is_some_and(|look| look.drained.iter().any(is_named));
     }
     let mut servers: Vec<FleetServer> = servers.into_values().filter(is_of_interest).collect();
     servers.sort_by_key(|server| (!server.is_this, server.host.clone(), server.id.clone()));
@@ -210,6 +214,7 @@ fn entry<'a>(servers: &'a mut BTreeMap<String, FleetServer>, id: &str, host: &st
         lease: None,
         owns: 0,
         standby_of: 0,
+        drained: false,
     })
 }
 
@@ -291,6 +296,7 @@ mod tests {
             tenants_left_out: 0,
             leases: vec![lease],
             said: vec![said_of(&a, 9), said_of(&old, FORGOTTEN_AFTER + 1)],
+            drained: std::collections::BTreeSet::from(["a".to_owned()]),
         };
         let found = assemble(b, |id| id == "b", Some(&look), NOW);
         let names: Vec<&str> = found.servers.iter().map(|server| server.id.as_str()).collect();
@@ -299,6 +305,7 @@ mod tests {
         assert_eq!((a.said_seconds_ago, a.owns, a.url.as_deref()), (Some(9), 0, Some("http://a")));
         assert!(a.lease.as_ref().is_some_and(|lease| lease.is_overdue && lease.renewed_seconds_ago == 30));
         assert_eq!((found.servers[0].owns, found.servers[2].owns), (1, 1));
+        assert!(a.drained && !found.servers[0].drained);
         let roles: Vec<_> = found.tenants[0].roles.iter().map(|role| (role.server.as_str(), role.role)).collect();
         assert_eq!(roles, [("b", Role::Owner), ("a", Role::Former)]);
         assert_eq!((found.tenants[1].roles[0].said.clone(), found.tenants[1].roles.len()), (None, 1));

@@ -12,6 +12,7 @@ pub(super) mod layers;
 pub(super) mod lsn;
 pub(super) mod node;
 pub(super) mod page;
+pub(super) mod placement;
 pub(super) mod quota;
 pub(super) mod slow;
 pub(super) mod stored;

@@ -1,7 +1,7 @@
 //! What the bucket says of all servers that share it: who owns which tenant, whose leases there are, and what servers
 //! say of themselves. For people; nothing is decided by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use pageserver_api::shard::TenantShardId;
 
 use super::TenantManager;
 use crate::lease::objects::{Objects, Renewal};
+use crate::placement::Placements;
 use crate::tenant::remote::newest;
 use errors::{ErrorKind, StorageError};
 use remote_storage::{Listed, RemotePath, RemoteStorage, RequestClass};
@@ -71,6 +72,8 @@ pub struct FleetLook {
     pub leases: Vec<LeaseSeen>,
     /// What servers say.
     pub said: Vec<ServerSaid>,
+    /// Servers that are to own nothing.
+    pub drained: BTreeSet<String>,
 }
 
 impl TenantManager {
@@ -87,7 +90,9 @@ impl TenantManager {
         let looking = ids.into_iter().take(TENANTS_MAX).map(|id| owner(storage, id, known.get(&id).copied()));
         let tenants: Vec<_> = futures_util::stream::iter(looking).buffered(PARALLEL).try_collect().await?;
         let (leases, said) = (leases(storage).await?, said(storage).await?);
-        Ok(Some(FleetLook { tenants: tenants.into_iter().flatten().collect(), tenants_left_out, leases, said }))
+        let drained = Placements::new(storage).list().await?.drained;
+        let tenants = tenants.into_iter().flatten().collect();
+        Ok(Some(FleetLook { tenants, tenants_left_out, leases, said, drained }))
     }
 
     /// Has the bucket say this of this server: one attempt.

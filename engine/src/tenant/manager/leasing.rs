@@ -40,6 +40,10 @@ impl TenantManager {
                 // That of an earlier generation, or of one that is just being attached.
                 continue;
             };
+            if keeper.lease.has_given((tenant, generation)) && known_for < keeper.policy.takeover_after {
+                // Whoever hands it over sees to it.
+                continue;
+            }
             let looked = env::clock::timeout(keeper.policy.takeover_after / 4, remote.check()).await;
             if matches!(looked, Ok(Ok(()))) && known_for >= keeper.policy.takeover_after {
                 tracing::warn!(%tenant, "the standby that has claimed it did not take it: it is taken back");
@@ -80,8 +84,13 @@ impl TenantManager {
 
     /// Takes the next generation of a tenant that this server has, if nobody else has done so. What it has received
     /// stays.
-    async fn retake(&self, (id, generation): Held) -> Result<(), ManageError> {
-        let _changing = self.change(id).await?;
+    async fn retake(&self, held: Held) -> Result<(), ManageError> {
+        let _changing = self.change(held.0).await?;
+        // Somebody may have seen to it meanwhile.
+        if self.inner.conf.resources.lease.has_lost(held) { self.retake_locked(held).await } else { Ok(()) }
+    }
+
+    pub(super) async fn retake_locked(&self, (id, generation): Held) -> Result<(), ManageError> {
         let Some(remote) = self.remote_of(id).filter(|remote| remote.generation() == generation) else {
             return Ok(());
         };
@@ -98,6 +107,7 @@ impl TenantManager {
             Ok(Some((Some(tenant), broken))) => {
                 self.inner.broken.write().extend(broken);
                 self.adopt(id, tenant);
+                self.unmark_attached(id).await?;
             }
             Ok(_) => self.mark_fenced(id).await,
             Err(error) => {

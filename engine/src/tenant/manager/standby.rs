@@ -12,7 +12,7 @@ use super::journals::{Journals, Kept};
 use super::standbys::{Standby, StandbyInfo};
 use super::{ManageError, TenantManager};
 use crate::lease::objects::Objects;
-use crate::lease::{Held, Verdict, Watch};
+use crate::lease::{Held, LeaseState, Verdict, Watch};
 use crate::tenant::remote::{Newest, Purpose, newest};
 use errors::StorageError;
 use metrics::METRICS;
@@ -23,6 +23,8 @@ use virtual_file::fs;
 const LOOKS: u32 = 4;
 /// After so many intervals it is looked whether the tenant has another owner, and a lease asked for.
 const LOCATE_INTERVALS: u32 = 15;
+/// How often it is looked whether this server's lease is renewed.
+const LEASE_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of tenants taken over concurrently.
 const PARALLEL_TENANTS: usize = 16;
 
@@ -162,7 +164,10 @@ impl TenantManager {
     }
 
     /// Limits a request: a bucket that hangs must not keep a standby from the others.
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, StorageError>>) -> Result<T, StorageError> {
+    pub(super) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StorageError>>,
+    ) -> Result<T, StorageError> {
         let limit = self.inner.conf.lease.takeover_after / 4;
         let late = |_| Err(StorageError::Invalid(format!("the bucket has not answered within {limit:?}")));
         env::clock::timeout(limit, work).await.unwrap_or_else(late)
@@ -246,6 +251,11 @@ impl TenantManager {
         server: &str,
         tenants: &[Held],
     ) -> Result<(), StorageError> {
+        if self.in_time(self.look_if_drained()).await? {
+            let drained = StorageError::Invalid("this server is drained, and takes nothing over".to_owned());
+            self.note(tenants, None, Some(&drained));
+            return Ok(());
+        }
         let claim = self.in_time(objects.make_claim(&self.inner.conf.server.id, tenants.to_vec())).await?;
         METRICS.takeover_claims.inc();
         // A renewal that came before the claim is seen here; the owner sees the claim after any other.
@@ -280,10 +290,7 @@ impl TenantManager {
         if !self.inner.standbys.read().contains_key(&id) {
             return Ok(());
         }
-        // Other standbys see from the beginning that it is there.
-        let conf = self.inner.conf;
-        conf.resources.lease.bind(conf.lease.takeover_after);
-        conf.resources.lease.look_soon();
+        self.get_lease().await?;
         if !self.attach_for(id, Purpose::Succeed(generation)).await? {
             tracing::info!(tenant = %id, generation, "another server was faster");
             self.inner.standbys.write().entry(id).and_modify(|standby| standby.located = None);
@@ -293,6 +300,21 @@ impl TenantManager {
         tracing::warn!(tenant = %id, generation = generation + 1, "this server has taken the tenant over");
         self.inner.taken_over.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Waits until this server has a lease. Other standbys have to see that before they see its generation: from a lease
+    /// that was never there nobody sees that its server is gone.
+    pub(super) async fn get_lease(&self) -> Result<(), StorageError> {
+        let conf = self.inner.conf;
+        conf.resources.lease.bind(conf.lease.takeover_after);
+        conf.resources.lease.look_soon();
+        let waiting = async {
+            while !matches!(conf.resources.lease.state(), LeaseState::Held(_)) {
+                env::clock::sleep(LEASE_PAUSE).await;
+            }
+            Ok(())
+        };
+        self.in_time(waiting).await
     }
 
     /// A tenant is attached now: it is no standby, and not detached.

@@ -69,6 +69,9 @@ pub(crate) struct TenantRole {
     /// Further ones that are not listed.
     #[serde(default)]
     pub(crate) timelines_left_out: usize,
+    /// Bytes of layers that it has on its disk; null of a standby.
+    #[serde(default)]
+    pub(crate) resident_bytes: Option<u64>,
 }
 
 /// What a server says of itself in the bucket.
@@ -121,6 +124,8 @@ pub(crate) struct FleetServer {
     pub(crate) owns: usize,
     /// Of how many tenants it is a standby.
     pub(crate) standby_of: usize,
+    /// It is to own nothing more: it was drained.
+    pub(crate) drained: bool,
 }
 
 /// A server, and what it is to a tenant.

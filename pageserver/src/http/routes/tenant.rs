@@ -154,6 +154,9 @@ pub(crate) async fn location_config(
             let sources = app.sources.clone();
             to_the_end("attaching of a tenant", async move {
                 let known = manager.tenants().contains(&id).then(|| generation(&manager, id));
+                if known.is_none() && manager.is_drained() {
+                    manager.check_not_drained().await?;
+                }
                 manager.take_tenant_over(id).await?;
                 // Whoever says so may have made a standby of it somewhere.
                 manager.conf().resources.lease.look_soon();
