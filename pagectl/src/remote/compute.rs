@@ -1,10 +1,13 @@
 //! `pagectl compute ...`: stock Postgres servers on branches.
 
+mod bring;
 mod control;
 pub(crate) mod gateway;
 mod gather;
 pub(crate) mod init;
+mod promote;
 pub(crate) mod reader;
+mod replica;
 mod serve;
 mod set;
 mod show;
@@ -43,6 +46,9 @@ pub(crate) enum ComputeCommand {
         #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
         timeout: Duration,
     },
+    /// Make a replica the primary: it writes the branch from now on, and the compute that has done so is stopped, or
+    /// ended if it does not stop. Other replicas follow the new one.
+    Promote(Box<promote::PromoteArgs>),
     /// Change a compute's options, whether it runs or not; `list` shows them. A new page service takes effect at
     /// once, settings of Postgres at its next start.
     Set {
@@ -120,6 +126,7 @@ pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> 
             start::run(remote, &computes, &args, &By { opening: Opening::Use, prepare: &prepare })
         }
         ComputeCommand::Stop { name, timeout } => stop::run(remote, &computes, &name, timeout),
+        ComputeCommand::Promote(args) => promote::run(remote, &computes, &args),
         ComputeCommand::Set { name, args } => set::run(remote, &computes, &name, &args),
         ComputeCommand::List => show::list(remote, &computes),
         ComputeCommand::Connect { name, dbname, print, psql } => {

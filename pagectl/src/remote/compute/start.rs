@@ -1,20 +1,22 @@
 //! `pagectl compute start`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
 use compute::layout::Layout;
-use compute::lifecycle::{self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions, State};
+use compute::lifecycle::{
+    self, Changes, ComputeConfig, Computes, NewCompute, OWNER_NAME, StartOptions, Started, State,
+};
 use pageserver_api::shard::TenantShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::control::{self, Opening, Registry};
-use super::gather;
 use super::set::Told;
 use super::show;
+use super::{gather, replica};
 use crate::output;
 use crate::remote::connection::Remote;
 use crate::remote::{branches, init_state, moment, quota};
@@ -54,6 +56,11 @@ pub(super) struct Wanted {
     /// Only read: nothing is written to any branch, and there may be any number of such computes.
     #[arg(long)]
     pub(super) read_only: bool,
+    /// Follow this compute of this machine as a hot standby that serves reads: a replica. `promote` makes it the
+    /// primary. Each start of a replica begins anew, where its primary is.
+    #[arg(long, value_name = "COMPUTE", conflicts_with_all = ["branch", "at", "from", "read_only", "replace",
+        "keep_subscriptions", "uninitialized"])]
+    pub(super) replica_of: Option<String>,
     /// Copy all relations to this machine before starting, instead of reading them on demand.
     #[arg(long)]
     pub(super) copy: bool,
@@ -89,10 +96,10 @@ pub(super) struct By<'a> {
 pub(crate) struct HostArgs {
     /// Directory of the Postgres programs; by default it is searched for by the branch's version.
     #[arg(long, env = "PAGECTL_PG_BIN", value_name = "DIR")]
-    pg_bin: Option<Utf8PathBuf>,
+    pub(super) pg_bin: Option<Utf8PathBuf>,
     /// The user to run Postgres as when started by root.
     #[arg(long, default_value = "postgres", value_name = "USER")]
-    user: String,
+    pub(super) user: String,
     /// The Postgres role as which WAL is fetched; it needs REPLICATION.
     #[arg(long, default_value = "postgres", value_name = "ROLE")]
     superuser: String,
@@ -100,10 +107,10 @@ pub(crate) struct HostArgs {
     /// separated by commas, if some servers are standbys of others: the compute asks the owner. A stopped compute keeps
     /// its own.
     #[arg(long, env = "PAGECTL_PAGE_SERVICE", value_name = "CONNSTR")]
-    page_service: Option<String>,
+    pub(super) page_service: Option<String>,
     /// Time limit for Postgres to answer.
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Starts a compute, creating it if it does not exist, and prints how to reach it.
@@ -162,7 +169,7 @@ fn followers(remote: &Remote<'_>) -> Option<Vec<String>> {
 }
 
 /// Warns about possible problems.
-fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
+pub(super) fn warnings(remote: &Remote<'_>, layout: &Layout, is_followed: bool) -> anyhow::Result<Vec<String>> {
     let config = ComputeConfig::load(layout)?;
     let mut warnings = Vec::new();
     if !is_followed {
@@ -183,6 +190,9 @@ pub(super) fn start(
     by: &By<'_>,
 ) -> anyhow::Result<Value> {
     let begun = env::clock::now();
+    if let Some(primary) = replica::primary_of(computes, args)? {
+        return replica::start(remote, computes, &primary, args, host);
+    }
     let opening = if args.uninitialized { Opening::Repair } else { by.opening.clone() };
     let name = args.name.as_deref().or(args.branch.as_deref()).unwrap_or_default();
     let layout = computes.layout(name)?;
@@ -209,11 +219,7 @@ pub(super) fn start(
     } else if matches!(opening, Opening::Use) {
         check_reader(remote, &layout)?;
     }
-    let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
-    let sleeps = Some(changes.sleeps.unwrap_or(false));
-    let (until_durable, followers) = (Some(has_journal(remote)?), followers(remote));
-    let changes = Changes { until_durable, followers, sleeps, port: args.port, ..changes };
-    let options = StartOptions { changes, replace: args.replace, timeout: host.timeout };
+    let options = StartOptions { changes: changes(remote, args, host)?, replace: args.replace, timeout: host.timeout };
     let started = match lifecycle::start(&layout, &options, &Registry::of(remote).opening(opening)) {
         Ok(started) => started,
         Err(error) => {
@@ -224,14 +230,30 @@ pub(super) fn start(
             return Err(with_hint(remote, error.into()));
         }
     };
-    let warnings = warnings(remote, &layout, started.is_followed)?;
+    let mut warnings = warnings(remote, &layout, started.is_followed)?;
+    if is_new {
+        warnings.extend(replica::start_those_of_another(remote, computes, name, host));
+    }
+    Ok(described(name, &started, begun, &warnings))
+}
+
+/// What is told of a compute that was started.
+pub(super) fn described(name: &str, started: &Started, begun: Instant, warnings: &[String]) -> Value {
     let total = env::clock::now().saturating_duration_since(begun).as_millis() as u64;
-    Ok(json!({ "name": name, "connstr": started.connstr, "ready_ms": total, "postgres_ready_ms": started.ready_ms,
-        "disabled_subscriptions": started.disabled_subscriptions, "warnings": warnings }))
+    json!({ "name": name, "connstr": started.connstr, "ready_ms": total, "postgres_ready_ms": started.ready_ms,
+        "disabled_subscriptions": started.disabled_subscriptions, "warnings": warnings })
+}
+
+/// What a start changes of a compute's options.
+pub(super) fn changes(remote: &Remote<'_>, args: &Wanted, host: &HostArgs) -> anyhow::Result<Changes> {
+    let changes = args.told.changes(host.page_service.clone(), remote.token.clone());
+    let sleeps = Some(changes.sleeps.unwrap_or(false));
+    let (until_durable, followers) = (Some(has_journal(remote)?), followers(remote));
+    Ok(Changes { until_durable, followers, sleeps, port: args.port, ..changes })
 }
 
 /// Refuses one more compute that only reads, if the tenant may have no more computes; of others the server counts.
-fn check_quota(remote: &Remote<'_>, computes: &Computes, branch: &Value) -> anyhow::Result<()> {
+pub(super) fn check_quota(remote: &Remote<'_>, computes: &Computes, branch: &Value) -> anyhow::Result<()> {
     let tenant = text(branch, "tenant_id");
     let mut running = 0;
     for compute in computes.list()?.into_iter().filter_map(|(_, compute)| compute.ok()) {
@@ -275,7 +297,7 @@ fn delete_branch(remote: &Remote<'_>, branch: Option<&Value>) {
 }
 
 /// A compute that never answered has no data to lose.
-fn undo(remote: &Remote<'_>, layout: &Layout) {
+pub(super) fn undo(remote: &Remote<'_>, layout: &Layout) {
     if let Err(left) = lifecycle::destroy(layout, true, &Registry::of(remote)) {
         tracing::warn!("{} is left: {left}", layout.root().display());
     }
@@ -309,6 +331,7 @@ fn create(
         page_service: host.page_service.as_deref().unwrap_or(PAGE_SERVICE),
         token: remote.token.clone(),
         read_only: args.read_only,
+        replica: None,
         copy: args.copy,
         port: args.port,
         user: &host.user,
