@@ -40,7 +40,7 @@ pub use guests::guests;
 pub use install::find as find_server;
 pub use options::{Changes, OWNER_NAME, Options, PageServerAt};
 pub use port::{free_port, is_free};
-pub use replica::{Primary, Progress, ReplicaOf, follow, progress, wal_between, wal_end};
+pub use replica::{Kept, Primary, Progress, ReplicaOf, follow, progress, wal_between, wal_end};
 pub use run::{Stopped, destroy, end_all, stop};
 pub use server::{State, connstr, log, socket};
 pub use set::{Changed, set};

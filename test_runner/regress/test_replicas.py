@@ -15,7 +15,8 @@ from fixtures.load import load
 from fixtures.wait import wait_until
 
 # One row of each table's contents, so that any difference is seen.
-BALANCED = """SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
+BALANCED = """SELECT
+        (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
     AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
     AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)"""
 
@@ -96,9 +97,8 @@ def test_a_replica_of_every_version(make_postgres, make_pageserver, make_compute
 def test_replicas_follow_a_load_and_one_takes_its_place(make_postgres, make_pageserver, make_computes):
     """Two replicas under load; the primary is killed; what was acknowledged is at the one that is promoted, and the
     other one follows it."""
-    followed, computes, dev = begin(
-        make_postgres, make_pageserver, make_computes, "load", "--wait-for-pageserver", "--set", "work_mem=5MB", scale=10
-    )
+    told = ["--wait-for-pageserver", "--set", "work_mem=5MB"]
+    followed, computes, dev = begin(make_postgres, make_pageserver, make_computes, "load", *told, scale=10)
     with load(dev), Writer(dev, "acknowledged") as writer:
         writer.wait_for_rows(20)
         began = time.monotonic()

@@ -11,6 +11,7 @@ use std::time::Duration;
 use postgres_formats::wal_file::{parse_segment_file_name, segment_file_name};
 use pq_proto::client::Client;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
 use utils::lsn::Lsn;
 
 use super::config::ComputeConfig;
@@ -60,6 +61,12 @@ pub struct Primary {
     of: ReplicaOf,
 }
 
+/// A session at a primary, by whose slot that keeps WAL from the redo point on.
+pub struct Kept {
+    _runtime: Runtime,
+    _client: Client,
+}
+
 /// How far a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -72,11 +79,12 @@ pub struct Progress {
 }
 
 impl Primary {
-    /// Asks a compute. If its last checkpoint is far behind, there is a new one first.
+    /// Asks a compute, and has it keep the WAL that is needed until the other value is dropped. If its last checkpoint is
+    /// far behind, there is a new one first.
     ///
     /// # Errors
     /// It does not run, does not write its branch, or has not answered within `limit`.
-    pub fn of(layout: &Layout, limit: Duration) -> Result<Self> {
+    pub fn of(layout: &Layout, limit: Duration) -> Result<(Self, Kept)> {
         let compute = ComputeConfig::load(layout)?;
         let name = compute.name.clone();
         if let Some(replica) = &compute.replica {
@@ -91,17 +99,20 @@ impl Primary {
         }
         let asked = async {
             let mut client = server::connect(&compute, layout).await?;
+            let kept: Lsn = first(&mut client, &keep()).await?;
             let mut found = ask(&mut client).await?;
-            if found.behind > REPLAYED {
+            // What is kept begins with a checkpoint that may not have ended yet.
+            if found.behind > REPLAYED || kept > found.redo {
                 client.simple_query("CHECKPOINT").await.map_err(|error| error.to_string())?;
                 found = ask(&mut client).await?;
             }
-            client.close().await;
-            Ok::<_, String>(found)
+            Ok::<_, String>((found, client))
         };
         let late = |_| Err(format!("it does not answer within {limit:?}"));
-        let found = server::runtime()?.block_on(async { env::clock::timeout(limit, asked).await.unwrap_or_else(late) });
-        let found = found.map_err(|reason| LifecycleError::Server(format!("{name}: {reason}")))?;
+        let runtime = server::runtime()?;
+        let found = runtime.block_on(async { env::clock::timeout(limit, asked).await.unwrap_or_else(late) });
+        let (found, client) = found.map_err(|reason| LifecycleError::Server(format!("{name}: {reason}")))?;
+        let kept = Kept { _runtime: runtime, _client: client };
         if let Some(places) = found.tablespaces {
             return Err(LifecycleError::Refused(format!(
                 "{name} has tablespaces at places of their own ({places}), where a replica on this machine would write \
@@ -111,7 +122,7 @@ impl Primary {
         let (primary, primary_id, minimums) = (name, compute.id.clone(), found.minimums);
         let of = ReplicaOf { primary, primary_id, connstr: server::connstr(&compute, layout), minimums };
         let Found { redo, checkpoint, timeline, segment_size, .. } = found;
-        Ok(Self { compute, redo, checkpoint, timeline, segment_size, of })
+        Ok((Self { compute, redo, checkpoint, timeline, segment_size, of }, kept))
     }
 
     /// What its replica notes of it.
@@ -176,6 +187,17 @@ async fn ask(client: &mut Client) -> std::result::Result<Found, String> {
 
 fn parsed<T: std::str::FromStr>(text: &str) -> std::result::Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not what was asked for"))
+}
+
+/// Reserves WAL from the redo point of the last checkpoint on, which may not have ended, for as long as the session is
+/// there. Returns where that is.
+fn keep() -> String {
+    let slot = format!("replica_{:016x}", env::random::u64());
+    format!("SELECT lsn FROM pg_create_physical_replication_slot('{slot}', true, true)")
+}
+
+async fn first<T: std::str::FromStr>(client: &mut Client, sql: &str) -> std::result::Result<T, String> {
+    parsed(row(client, sql).await?.first().cloned().flatten().as_deref().unwrap_or_default())
 }
 
 /// The row that a query returns.

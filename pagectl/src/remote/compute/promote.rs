@@ -27,15 +27,15 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 pub(crate) struct PromoteArgs {
     /// The replica.
-    name: String,
+    pub(super) name: String,
     /// Time limit for its primary to stop in order; then it is ended.
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
-    stop_within: Duration,
+    pub(super) stop_within: Duration,
     /// Port of Postgres; it keeps its own by default.
     #[arg(long)]
-    port: Option<u16>,
+    pub(super) port: Option<u16>,
     #[command(flatten)]
-    host: HostArgs,
+    pub(super) host: HostArgs,
 }
 
 /// Promotes a replica, and prints how to reach it.
@@ -54,7 +54,7 @@ pub(super) fn run(remote: &Remote<'_>, computes: &Computes, args: &PromoteArgs) 
     Ok(())
 }
 
-fn promote(remote: &Remote<'_>, computes: &Computes, args: &PromoteArgs) -> anyhow::Result<Value> {
+pub(super) fn promote(remote: &Remote<'_>, computes: &Computes, args: &PromoteArgs) -> anyhow::Result<Value> {
     let (begun, name) = (env::clock::now(), &args.name);
     let layout = computes.layout(name)?;
     let compute = ComputeConfig::load(&layout)?;
@@ -65,6 +65,9 @@ fn promote(remote: &Remote<'_>, computes: &Computes, args: &PromoteArgs) -> anyh
     check_writer(&branch, &of.primary, &of.primary_id)?;
     let mut warnings: Vec<String> =
         end_primary(remote, computes, &of.primary, &of.primary_id, args.stop_within)?.into_iter().collect();
+    if !matches!(State::of(&compute, &layout), State::Running(_)) {
+        warnings.push(format!("{name} did not run: what it alone had received is not on the branch"));
+    }
     let brought = take_all(remote, &compute, &layout, &branch)?;
     if let State::Running(_) = State::of(&compute, &layout) {
         stop::stopped(remote, computes, name, replica::STOP)?;

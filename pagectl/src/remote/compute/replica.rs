@@ -60,7 +60,7 @@ pub(super) fn start(
     if let Some(State::Running(pid)) = existing.as_ref().map(|compute| State::of(compute, &layout)) {
         bail!("{name} runs already, as process {pid}: with `set {name}` it is told something else");
     }
-    let primary = Primary::of(&computes.layout(primary)?, host.timeout)?;
+    let (primary, _kept) = Primary::of(&computes.layout(primary)?, host.timeout)?;
     let branch = await_beginning(remote, &primary, begun, host.timeout)?;
     start::check_quota(remote, computes, &branch)?;
     let is_new = existing.is_none();

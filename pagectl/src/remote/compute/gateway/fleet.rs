@@ -117,7 +117,11 @@ impl LocalFleet {
             Some(name) => compute.name == *name,
             None => !compute.read_only && compute.timeline.to_string() == id && compute.name != init::compute_name(&id),
         };
-        Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).find(serves))
+        // One whose place another one took may be there still.
+        let writer = branch["walreceiver"]["writer"]["id"].as_str();
+        let last =
+            |compute: &ComputeConfig| (writer == Some(&compute.id), compute.released_lsn.unwrap_or(compute.boot_lsn));
+        Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).filter(serves).max_by_key(last))
     }
 
     fn start(
