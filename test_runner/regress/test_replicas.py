@@ -195,7 +195,8 @@ def test_what_is_no_replica_is_refused(make_postgres, make_pageserver, make_comp
     # Another compute of that name on the same branch: what its replicas have replayed may have another history.
     dev.stop()
     computes.ok("destroy", "dev")
-    assert "is gone" in computes.about("r1")["trouble"]
+    about = computes.about("r1")
+    assert about["state"] == "running" and "is gone" in about["trouble"], (about, computes.ok("logs", "r1").stdout)
     again = computes.start("dev", "--branch", "dev")
     again.sql("CREATE TABLE t AS SELECT 1 AS i")
     assert computes.about("r1")["trouble"] is None

@@ -1,13 +1,14 @@
 //! Replicas: hot standbys of a compute, whose relations come from the pageserver as everybody's do.
 //!
 //! A replica begins at the redo point of its primary's last checkpoint: its relations are those of the branch at that
-//! LSN, and from there on it replays what the primary sends. A label in the data directory says so, as that of a base
-//! backup would. It keeps nothing over a stop: each start begins anew, which takes no longer than going on, and bounds
+//! LSN, and from there on it replays what the primary sends. Its control file is that of a standby which was shut down
+//! there. It keeps nothing over a stop: each start begins anew, which takes no longer than going on, and bounds
 //! what it has on its disk.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use postgres_formats::control_file::{ClusterState, ControlFile};
 use postgres_formats::wal_file::{parse_segment_file_name, segment_file_name};
 use pq_proto::client::Client;
 use serde::{Deserialize, Serialize};
@@ -140,23 +141,40 @@ impl Primary {
                 std::fs::remove_file(&path).map_err(io_error(&path))?;
             }
         }
-        write(&layout.upper().join("backup_label"), &self.label())?;
-        write(&layout.upper().join("standby.signal"), "")
+        let mut control = control_file(layout)?;
+        self.stand_by(&mut control);
+        write(&control_path(layout), &control.encode())?;
+        write(&layout.upper().join("standby.signal"), b"")
     }
 
-    /// The label of a backup that has the state of its beginning, and so needs no end.
-    fn label(&self) -> String {
-        let Self { redo, checkpoint, timeline, segment_size, .. } = *self;
-        let file = segment_file_name(timeline, redo.segment_number(segment_size.into()), segment_size);
-        format!(
-            "START WAL LOCATION: {redo} (file {file})\nCHECKPOINT LOCATION: {checkpoint}\nBACKUP METHOD: pages\n\
-             BACKUP FROM: primary\nSTART TIMELINE: {timeline}\n"
-        )
+    /// As a standby has it that has made a restartpoint of this checkpoint, has replayed nothing of what is behind, and
+    /// was shut down. Not as a backup has it: one that needs no end ends when the primary is shut down.
+    fn stand_by(&self, control: &mut ControlFile) {
+        let fields = &mut control.fields;
+        fields.state = ClusterState::ShutdownedInRecovery as u32;
+        fields.checkpoint = self.checkpoint;
+        fields.checkpoint_copy.redo = self.redo;
+        fields.checkpoint_copy.timeline = self.timeline;
+        fields.min_recovery_point = self.redo;
+        fields.min_recovery_timeline = self.timeline;
+        fields.backup_start_point = Lsn::INVALID;
+        fields.backup_end_point = Lsn::INVALID;
+        fields.backup_end_required = false;
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(io_error(path))
+fn control_path(layout: &Layout) -> PathBuf {
+    layout.upper().join("global/pg_control")
+}
+
+fn control_file(layout: &Layout) -> Result<ControlFile> {
+    let path = control_path(layout);
+    let bytes = std::fs::read(&path).map_err(io_error(&path))?;
+    ControlFile::decode(&bytes).map_err(|error| LifecycleError::Server(format!("{}: {error}", path.display())))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).map_err(io_error(path))
 }
 
 /// What a primary says.
@@ -268,10 +286,7 @@ pub fn follow(layout: &Layout, primary: &str) -> Result<()> {
 /// it has none there.
 pub fn wal_between(layout: &Layout, from: Lsn, end: Lsn, most: usize) -> Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
-    let path = layout.upper().join("global/pg_control");
-    let bytes = std::fs::read(&path).map_err(io_error(&path))?;
-    let control = postgres_formats::control_file::ControlFile::decode(&bytes)
-        .map_err(|error| LifecycleError::Server(format!("{}: {error}", path.display())))?;
+    let control = control_file(layout)?;
     let (size, timeline) = (control.fields.wal_segment_size, control.fields.checkpoint_copy.timeline);
     let path = layout.wal().join(segment_file_name(timeline, from.segment_number(size.into()), size));
     let offset = from.segment_offset(size.into());
