@@ -8,7 +8,7 @@ use utils::lsn::Lsn;
 
 use super::options::{Changes, Options};
 use super::owner::Owner;
-use super::replica::ReplicaOf;
+use super::replica_of::ReplicaOf;
 use super::{LifecycleError, Result, io_error};
 use crate::layout::Layout;
 use crate::private::Trust;

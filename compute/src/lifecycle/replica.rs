@@ -11,11 +11,11 @@ use std::time::Duration;
 use postgres_formats::control_file::{ClusterState, ControlFile};
 use postgres_formats::wal_file::{parse_segment_file_name, segment_file_name};
 use pq_proto::client::Client;
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use utils::lsn::Lsn;
 
 use super::config::ComputeConfig;
+use super::replica_of::ReplicaOf;
 use super::server::{self, State};
 use super::{LifecycleError, Result, io_error};
 use crate::layout::Layout;
@@ -28,25 +28,13 @@ const POINT: &str = "SELECT c.redo_lsn, c.checkpoint_lsn, c.timeline_id, (pg_con
      pg_wal_lsn_diff(pg_current_wal_insert_lsn(), c.redo_lsn)::bigint, \
      (SELECT string_agg(name || '=' || setting, ',') FROM pg_settings WHERE name IN ('max_connections', \
       'max_worker_processes', 'max_wal_senders', 'max_prepared_transactions', 'max_locks_per_transaction')), \
-     (SELECT string_agg(spcname, ', ') FROM pg_tablespace WHERE pg_tablespace_location(oid) LIKE '/%') \
+     (SELECT string_agg(spcname, ', ') FROM pg_tablespace WHERE pg_tablespace_location(oid) LIKE '/%'), \
+     pg_current_wal_flush_lsn() \
      FROM pg_control_checkpoint() c";
 
 /// How far a replica is: `received` and `replayed`, and whether it is connected.
 const PROGRESS: &str = "SELECT coalesce(pg_last_wal_receive_lsn(), '0/0'), coalesce(pg_last_wal_replay_lsn(), '0/0'), \
      EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')";
-
-/// What a replica follows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplicaOf {
-    /// The name of the compute.
-    pub primary: String,
-    /// Its unique id: another compute of the same name may have another history.
-    pub primary_id: String,
-    /// How it is reached.
-    pub connstr: String,
-    /// Settings that may not be smaller than the primary's, as `name=value`.
-    pub minimums: Vec<String>,
-}
 
 /// A compute that runs, as what a replica of it needs to know.
 #[derive(Clone, Debug)]
@@ -57,6 +45,8 @@ pub struct Primary {
     pub redo: Lsn,
     /// The record of the checkpoint.
     pub checkpoint: Lsn,
+    /// The end of its WAL: what was committed before is before that.
+    pub end: Lsn,
     timeline: u32,
     segment_size: u32,
     of: ReplicaOf,
@@ -80,8 +70,8 @@ pub struct Progress {
 }
 
 impl Primary {
-    /// Asks a compute, and has it keep the WAL that is needed until the other value is dropped. If its last checkpoint is
-    /// far behind, there is a new one first.
+    /// Asks a compute, and has it keep the WAL that is needed until the other value is dropped. If its last checkpoint
+    /// is far behind, there is a new one first.
     ///
     /// # Errors
     /// It does not run, does not write its branch, or has not answered within `limit`.
@@ -122,8 +112,8 @@ impl Primary {
         }
         let (primary, primary_id, minimums) = (name, compute.id.clone(), found.minimums);
         let of = ReplicaOf { primary, primary_id, connstr: server::connstr(&compute, layout), minimums };
-        let Found { redo, checkpoint, timeline, segment_size, .. } = found;
-        Ok((Self { compute, redo, checkpoint, timeline, segment_size, of }, kept))
+        let Found { redo, checkpoint, end, timeline, segment_size, .. } = found;
+        Ok((Self { compute, redo, checkpoint, end, timeline, segment_size, of }, kept))
     }
 
     /// What its replica notes of it.
@@ -182,6 +172,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 struct Found {
     redo: Lsn,
     checkpoint: Lsn,
+    end: Lsn,
     timeline: u32,
     segment_size: u32,
     behind: u64,
@@ -200,6 +191,7 @@ async fn ask(client: &mut Client) -> std::result::Result<Found, String> {
         behind: parsed(&at(4))?,
         minimums: at(5).split(',').map(str::to_owned).collect(),
         tablespaces: row.get(6).cloned().flatten(),
+        end: parsed(&at(7))?,
     })
 }
 
@@ -223,24 +215,6 @@ async fn row(client: &mut Client, sql: &str) -> std::result::Result<Vec<Option<S
     let sets = client.simple_query(sql).await.map_err(|error| error.to_string())?;
     let row = sets.first().and_then(|set| set.rows.first()).ok_or_else(|| "it has no answer".to_owned())?;
     Ok(row.iter().map(|value| value.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())).collect())
-}
-
-impl ReplicaOf {
-    /// The settings of a replica. Its name at the primary is none that commits wait for.
-    pub(super) fn settings(&self, name: &str) -> Vec<String> {
-        let mut all = vec![
-            "hot_standby=on".to_owned(),
-            format!("primary_conninfo={} application_name=replica_{name}", self.connstr),
-            // What is sent to it is kept for as long as it is connected, and nothing for one that is gone.
-            "wal_receiver_create_temp_slot=on".to_owned(),
-            "primary_slot_name=".to_owned(),
-            "restore_command=".to_owned(),
-            "recovery_target_timeline=latest".to_owned(),
-            "wal_retrieve_retry_interval=500ms".to_owned(),
-        ];
-        all.extend(self.minimums.iter().cloned());
-        all
-    }
 }
 
 /// How far a replica is.
@@ -295,18 +269,4 @@ pub fn wal_between(layout: &Layout, from: Lsn, end: Lsn, most: usize) -> Result<
     let read = std::fs::File::open(&path).and_then(|file| file.read_exact_at(&mut wal, offset));
     read.map_err(io_error(&path))?;
     Ok(wal)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_is_nobody_that_commits_wait_for() {
-        let minimums = vec!["max_connections=200".to_owned()];
-        let of = ReplicaOf { primary: "p".into(), primary_id: "1".into(), connstr: "host='/x'".into(), minimums };
-        let settings = of.settings("pageserver");
-        assert!(settings.contains(&"primary_conninfo=host='/x' application_name=replica_pageserver".to_owned()));
-        assert_eq!(settings.last().unwrap(), "max_connections=200");
-    }
 }

@@ -5,6 +5,7 @@ mod control;
 pub(crate) mod gateway;
 mod gather;
 pub(crate) mod init;
+mod lag;
 mod promote;
 pub(crate) mod reader;
 mod replica;
@@ -13,6 +14,7 @@ mod set;
 mod show;
 mod start;
 mod stop;
+mod wanted;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -27,7 +29,8 @@ use serde_json::{Value, json};
 use super::connection::Remote;
 use crate::output;
 pub(crate) use control::Registry;
-pub(crate) use start::{HostArgs, StartArgs};
+pub(crate) use start::StartArgs;
+pub(crate) use wanted::HostArgs;
 
 use control::Opening;
 use init::Here;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use utils::lsn::Lsn;
 
 use super::control::{self, Registry};
-use super::start::{self, HostArgs, Wanted};
+use super::wanted::{self, HostArgs, Wanted};
 use super::{bring, gather, replica, stop};
 use crate::output;
 use crate::remote::connection::Remote;
@@ -73,14 +73,14 @@ pub(super) fn promote(remote: &Remote<'_>, computes: &Computes, args: &PromoteAr
         stop::stopped(remote, computes, name, replica::STOP)?;
     }
     lifecycle::rewrite(&layout, &compute, brought.end)?;
-    let wanted = Wanted { port: args.port, ..Wanted::default() };
-    let mut changes = start::changes(remote, &wanted, &args.host)?;
+    let by_default = Wanted { port: args.port, ..Wanted::default() };
+    let mut changes = wanted::changes(remote, &by_default, &args.host)?;
     changes.sleeps = None;
     let options = StartOptions { changes, replace: true, timeout: args.host.timeout };
     let started = lifecycle::start(&layout, &options, &Registry::of(remote))?;
-    warnings.extend(start::warnings(remote, &layout, started.is_followed)?);
+    warnings.extend(wanted::warnings(remote, &layout, started.is_followed)?);
     warnings.extend(follow(remote, computes, &of.primary, name, &args.host)?);
-    let mut value = start::described(name, &started, begun, &warnings);
+    let mut value = wanted::described(name, &started, begun, &warnings);
     value["start_lsn"] = json!(brought.end);
     value["brought_bytes"] = json!(brought.bytes);
     Ok(value)
@@ -150,8 +150,8 @@ fn take_all(remote: &Remote<'_>, compute: &ComputeConfig, layout: &Layout, branc
     };
     let end = bring::bring(remote, compute, layout, received).map_err(|error| {
         anyhow::anyhow!(
-            "{} has WAL up to {received}, the branch up to {before}, and it cannot be brought there: {error:#}. Nothing \
-             is lost: try again. To do without it, stop {0} before",
+            "{} has WAL up to {received}, the branch up to {before}, and it cannot be brought there: {error:#}. \
+             Nothing is lost: try again. To do without it, stop {0} before",
             compute.name
         )
     })?;

@@ -10,14 +10,14 @@ use serde_json::Value;
 use utils::lsn::Lsn;
 
 use super::control::{self, Registry};
-use super::start::{self, HostArgs, Wanted};
 use super::stop;
+use super::wanted::{self, HostArgs, Wanted};
 use crate::remote::connection::Remote;
 
 /// Polling interval for the branch to have what a replica begins with.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long a compute that is listed may take to say how far it is.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long a replica that has just started may take to say how far it is.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Time limit for a replica to stop.
 pub(super) const STOP: Duration = Duration::from_secs(30);
 
@@ -62,7 +62,7 @@ pub(super) fn start(
     }
     let (primary, _kept) = Primary::of(&computes.layout(primary)?, host.timeout)?;
     let branch = await_beginning(remote, &primary, begun, host.timeout)?;
-    start::check_quota(remote, computes, &branch)?;
+    wanted::check_quota(remote, computes, &branch)?;
     let is_new = existing.is_none();
     match &existing {
         None => create(remote, computes, name, &primary, args, host)?,
@@ -71,18 +71,19 @@ pub(super) fn start(
         }
         Some(compute) => drop(lifecycle::renew(&layout, compute, &primary)?),
     }
-    let options = StartOptions { changes: start::changes(remote, args, host)?, replace: false, timeout: host.timeout };
+    let options = StartOptions { changes: wanted::changes(remote, args, host)?, replace: false, timeout: host.timeout };
     let started = match lifecycle::start(&layout, &options, &Registry::of(remote)) {
         Ok(started) => started,
         Err(error) => {
             if is_new {
-                start::undo(remote, &layout);
+                wanted::undo(remote, &layout);
             }
             return Err(error.into());
         }
     };
-    let warnings = start::warnings(remote, &layout, started.is_followed)?;
-    Ok(start::described(name, &started, begun, &warnings))
+    let mut warnings = wanted::warnings(remote, &layout, started.is_followed)?;
+    warnings.extend(await_end(&layout, primary.end, begun, host.timeout)?);
+    Ok(wanted::described(name, &started, begun, &warnings))
 }
 
 fn create(
@@ -141,33 +142,21 @@ fn await_beginning(remote: &Remote<'_>, primary: &Primary, begun: Instant, limit
     }
 }
 
-/// How many bytes of its primary's WAL a replica has not replayed, and what is wrong with it.
-pub(super) fn lag(computes: &Computes, compute: &ComputeConfig, layout: &Layout) -> (Option<u64>, Option<String>) {
-    let Some(of) = &compute.replica else { return (None, None) };
-    let (name, primary) = (&compute.name, &of.primary);
-    let progress = match lifecycle::progress(compute, layout, ANSWER) {
-        Ok(progress) => progress,
-        Err(reason) => return (None, Some(format!("how far it is cannot be asked: {reason}"))),
-    };
-    let again = format!("pagectl compute stop {name}, then start {name}: it begins anew");
-    let found = computes.layout(primary).and_then(|layout| Ok((ComputeConfig::load(&layout)?, layout)));
-    let Ok((primary_compute, primary_layout)) = found else {
-        return (None, Some(format!("its primary {primary} is gone: promote it, or destroy it")));
-    };
-    if primary_compute.id != of.primary_id {
-        return (None, Some(format!("{primary} is another compute now, with another history: {again}")));
-    }
-    match lifecycle::wal_end(&primary_compute, &primary_layout, ANSWER) {
-        Err(reason) => (None, Some(format!("its primary {primary} does not answer: {reason}"))),
-        Ok(end) if progress.is_streaming => (Some(end.0.saturating_sub(progress.replayed.0)), None),
-        Ok(end) => {
-            let lag = end.0.saturating_sub(progress.replayed.0);
-            let text = format!(
-                "it receives nothing from {primary} at the moment; if its log says why that stays so \
-                                (WAL that has been removed, no free slot or sender): {again}"
-            );
-            (Some(lag), Some(text))
+/// Waits until a replica shows what was committed at its primary before it was started. The answer is a warning.
+fn await_end(layout: &Layout, end: Lsn, begun: Instant, limit: Duration) -> anyhow::Result<Option<String>> {
+    let compute = ComputeConfig::load(layout)?;
+    loop {
+        let progress = lifecycle::progress(&compute, layout, ANSWER).map_err(anyhow::Error::msg)?;
+        if progress.replayed >= end {
+            return Ok(None);
         }
+        if env::clock::now().saturating_duration_since(begun) >= limit {
+            return Ok(Some(format!(
+                "{} has replayed up to {}, and goes on to {end}",
+                compute.name, progress.replayed
+            )));
+        }
+        env::clock::pause(LOOK);
     }
 }
 
@@ -202,8 +191,8 @@ pub(super) fn restart(
             return Ok(());
         }
         stop::stopped(remote, computes, name, STOP)?;
-        let wanted = Wanted { name: Some(name.to_owned()), ..Wanted::default() };
-        start(remote, computes, primary, &wanted, host).map(drop)
+        let by_default = Wanted { name: Some(name.to_owned()), ..Wanted::default() };
+        start(remote, computes, primary, &by_default, host).map(drop)
     };
     again().map_err(|error: anyhow::Error| {
         format!("The replica {name} does not follow {primary}: {error:#}. Try: pagectl compute start {name}")

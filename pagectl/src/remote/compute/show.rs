@@ -6,7 +6,7 @@ use compute::lifecycle::{self, ComputeConfig, Computes, Options, State, Trouble}
 use serde_json::{Value, json};
 
 use super::control::path;
-use super::replica;
+use super::lag;
 use crate::output;
 use crate::remote::connection::Remote;
 use crate::table::{table, text};
@@ -115,15 +115,15 @@ fn describe(remote: &Remote<'_>, computes: &Computes, config: &ComputeConfig) ->
         Trouble::Here(what) => what,
         Trouble::NotFollowed => not_followed(remote, config),
     });
-    let (lag, trouble) = match (&config.replica, trouble) {
-        (Some(_), None) if pid.is_some() => replica::lag(computes, config, &layout),
+    let (behind, trouble) = match (&config.replica, trouble) {
+        (Some(_), None) if pid.is_some() => lag::of(computes, config, &layout),
         (_, trouble) => (None, trouble),
     };
     let branch = config.branch.clone().unwrap_or_else(|| config.timeline.to_string());
     Ok(json!({ "name": config.name, "state": state, "pid": pid, "branch": branch, "tenant_id": config.tenant,
         "timeline_id": config.timeline, "boot_lsn": config.boot_lsn, "pg_version": config.pg_version,
         "mode": if config.read_only { "read-only" } else { "read-write" }, "port": config.port,
-        "role": role(config), "primary": config.replica.as_ref().map(|of| &of.primary), "lag_bytes": lag,
+        "role": role(config), "primary": config.replica.as_ref().map(|of| &of.primary), "lag_bytes": behind,
         "storage": config.storage, "trouble": trouble, "options": options(&config.options),
         "told": told(&config.options),
         "connstr": lifecycle::connstr(config, &layout), "dir": layout.root() }))
