@@ -10,9 +10,10 @@ use serde_json::Value;
 use utils::lsn::Lsn;
 
 use super::control::{self, Registry};
-use super::stop;
 use super::wanted::{self, HostArgs, Wanted};
+use super::{show, stop};
 use crate::remote::connection::Remote;
+use crate::table::text;
 
 /// Polling interval for the branch to have what a replica begins with.
 const LOOK: Duration = Duration::from_millis(10);
@@ -127,7 +128,7 @@ fn await_beginning(remote: &Remote<'_>, primary: &Primary, begun: Instant, limit
         if branch["walreceiver"]["writer"]["id"] != primary.compute.id.as_str() {
             bail!("{name} does not write its branch any more: another compute has taken its place");
         }
-        let end: Lsn = crate::table::text(&branch, "last_record_lsn").parse().context("the end of the branch")?;
+        let end: Lsn = text(&branch, "last_record_lsn").parse().context("the end of the branch")?;
         if end > primary.checkpoint {
             return Ok(branch);
         }
@@ -135,7 +136,7 @@ fn await_beginning(remote: &Remote<'_>, primary: &Primary, begun: Instant, limit
             bail!(
                 "a replica of {name} begins at LSN {}, and the branch ends at {end}: {}",
                 primary.redo,
-                super::show::not_followed(remote, &primary.compute)
+                show::not_followed(remote, &primary.compute)
             );
         }
         env::clock::pause(LOOK);

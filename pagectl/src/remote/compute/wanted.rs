@@ -18,6 +18,7 @@ use crate::table::text;
 
 /// How long a server may take to say what it is called.
 const ASKED: Duration = Duration::from_secs(3);
+
 /// Which compute.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
