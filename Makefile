@@ -41,7 +41,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
-.PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console console
+.PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console
+.PHONY: bench-replica console
 .PHONY: bench-compute bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
@@ -232,6 +233,9 @@ bench-asleep:  ## branches whose computes sleep: processes, memory, waking at on
 bench-takeover:  ## from the kill of an owner to the first page and commit; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh takeover $(RESULTS)
 
+bench-replica:  ## replicas of a compute: first answer, lag, promotion; needs 60 GB; writes benches/results
+	PYTHON=$(VENV)/bin/python benches/run_python.sh replica $(RESULTS)
+
 bench-console:  ## first paint, weight and frames of the console in a browser; needs 5 GB; writes benches/results
 	PYTHON=$(VENV)/bin/python benches/run_python.sh console $(RESULTS)
 
@@ -243,7 +247,7 @@ bench-compare:  ## the commits BASE and HEAD, measured in turn in one run: make 
 
 BENCHES = bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction bench-compute \
 	bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy bench-attribution \
-	bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console
+	bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console bench-replica
 bench: $(BENCHES)  ## all but the one of 110 GB
 
 clean:  ## remove what was built

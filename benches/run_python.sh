@@ -10,6 +10,7 @@
 #   BENCH_GATEWAY_ARGS='--mib 64 --wakes 2 --at-once 3 --rounds 2 --seconds 2 --idle 50'
 #   BENCH_MEMORY_ARGS='--mib 90 --wal-mib 64 192 --step-mib 64 --reads 8000'
 #   BENCH_MIXED_ARGS='--scale 2 --rounds 1 --seconds 2'
+#   BENCH_REPLICA_ARGS='--mib 64 --starts 2 --seconds 5'
 #   BENCH_SOCIAL_ARGS='--users 5000 --executions 2'
 #   BENCH_SURFACE_ARGS='--mib 64 --scale 1 --rounds 2 --writes 5'
 #   BENCH_SWMR_ARGS='--mib 200 --budget-mib 128 --rounds 2 --seconds 6'

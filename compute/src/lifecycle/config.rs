@@ -8,6 +8,7 @@ use utils::lsn::Lsn;
 
 use super::options::{Changes, Options};
 use super::owner::Owner;
+use super::replica_of::ReplicaOf;
 use super::{LifecycleError, Result, io_error};
 use crate::layout::Layout;
 use crate::private::Trust;
@@ -69,6 +70,9 @@ pub struct ComputeConfig {
     pub token: Option<String>,
     /// It is a standby that is never promoted: it writes nothing to its branch.
     pub read_only: bool,
+    /// The compute that it follows, if it is a replica: it only reads then.
+    #[serde(default)]
+    pub replica: Option<ReplicaOf>,
     /// The Postgres user for readiness checks and for fetching WAL: needs REPLICATION.
     pub superuser: String,
     /// The user that runs Postgres, if not the caller.

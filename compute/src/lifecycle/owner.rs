@@ -54,12 +54,17 @@ impl Owner {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))
     }
 
-    /// Makes it the owner of a directory and everything in it.
-    pub(super) fn give_all(&self, dir: &Path) -> io::Result<()> {
+    /// Makes it the owner of a directory and everything in it but `but`.
+    pub(super) fn give_all(&self, dir: &Path, but: &Path) -> io::Result<()> {
         self.give(dir)?;
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
-            if entry.file_type()?.is_dir() { self.give_all(&entry.path())? } else { self.give(&entry.path())? }
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                self.give_all(&path, but)?;
+            } else if path != but {
+                self.give(&path)?;
+            }
         }
         Ok(())
     }

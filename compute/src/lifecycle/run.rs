@@ -142,6 +142,15 @@ fn quit(compute: &ComputeConfig, layout: &Layout) {
     }
 }
 
+/// Ends all processes of a compute that does not stop or has crashed: from now on it writes nothing.
+pub fn end_all(layout: &Layout) -> Result<()> {
+    let compute = ComputeConfig::load(layout)?;
+    if State::of(&compute, layout) == State::Stopped {
+        return Ok(());
+    }
+    end_at_once(&compute, layout)
+}
+
 /// Removes a stopped compute; with `force` a running one too, losing what its branch does not have.
 pub fn destroy(layout: &Layout, force: bool, control: &impl Control) -> Result<()> {
     let compute = ComputeConfig::load(layout)?;

@@ -78,7 +78,7 @@ pub fn socket(compute: &ComputeConfig, layout: &Layout) -> PathBuf {
 }
 
 /// The file that the server writes its log to.
-fn log_path(layout: &Layout) -> PathBuf {
+pub(super) fn log_path(layout: &Layout) -> PathBuf {
     layout.root().join("postgres.log")
 }
 

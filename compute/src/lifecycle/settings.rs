@@ -24,6 +24,9 @@ pub(super) fn all(compute: &ComputeConfig, upper: &Path, sockets: &Path) -> Resu
         // Disables the other way to promote.
         all.push("promote_trigger_file=".to_owned());
     }
+    if let Some(replica) = &compute.replica {
+        all.extend(replica.settings(&compute.name));
+    }
     if has_tablespaces(upper) {
         all.push("allow_in_place_tablespaces=on".to_owned());
     }

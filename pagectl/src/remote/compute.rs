@@ -1,15 +1,20 @@
 //! `pagectl compute ...`: stock Postgres servers on branches.
 
+mod bring;
 mod control;
 pub(crate) mod gateway;
 mod gather;
 pub(crate) mod init;
+mod lag;
+mod promote;
 pub(crate) mod reader;
+mod replica;
 mod serve;
 mod set;
 mod show;
 mod start;
 mod stop;
+mod wanted;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -24,7 +29,8 @@ use serde_json::{Value, json};
 use super::connection::Remote;
 use crate::output;
 pub(crate) use control::Registry;
-pub(crate) use start::{HostArgs, StartArgs};
+pub(crate) use start::StartArgs;
+pub(crate) use wanted::HostArgs;
 
 use control::Opening;
 use init::Here;
@@ -43,6 +49,9 @@ pub(crate) enum ComputeCommand {
         #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
         timeout: Duration,
     },
+    /// Make a replica the primary: it writes the branch from now on, and the compute that has done so is stopped, or
+    /// ended if it does not stop. Other replicas follow the new one.
+    Promote(Box<promote::PromoteArgs>),
     /// Change a compute's options, whether it runs or not; `list` shows them. A new page service takes effect at
     /// once, settings of Postgres at its next start.
     Set {
@@ -120,6 +129,7 @@ pub(super) fn run(remote: &Remote<'_>, args: ComputeArgs) -> anyhow::Result<()> 
             start::run(remote, &computes, &args, &By { opening: Opening::Use, prepare: &prepare })
         }
         ComputeCommand::Stop { name, timeout } => stop::run(remote, &computes, &name, timeout),
+        ComputeCommand::Promote(args) => promote::run(remote, &computes, &args),
         ComputeCommand::Set { name, args } => set::run(remote, &computes, &name, &args),
         ComputeCommand::List => show::list(remote, &computes),
         ComputeCommand::Connect { name, dbname, print, psql } => {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use traces::Destination;
 
 use super::Directory;
-use super::start::HostArgs;
+use super::wanted::HostArgs;
 use crate::output;
 use crate::remote::connection::Remote;
 use fleet::LocalFleet;

@@ -13,8 +13,9 @@ use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
 use super::control::{Opening, Registry};
-use super::start::{self, By, HostArgs, Wanted};
+use super::start::{self, By};
 use super::stop::stopped;
+use super::wanted::{HostArgs, Wanted};
 use crate::remote::client::{Client, Refusal};
 use crate::remote::connection::Remote;
 use crate::remote::init_state::{closed, hint, name_of};

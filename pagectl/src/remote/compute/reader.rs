@@ -6,7 +6,8 @@ use serde_json::Value;
 use utils::lsn::Lsn;
 
 use super::control::{Opening, Registry};
-use super::start::{self, By, HostArgs, Wanted};
+use super::start::{self, By};
+use super::wanted::{HostArgs, Wanted};
 use crate::remote::connection::Remote;
 use crate::table::text;
 

@@ -19,10 +19,13 @@ use serde_json::{Value, json};
 
 use super::control::{Opening, Registry};
 use super::init::{self, Here};
+use super::promote::{self, PromoteArgs};
+use super::replica;
 use super::set::{self, SetArgs};
 use super::show;
-use super::start::{self, By, HostArgs, Wanted};
+use super::start::{self, By};
 use super::stop::stopped;
+use super::wanted::{HostArgs, Wanted};
 use crate::args::Common;
 use crate::output;
 use crate::remote::client::Client;
@@ -98,6 +101,7 @@ fn router(served: Arc<Served>) -> Router {
         .route("/v1/compute/{name}", get(one).patch(change).delete(destroy))
         .route("/v1/compute/{name}/start", post(again))
         .route("/v1/compute/{name}/stop", post(stop))
+        .route("/v1/compute/{name}/promote", post(take_place))
         .route("/v1/compute/{name}/logs", get(logs))
         .layer(from_fn_with_state(Arc::clone(&served), check))
         .with_state(served)
@@ -180,6 +184,15 @@ async fn again(
 async fn stop(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Answer {
     let stop = move |served: &Served| stopped(&served.remote(), &served.computes, &name, STOP);
     work(served, move |served| Ok(json!({ "end_lsn": stop(served)? }))).await
+}
+
+/// Makes a replica the primary.
+async fn take_place(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Answer {
+    work(served, move |served| {
+        let args = PromoteArgs { name, stop_within: replica::STOP, port: None, host: served.host.clone() };
+        promote::promote(&served.remote(), &served.computes, &args)
+    })
+    .await
 }
 
 #[derive(Deserialize)]

@@ -6,6 +6,7 @@ use compute::lifecycle::{self, ComputeConfig, Computes, Options, State, Trouble}
 use serde_json::{Value, json};
 
 use super::control::path;
+use super::lag;
 use crate::output;
 use crate::remote::connection::Remote;
 use crate::table::{table, text};
@@ -17,13 +18,23 @@ const ANSWER: Duration = Duration::from_secs(3);
 pub(super) fn list(remote: &Remote<'_>, computes: &Computes) -> anyhow::Result<()> {
     let all = all(remote, computes)?;
     let members = ["name", "state", "branch", "boot_lsn", "pg_version", "mode", "port", "told"];
-    let rows: Vec<Vec<String>> = all.iter().map(|one| members.map(|member| text(one, member)).to_vec()).collect();
+    let row = |one: &Value| members.map(|it| if it == "mode" { mode(one) } else { text(one, it) }).to_vec();
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let head = ["COMPUTE", "STATE", "BRANCH", "STARTED AT", "PG", "MODE", "PORT", "OPTIONS"];
     let troubles = all.iter().filter(|one| !one["trouble"].is_null());
     let troubles = troubles.map(|one| format!("\n{}: {}", text(one, "name"), text(one, "trouble")));
     let summary = format!("{}{}", table(&head, &rows), troubles.collect::<String>());
     output::finish(remote.common.json, &json!({ "computes": all }), summary);
     Ok(())
+}
+
+/// Whether it writes, reads or follows whom, and how far that has sent what it has not replayed.
+fn mode(one: &Value) -> String {
+    match (one["primary"].as_str(), one["lag_bytes"].as_u64()) {
+        (Some(primary), Some(lag)) => format!("replica of {primary}, {lag} bytes behind"),
+        (Some(primary), None) => format!("replica of {primary}"),
+        _ => text(one, "mode"),
+    }
 }
 
 /// Describes each compute. They are queried concurrently, because one that hangs takes seconds.
@@ -104,13 +115,27 @@ fn describe(remote: &Remote<'_>, computes: &Computes, config: &ComputeConfig) ->
         Trouble::Here(what) => what,
         Trouble::NotFollowed => not_followed(remote, config),
     });
+    let (behind, trouble) = match (&config.replica, trouble) {
+        (Some(_), None) if pid.is_some() => lag::of(computes, config, &layout),
+        (_, trouble) => (None, trouble),
+    };
     let branch = config.branch.clone().unwrap_or_else(|| config.timeline.to_string());
     Ok(json!({ "name": config.name, "state": state, "pid": pid, "branch": branch, "tenant_id": config.tenant,
         "timeline_id": config.timeline, "boot_lsn": config.boot_lsn, "pg_version": config.pg_version,
         "mode": if config.read_only { "read-only" } else { "read-write" }, "port": config.port,
+        "role": role(config), "primary": config.replica.as_ref().map(|of| &of.primary), "lag_bytes": behind,
         "storage": config.storage, "trouble": trouble, "options": options(&config.options),
         "told": told(&config.options),
         "connstr": lifecycle::connstr(config, &layout), "dir": layout.root() }))
+}
+
+/// What it is to others of its branch.
+fn role(config: &ComputeConfig) -> &'static str {
+    match (&config.replica, config.read_only) {
+        (Some(_), _) => "replica",
+        (None, true) => "reader",
+        (None, false) => "primary",
+    }
 }
 
 /// The end of the log.

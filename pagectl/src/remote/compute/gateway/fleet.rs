@@ -18,8 +18,9 @@ use crate::remote::client::{Client, Refusal};
 use crate::remote::compute::control::{Opening, Registry};
 use crate::remote::compute::init::{self, Here, Wish};
 use crate::remote::compute::set::Told;
-use crate::remote::compute::start::{self, By, HostArgs, Wanted};
+use crate::remote::compute::start::{self, By};
 use crate::remote::compute::stop::stopped;
+use crate::remote::compute::wanted::{HostArgs, Wanted};
 use crate::remote::connection::Remote;
 use crate::remote::init_state::{self, name_of};
 use crate::remote::{branches, moment};
@@ -117,7 +118,11 @@ impl LocalFleet {
             Some(name) => compute.name == *name,
             None => !compute.read_only && compute.timeline.to_string() == id && compute.name != init::compute_name(&id),
         };
-        Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).find(serves))
+        // One whose place another one took may be there still.
+        let writer = branch["walreceiver"]["writer"]["id"].as_str();
+        let last =
+            |compute: &ComputeConfig| (writer == Some(&compute.id), compute.released_lsn.unwrap_or(compute.boot_lsn));
+        Ok(all.into_iter().filter_map(|(_, compute)| compute.ok()).filter(serves).max_by_key(last))
     }
 
     fn start(
