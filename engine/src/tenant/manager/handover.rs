@@ -34,6 +34,8 @@ impl TenantManager {
     /// Does what an order says, as the tenant's owner.
     pub(super) async fn go(&self, p: &Placements, id: TenantShardId, order: &Order) -> Result<(), ManageError> {
         let deadline = env::clock::now() + order.left().unwrap_or_default();
+        // Whoever has none would go on as the owner, whatever was said.
+        self.get_lease().await?;
         loop {
             match self.in_time(p.word(id, Side::Target, order)).await.ok().flatten().map(|word| word.stage) {
                 Some(Stage::Ready) => break,
@@ -53,7 +55,6 @@ impl TenantManager {
         let remote = self.remote_of(id).filter(|remote| remote.generation() == generation);
         let Some(remote) = remote else { return Err(ManageError::Conflict(format!("tenant {id} has another owner"))) };
         remote.check_lease()?;
-        // Who has none would go on as the owner, whatever was said.
         match self.inner.conf.resources.lease.state() {
             LeaseState::Held(_) => Ok(()),
             LeaseState::None => Err(ManageError::Busy("its owner has no lease yet: try again".to_owned())),
