@@ -2,8 +2,8 @@
 //!
 //! First everything is uploaded while all goes on. Then the owner ceases to act as one: it acknowledges nothing more,
 //! takes nothing in, uploads the rest, notes on its disk that it is a standby, and says in the bucket that the tenant
-//! is given. Who has the generation after the one that it held is the owner from then on: the target, or, if that does not
-//! take it in time, this server, which has to take it as anybody. So nobody depends on who saw what.
+//! is given. Who has the generation after the one that it held is the owner from then on: the target, or, if that does
+//! not take it in time, this server, which has to take it as anybody. So nobody depends on who saw what.
 
 use std::time::{Duration, Instant};
 
