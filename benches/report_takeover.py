@@ -48,8 +48,8 @@ def handover(results):
     if not found:
         return
     yield from ("## Planned handover", "",
-                f"The longest transaction of each run of pgbench, {found['layers']:,} layers, {found['transactions']:,} "
-                "transactions in all. No client saw an error.", "",
+                f"The longest transaction of each run of pgbench, {found['layers']:,} layers; "
+                f"{found['transactions']:,} transactions in all. No client saw an error.", "",
                 "| | fastest run, ms | median, ms | slowest run, ms |", "|---|---|---|---|")
     for name, what in (("pause_s", "with a handover"), ("calm_s", "without")):
         times = [seconds * 1000 for seconds in found[name]]
@@ -78,7 +78,8 @@ def make():
                              f"* Postgres {results['pg_major']}; `takeover_after` {results['takeover_after_s']} s, "
                              f"`lease_interval` {results['lease_interval_s']} s")
     lines = ("Time since the SIGKILL of the owner, as a client of the compute sees it. The lease is up to one interval "
-             "old then.", "", "## Asked", "", *asked(results), "", "## Figures", "", *rows(results), "", *handover(results))
+             "old then.", "", "## Asked", "", *asked(results), "", "## Figures", "", *rows(results), "",
+             *handover(results))
     artifact.report(folder / "takeover.md", [*header, *lines])
 
 

@@ -5,8 +5,8 @@ Two pageservers share a bucket, a directory, with the default times of leases. A
 owner is killed; at once one client asks for a row whose page the compute does not have, and another one commits rows
 one after the other. Both wait, and neither may see an error; every acknowledged row is there afterwards. Then the
 killed server starts again and becomes the standby of the other one. First with few layers, then with many. Then the
-tenant is handed over on purpose in the middle of pgbench, whose longest transaction counts, there and back; and the same
-without a handover. Nothing is left behind but takeover.json.
+tenant is handed over on purpose in the middle of pgbench, whose longest transaction counts, there and back; and the
+same without a handover. Nothing is left behind but takeover.json.
 """
 
 import argparse

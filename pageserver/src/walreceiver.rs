@@ -125,9 +125,9 @@ impl WalReceivers {
         let standing = journal.as_ref().map(standing);
         manager.begin_to_follow(standing.clone().map(|standing| Box::new(Kept(standing)) as Box<dyn Journals>));
         let inner = Inner { manager, running, halted, unfit, writers, is_scratch, journal, standing, look, cancel };
-        let inner = Arc::new(inner);
-        inner.manager.hand_over_with(Box::new(halting::Halting(Arc::downgrade(&inner))));
-        Self { inner }
+        let receivers = Self { inner: Arc::new(inner) };
+        receivers.take_part_in_handovers();
+        receivers
     }
 
     /// Starts the receivers of all timelines with a stored WAL source, and from then on those of timelines that

@@ -1,5 +1,5 @@
-//! Tenants that are handed over from one server to the other while things fail: an order, and soon after it, in the midst
-//! of what follows from that, a server that does nothing for some time, or is killed.
+//! Tenants that are handed over from one server to the other while things fail: an order, and soon after it, in the
+//! midst of what follows from that, a server that does nothing for some time, or is killed.
 
 use std::time::{Duration, Instant};
 

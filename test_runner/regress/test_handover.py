@@ -45,7 +45,8 @@ def test_a_tenant_is_handed_over_and_back_under_load(make_fleet, make_computes, 
             done = move(fleet, computes, to)
             took = time.monotonic() - begun
             assert "ready" in done.stderr or "given" in done.stderr or took < 2, done.text
-            assert (fleet.state(to), fleet.state(other)) == ("Active", "Standby")
+            both = lambda: (fleet.state(to), fleet.state(other))  # noqa: E731, B023
+            wait_until(lambda: both() == ("Active", "Standby"), 5, what="the new roles")  # noqa: B023
             writer.acknowledged_after(time.monotonic())
             print(f"handed over within {took:.2f} s")
             time.sleep(3)
@@ -87,11 +88,14 @@ def test_whoever_is_killed_one_server_owns_the_tenant(make_fleet, make_computes,
         if who == "owner" or state != "done":
             fleet.wait_for_owner(left)
         killed.start()
-        owner = fleet.wait_for_owner(first, second)
+        fleet.wait_for_owner(first, second)
         writer.acknowledged_after(at)
+        # A target that was killed too early may get the tenant after its restart: the order still holds.
+        fleet.wait_for_order(first, "done", "failed")
+        states = lambda: sorted(fleet.state(server) for server in fleet.servers)  # noqa: E731
+        wait_until(lambda: states() in (["Active", "Standby"], ["Active", "none"]), 30, what="one owner")
+        writer.acknowledged_after(time.monotonic())
     writer.check()
-    other = first if owner is second else second
-    wait_until(lambda: fleet.state(other) in ("Standby", "none", "Fenced"), 20, what="one owner")
     compute.stop()
 
 
@@ -128,18 +132,25 @@ def test_a_server_is_drained_restarted_and_filled(make_fleet, make_computes):
     empty = new_id()
     first.http.put(f"/v1/tenant/{empty}/location_config", {"mode": "AttachedSingle"})
     name, other = fleet.id_of(first), fleet.id_of(second)
-    state_of = lambda server, tenant: server.http.get(f"/v1/tenant/{tenant}")["state"]["slug"]  # noqa: E731
+
+    def wait_for(server, *states):
+        """Waits until it is that to the two tenants, in any order."""
+        found = lambda: sorted(server.http.get(f"/v1/tenant/{one}")["state"]["slug"]  # noqa: E731
+                               for one in (fleet.tenant, empty))
+        wait_until(lambda: found() == sorted(states), 10, what=f"{states}")
+
     with Writer(compute, "acknowledged") as writer:
         writer.acknowledged_after(time.monotonic())
         done = computes.pagectl("fleet", "drain", name)
         assert done.code == 0 and "2 tenants were moved" in done.stdout, done.text
-        assert [state_of(second, tenant) for tenant in (fleet.tenant, empty)] == ["Active", "Active"]
+        wait_for(second, "Active", "Active")
         assert "(drained)" in computes.pagectl("fleet", "status").stdout
         first.restart()
         refused = computes.pagectl("tenant", "move", empty, "--to", name)
         assert refused.code and "drained" in refused.stderr, refused.text
         path = f"/v1/tenant/{new_id()}/location_config"
-        wait_until(lambda: "drained" in first.http.refuse("PUT", path, {"mode": "AttachedSingle"}, status=412), 5)
+        time.sleep(1)
+        first.http.refuse("PUT", path, {"mode": "AttachedSingle"}, status=412, names=["drained"])
         plan = computes.pagectl("--json", "fleet", "rebalance", "--dry-run")
         assert plan.code == 0 and json.loads(plan.stdout) == {"plan": []}, plan.text
         writer.acknowledged_after(time.monotonic())
@@ -147,23 +158,22 @@ def test_a_server_is_drained_restarted_and_filled(make_fleet, make_computes):
         assert done.code == 0 and "1 of them" in done.stdout, done.text
         writer.acknowledged_after(time.monotonic())
     writer.check()
-    owned = [tenant for tenant in (fleet.tenant, empty) if state_of(first, tenant) == "Active"]
-    assert len(owned) == 1
+    wait_for(first, "Active", "Standby")
     # All at one of them, then equally many.
     done = computes.pagectl("fleet", "drain", other)
     assert done.code == 0, done.text
     assert computes.pagectl("fleet", "drain", other, "--undo").code == 0
     plan = computes.pagectl("fleet", "rebalance", "--dry-run")
     assert plan.code == 0 and other in plan.stdout, plan.text
-    assert [state_of(first, tenant) for tenant in (fleet.tenant, empty)] == ["Active", "Active"], "only a plan"
+    wait_for(first, "Active", "Active")
     done = computes.pagectl("fleet", "rebalance")
     assert done.code == 0 and "1 orders" in done.stdout, done.text
-    assert sorted(state_of(first, tenant) for tenant in (fleet.tenant, empty)) == ["Active", "Standby"]
+    wait_for(first, "Active", "Standby")
     assert "nothing is to be moved" in computes.pagectl("fleet", "rebalance", "--dry-run").stdout
     compute.stop()
 
 
-def test_a_new_server_gets_standbys_and_tenants_when_it_is_asked(make_fleet, make_computes, pagectl_binary):
+def test_a_new_server_gets_standbys_and_tenants_when_it_is_asked(make_fleet, make_computes):
     """One that has nothing to do with the others asks the bucket nothing, until it is named."""
     fleet = make_fleet(2)
     first, second = fleet.servers
@@ -173,4 +183,4 @@ def test_a_new_server_gets_standbys_and_tenants_when_it_is_asked(make_fleet, mak
     assert done.code == 0, done.text
     wait_until(lambda: fleet.state(second) == "Standby", 20, what="a standby")
     move(fleet, computes, second)
-    assert (fleet.state(first), fleet.state(second)) == ("Standby", "Active")
+    wait_until(lambda: (fleet.state(first), fleet.state(second)) == ("Standby", "Active"), 10, what="the new roles")

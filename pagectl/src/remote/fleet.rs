@@ -13,8 +13,8 @@ pub(crate) enum FleetCommand {
     /// Show all servers that share a bucket, as any of them tells: which of them owns which tenant, which are standbys,
     /// their leases, and how far each of them is.
     Status,
-    /// Move all tenants that a server owns to others, standbys first. It owns nothing from then on, also after restarts,
-    /// and takes nothing over by itself, until it is filled again.
+    /// Move all tenants that a server owns to others, standbys first. It owns nothing from then on, also after
+    /// restarts, and takes nothing over by itself, until it is filled again.
     Drain(DrainArgs),
     /// Let a drained server own tenants again, and move its share to it.
     Fill(FillArgs),

@@ -1,5 +1,5 @@
-//! `pagectl tenant move`, `pagectl fleet drain`, `fill` and `rebalance`: orders to servers, through the bucket, and how far
-//! they are.
+//! `pagectl tenant move`, `pagectl fleet drain`, `fill` and `rebalance`: orders to servers, through the bucket, and how
+//! far they are.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -100,10 +100,10 @@ impl Fleet {
         Self { servers, tenants: all(&answer["tenants"]).map(tenant).collect() }
     }
 
-    /// Adds the server that has answered.
+    /// Adds the server that has answered, if it is a new one. Of others it may have seen what was so some seconds ago.
     pub(super) fn add_this(&mut self, other: &Self) {
         for (id, server) in other.servers.iter().filter(|(_, server)| server.is_this) {
-            self.servers.insert(id.clone(), server.clone());
+            self.servers.entry(id.clone()).or_insert_with(|| server.clone());
         }
     }
 
@@ -291,6 +291,11 @@ mod tests {
         );
         assert_eq!(moves(&some.fill("c")), [("2", "c")]);
         assert!(some.fill("nobody").is_empty());
+        // A new server is added; what is known already counts.
+        let (mut one, other) = (fleet(&[("b", false)], &[]), fleet(&[("a", true)], &[]));
+        one.add_this(&other);
+        one.add_this(&fleet(&[("a", false)], &[]));
+        assert!(one.servers.len() == 2 && one.servers["a"].is_drained);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What brings WAL stops while a tenant is handed over to another server.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::{BoxFuture, join_all};
 use pageserver_api::shard::TenantShardId;
@@ -9,7 +9,14 @@ use super::{Inner, WalReceivers};
 use engine::tenant::manager::Receivers;
 
 /// See [`Receivers`].
-pub(super) struct Halting(pub(super) Weak<Inner>);
+struct Halting(Weak<Inner>);
+
+impl WalReceivers {
+    /// From now on this server hands tenants over, and is handed some, with what brings WAL to them.
+    pub(super) fn take_part_in_handovers(&self) {
+        self.inner.manager.hand_over_with(Box::new(Halting(Arc::downgrade(&self.inner))));
+    }
+}
 
 impl Halting {
     fn receivers(&self) -> Option<WalReceivers> {

@@ -1,9 +1,9 @@
 //! The owner of a tenant that hands it over to a standby.
 //!
 //! First everything is uploaded while all goes on. Then the owner ceases to act as one: it acknowledges nothing more,
-//! takes nothing in, uploads the rest, notes on its disk that it is a standby, and says in the bucket that the tenant is
-//! given. Who has the generation after the one that it held is the owner from then on: the target, or, if that does not
-//! take it in time, this server, which has to take it as anybody. So nobody depends on who saw what.
+//! takes nothing in, uploads the rest, notes on its disk that it is a standby, and says in the bucket that the tenant
+//! is given. Who has the generation after the one that it held is the owner from then on: the target, or, if that does
+//! not take it in time, this server, which has to take it as anybody. So nobody depends on who saw what.
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ impl TenantManager {
     /// Does what an order says, as the tenant's owner.
     pub(super) async fn go(&self, p: &Placements, id: TenantShardId, order: &Order) -> Result<(), ManageError> {
         let deadline = env::clock::now() + order.left().unwrap_or_default();
+        // Whoever has none would go on as the owner, whatever was said.
+        self.get_lease().await?;
         loop {
             match self.in_time(p.word(id, Side::Target, order)).await.ok().flatten().map(|word| word.stage) {
                 Some(Stage::Ready) => break,
@@ -53,7 +55,6 @@ impl TenantManager {
         let remote = self.remote_of(id).filter(|remote| remote.generation() == generation);
         let Some(remote) = remote else { return Err(ManageError::Conflict(format!("tenant {id} has another owner"))) };
         remote.check_lease()?;
-        // Who has none would go on as the owner, whatever was said.
         match self.inner.conf.resources.lease.state() {
             LeaseState::Held(_) => Ok(()),
             LeaseState::None => Err(ManageError::Busy("its owner has no lease yet: try again".to_owned())),
@@ -61,7 +62,8 @@ impl TenantManager {
         }
     }
 
-    /// Has the bucket have all that the timelines of a tenant have at this moment; `to_the_end` if nothing comes any more.
+    /// Has the bucket have all that the timelines of a tenant have at this moment; `to_the_end` if nothing comes any
+    /// more.
     async fn upload(&self, id: TenantShardId, limit: Duration, to_the_end: bool) -> Result<(), ManageError> {
         let timelines = self.timelines(id)?;
         let work = timelines.iter().map(|timeline| upload_one(timeline, limit, to_the_end));
@@ -84,7 +86,7 @@ impl TenantManager {
         // Whether or not that arrives, it may have.
         let said = self.in_time(p.say(id, Side::Owner, &order.word(Stage::Given, None))).await;
         let took = env::clock::now().saturating_duration_since(begun);
-        tracing::info!(tenant = %id, to = order.to, ?took, sent = said.is_ok(), "the tenant is given to another server");
+        tracing::info!(tenant = %id, to = order.to, ?took, sent = said.is_ok(), "the tenant is given away");
         self.await_heir(held, begun).await
     }
 

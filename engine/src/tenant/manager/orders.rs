@@ -1,17 +1,15 @@
 //! Orders about where tenants are to be: gives them, and follows those that this server has to do with.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pageserver_api::shard::TenantShardId;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
+use super::placing::OrderStatus;
 use super::receivers::{Receivers, Receiving};
 use super::{ManageError, TenantManager};
-use crate::placement::{Listing, Order, Placements, Side, Stage, What, Word};
+use crate::placement::{Listing, Order, Placements, Side, Stage, What};
 use crate::tenant::remote::newest;
 use errors::StorageError;
 
@@ -21,34 +19,6 @@ const LOOK_INTERVALS: u32 = 5;
 const LOOKS: u32 = 4;
 /// How often it is looked what the other server says.
 pub(super) const WORDS: Duration = Duration::from_millis(100);
-
-/// What a server has to do with orders.
-#[derive(Debug, Default)]
-pub(super) struct Placing {
-    pub(super) receivers: OnceLock<Receiving>,
-    /// This server is to own nothing more, as it was seen the last time.
-    is_drained: AtomicBool,
-    /// There may be a new order.
-    look: Notify,
-    /// Nonces of the orders that are being followed, and of those that were.
-    begun: Mutex<HashSet<String>>,
-    over: Mutex<HashSet<String>>,
-}
-
-/// How a tenant's newest order stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OrderStatus {
-    /// The order.
-    pub order: Order,
-    /// The newest generation, and the server that holds it.
-    pub generation: u32,
-    /// See above.
-    pub owner: String,
-    /// What the server has said that is to have the tenant.
-    pub target: Option<Word>,
-    /// What the owner has said.
-    pub giver: Option<Word>,
-}
 
 /// Orders by tenant, with their numbers, so that each is read once.
 type Known = BTreeMap<TenantShardId, (u32, Order)>;

@@ -302,8 +302,8 @@ impl TenantManager {
         Ok(())
     }
 
-    /// Waits until this server has a lease. Other standbys have to see that before they see its generation: from a lease
-    /// that was never there nobody sees that its server is gone.
+    /// Waits until this server has a lease. Other standbys have to see that before they see its generation: from a
+    /// lease that was never there nobody sees that its server is gone.
     pub(super) async fn get_lease(&self) -> Result<(), StorageError> {
         let conf = self.inner.conf;
         conf.resources.lease.bind(conf.lease.takeover_after);
