@@ -17,7 +17,7 @@ def pytest_addoption(parser):
     parser.addoption("--redo-results", help="directory for what pagectl verify-redo found, one file per run")
     parser.addoption("--kills", type=int, default=30, help="SIGKILLs of the pageserver under load")
     parser.addoption("--compute-kills", type=int, default=6, help="SIGKILLs of a compute under load")
-    parser.addoption("--fleet-kills", type=int, default=4, help="kills and partitions of a fleet, by quorum")
+    parser.addoption("--fleet-kills", type=int, default=3, help="kills and partitions of a fleet, by quorum")
     parser.addoption("--fleet-seed", type=int, default=20261129, help="which ones")
     parser.addoption("--soak-minutes", type=float, default=0.3, help="mixed load before all pages are compared")
     parser.addoption("--garbage", type=int, default=10_000, help="connections that send garbage")

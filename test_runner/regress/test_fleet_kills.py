@@ -50,7 +50,8 @@ class World:
 
     def __init__(self, seed: int, quorum: int, make_fleet, make_computes, make_store, stack: ExitStack):
         self.chance, self.quorum, self.make_computes = random.Random(f"{seed} {quorum}"), quorum, make_computes
-        settings = {"durability": "journal", "checkpoint_timeout": "20s"}
+        # A long run is not to fill the disk.
+        settings = {"durability": "journal", "checkpoint_timeout": "20s", "journal_size": 256 << 20}
         self.fleet = make_fleet(2, store="weed", settings=settings)
         self.store = make_store("weed")
         self.servers = self.fleet.servers
@@ -204,8 +205,10 @@ class World:
                 os.kill(server.process.pid, signal.SIGCONT)
 
     def end(self):
-        """While servers can reach the bucket."""
+        """While servers can reach the bucket, and without a compute that would wait for them."""
         self.go_on()
+        if not self.is_down:
+            self.end_compute()
         for server in self.servers:
             if server.is_running():
                 server.stop()

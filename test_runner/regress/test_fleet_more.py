@@ -54,8 +54,7 @@ def test_a_standby_whose_disk_is_full_holds_nobody_up_and_goes_on(make_fleet, ma
 def test_a_store_of_an_earlier_format_has_standbys(name, make_pageserver, work_dir):
     """A server goes on with its disk and bucket as an earlier version left them, and another one takes over from it."""
     shutil.copytree(GOLDEN / name, work_dir / "golden")
-    settings = {**SOON, "remote_storage": f"file://{work_dir / 'golden' / 'bucket'}", "keep_lease": True,
-                "durability": "journal"}
+    settings = {**SOON, "remote_storage": f"file://{work_dir / 'golden' / 'bucket'}", "keep_lease": True}
     (tenant,) = (path.name for path in (work_dir / "golden" / "disk" / "tenants").iterdir())
     first = make_pageserver(f"{name}-old", work_dir / "old", attach_on_start="local", **settings)
     shutil.copytree(work_dir / "golden" / "disk" / "tenants", first.workdir / "tenants")
@@ -83,6 +82,7 @@ def test_a_store_of_an_earlier_format_has_standbys(name, make_pageserver, work_d
     assert second.http.get(f"/v1/tenant/{tenant}")["generation"] > generation
     assert timelines(second) == before
     # The one that was the owner is its standby now, and both are of today.
+    first.configure(attach_on_start="own")
     first.start()
     first.http.put(f"/v1/tenant/{tenant}/location_config", {"mode": "Secondary"})
     second.stop()
