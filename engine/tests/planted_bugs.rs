@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 24] = [
+const ELSEWHERE: [Bug; 28] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -45,14 +45,17 @@ const ELSEWHERE: [Bug; 24] = [
     Bug::IgnoreClaims,
     Bug::TakeWithoutSecondLook,
     Bug::TakeTooEarly,
-    // `sim/tests/quorum.rs` looks for these two.
+    // `sim/tests/quorum.rs` looks for these.
     Bug::ForgetAtTakeover,
     Bug::StandbyLeavesGap,
+    Bug::TailLeavesGap,
+    // `sim/tests/handover.rs` looks for these.
+    Bug::GiveAndGoOn,
+    Bug::TakeUngiven,
+    Bug::GoOnInGivenGeneration,
     // Nothing looks for these two yet.
     Bug::StandbyBeforeSync,
     Bug::ReplayOtherWriter,
-    // Of the tail in the bucket, which the simulation looks for.
-    Bug::TailLeavesGap,
 ];
 
 /// A test that may catch a bug.
