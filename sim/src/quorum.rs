@@ -2,9 +2,9 @@
 //! off from the bucket or killed at any moment, and so may the Postgres, whose place another one takes.
 //!
 //! What must hold: when one of the two servers is lost with its disk, together with the Postgres, and the other one's
-//! process ends, all that was committed is there once that is up again, as of the end of a record, page by page. In half
-//! of the worlds the journal's tail is put into the bucket. When there all three are lost with their disks, what was
-//! committed some seconds before is there.
+//! process ends, all that was committed is there once that is up again, as of the end of a record, page by page. In
+//! half of the worlds the journal's tail is put into the bucket. When there all three are lost with their disks, what
+//! was committed some seconds before is there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -55,9 +55,9 @@ pub async fn unlink(path: &Utf8Path) -> Result<(), StorageError> {
     }
 }
 
-/// Removes a file where nothing can be awaited, such as in `Drop`, and without holding up the thread: a disk that is told
-/// what is freed takes tens of milliseconds for a large file. It may still be there when this returns, and after a crash;
-/// what goes wrong is logged.
+/// Removes a file where nothing can be awaited, such as in `Drop`, and without holding up the thread: a disk that is
+/// told what is freed takes tens of milliseconds for a large file. It may still be there when this returns, and after a
+/// crash; what goes wrong is logged.
 pub fn unlink_aside(path: Utf8PathBuf) {
     let removed = |path: &Utf8Path, result: io::Result<()>| match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

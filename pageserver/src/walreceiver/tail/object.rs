@@ -1,6 +1,6 @@
 //! Objects of the tail. The name says where the WAL begins and ends, and which generation put it there:
-//! `tail-<16 digits>-<16 digits>-<8 digits>`, hexadecimal. The object is the magic, the CRC-32C of all that follows, the
-//! length of the writer's mark, the mark, where the WAL begins, and the WAL; numbers are little-endian.
+//! `tail-<16 digits>-<16 digits>-<8 digits>`, hexadecimal. The object is the magic, the CRC-32C of all that follows,
+//! the length of the writer's mark, the mark, where the WAL begins, and the WAL; numbers are little-endian.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use pageserver_api::shard::TenantShardId;
