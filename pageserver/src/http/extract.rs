@@ -12,7 +12,7 @@ use utils::id::TimelineId;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::ids::{HoldNameText, TenantShardText, TimelineText};
+use super::ids::{HoldNameText, ServerText, TenantShardText, TimelineText};
 
 /// Time limit for the whole body to arrive; meanwhile the request occupies a place.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,6 +31,7 @@ pub(crate) struct TenantPath {
 #[into_params(parameter_in = Path)]
 pub(crate) struct ServerPath {
     /// The id of a server on the bucket.
+    #[param(value_type = ServerText)]
     pub(crate) server_id: String,
 }
 

@@ -39,6 +39,8 @@ texts! {
     LsnText = "Lsn": "^[0-9a-fA-F]{1,8}/[0-9a-fA-F]{1,8}$", "0/16B3748";
     /// The name of a hold.
     HoldNameText = "HoldName": "^[^\\x00-\\x1f\\x7f]{1,100}$", "before release 7";
+    /// The id of a server.
+    ServerText = "ServerId": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$", "pageserver-a";
     /// A key of the engine.
     KeyText = "Key": "^[0-9a-fA-F]{36}$", "000000067F0000000500000A3900000000AB";
 }

@@ -16,7 +16,7 @@ use engine::tenant::manager::OrderStatus;
 /// An order holds no longer than this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Longer ids are none.
-const ID_MAX: usize = 255;
+const ID_MAX: usize = 64;
 
 /// An order about a tenant.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -120,8 +120,9 @@ fn answer(status: OrderStatus) -> MoveAnswer {
 }
 
 fn check_id(server: &str) -> Result<(), ApiError> {
-    let is_bad =
-        server.is_empty() || server.len() > ID_MAX || server.contains('/') || server.contains(char::is_control);
+    // As the setting has it.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_bad = server.is_empty() || server.len() > ID_MAX || !server.bytes().all(plain);
     if is_bad { Err(ApiError::bad_request(format!("{server:?} is no id of a server"))) } else { Ok(()) }
 }
 
