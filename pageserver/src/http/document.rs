@@ -11,7 +11,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 use super::access::Needs;
 use super::error::ErrorBody;
-use super::ids::{HoldNameText, KeyText, LsnText, TenantShardText, TenantText, TimelineText};
+use super::ids::{HoldNameText, KeyText, LsnText, ServerText, TenantShardText, TenantText, TimelineText};
 
 /// Name of the security scheme.
 const BEARER: &str = "bearer";
@@ -22,7 +22,16 @@ const SCOPES: &str = "A JWT signed by EdDSA. Its claim scope says what it allows
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(title = "pageserver", description = "Management of tenants and timelines: histories of Postgres clusters."),
-    components(schemas(ErrorBody, TenantShardText, TenantText, TimelineText, LsnText, KeyText, HoldNameText))
+    components(schemas(
+        ErrorBody,
+        TenantShardText,
+        TenantText,
+        TimelineText,
+        LsnText,
+        KeyText,
+        HoldNameText,
+        ServerText
+    ))
 )]
 struct Description;
 
