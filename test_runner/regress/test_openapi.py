@@ -115,7 +115,8 @@ def test_errors_ids_and_security_are_declared(described):
             scopes = {scope for way in asks for scope in way["bearer"]}
             assert "pageserverapi" in scopes and {"401", "403"} <= statuses, where
             not_for_users = where in ("DELETE /v1/tenant/{tenant_shard_id}", "PUT /v1/tenant/{tenant_shard_id}/quota",
-                                      "PUT /v1/tenant/{tenant_shard_id}/location_config")
+                                      "PUT /v1/tenant/{tenant_shard_id}/location_config",
+                                      "GET /v1/tenant/{tenant_shard_id}/move", "PUT /v1/tenant/{tenant_shard_id}/move")
             assert ("tenant" in scopes) == ("{tenant_shard_id}" in path and not not_for_users), where
         else:
             # Without tokens, requests for other names than the server's are refused.
