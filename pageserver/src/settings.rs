@@ -20,6 +20,7 @@ use pgdata::PostgresKeys;
 use pgdata::size_changes::SizeChanges;
 use remote_storage::{RemoteOptions, RemoteUrl, StoreSettings};
 
+pub(crate) use identity::defect as server_id_defect;
 pub use keys::{KEYS, Key, Settings};
 pub use load::{Overrides, SettingsError};
 pub use template::{commented_file, markdown_table};

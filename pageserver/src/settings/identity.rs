@@ -44,8 +44,8 @@ impl Settings {
     }
 }
 
-/// Why a text is not a valid server id, if it is not.
-pub(super) fn defect(id: &str) -> Option<String> {
+/// Why a text is not a valid server id, if it is not. The empty one, which stands for none, is valid.
+pub(crate) fn defect(id: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let good = id.len() <= 64 && id.bytes().all(plain);
     (!good).then(|| "at most 64 letters, digits, and any of ._-".to_owned())

@@ -10,13 +10,12 @@ use utoipa::ToSchema;
 use crate::http::app::{App, to_the_end};
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::{At, Body, ServerPath, TenantPath};
+use crate::settings::server_id_defect;
 use engine::placement::{Order, Stage, What, Word};
 use engine::tenant::manager::OrderStatus;
 
 /// An order holds no longer than this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Longer ids are none.
-const ID_MAX: usize = 64;
 
 /// An order about a tenant.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -120,9 +119,7 @@ fn answer(status: OrderStatus) -> MoveAnswer {
 }
 
 fn check_id(server: &str) -> Result<(), ApiError> {
-    // As the setting has it.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let is_bad = server.is_empty() || server.len() > ID_MAX || !server.bytes().all(plain);
+    let is_bad = server.is_empty() || server_id_defect(server).is_some();
     if is_bad { Err(ApiError::bad_request(format!("{server:?} is no id of a server"))) } else { Ok(()) }
 }
 
