@@ -3,6 +3,7 @@
 //! A compute is a directory ([`layout`]). Its data directory is a user-space file system, which takes blocks that
 //! this compute never wrote from a [`source`] as of one LSN, and keeps what Postgres writes.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod boot;
 pub mod catalog;

@@ -2,6 +2,7 @@
 //!
 //! Never writes. Errors name the file and, where it makes sense, the offset.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backup_label;
 mod files;

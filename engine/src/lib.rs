@@ -2,6 +2,7 @@
 //!
 //! `docs/architecture.md` maps the modules and their ranks.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod block_cache;
 pub mod config;

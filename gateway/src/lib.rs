@@ -5,6 +5,7 @@
 //! for the one message that names the key for cancel requests ([`greeting`]): passwords, SCRAM included, are between
 //! client and compute.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod address;
 mod cancel;

@@ -6,6 +6,7 @@
 //! After a crash a timeline's WAL behind its layers is read from here. A batch at the end that was not written whole is
 //! as if it was not there, since nobody was told that it was; a damaged one before others is reported, and each
 //! timeline's WAL then ends where it has a gap.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
 mod index;

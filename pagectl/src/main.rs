@@ -1,6 +1,7 @@
 //! `pagectl`: imports data directories, ingests WAL files, reads and compares pages, inspects layers, and controls a
 //! running pageserver.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod args;
 mod checkup;

@@ -4,6 +4,7 @@
 //! `docs/architecture.md` describes the crates and modules, and their ranks. The engine modules that benchmarks of
 //! write paths access under this crate's name are re-exported here.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod auth;
 pub mod follow;

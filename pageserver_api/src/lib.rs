@@ -1,6 +1,7 @@
 //! Types that clients and the engine share: keys, values, key spaces, relation tags, shard identity, models, messages
 //! of the page service.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod boot_image;
 pub mod key;

@@ -16,6 +16,7 @@
 //! A relation fork exists if its entry in the sparse key range is not empty. Every block below the fork's size has a
 //! version: blocks that no record ever wrote are stored as pages of zeros.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod basebackup;
 pub mod difference;

@@ -8,7 +8,7 @@
 //!   module per resource manager. A failed apply leaves the page unchanged, or drops it with the chain.
 //! * [`vm`] and [`slru`] make the page changes for which records have no block reference.
 //! * [`mask`] blanks what PostgreSQL itself does not log, to compare pages with those of a server.
-
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]

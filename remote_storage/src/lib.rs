@@ -4,6 +4,7 @@
 //! The [`RemoteFailure`](errors::RemoteFailure) of an error tells the caller what to do; transient faults have
 //! already been retried here.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod attempts;
 mod create;

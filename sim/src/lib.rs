@@ -4,6 +4,7 @@
 //! The production code runs unchanged, above its seams: tasks, clocks and chance of [`env`], disks of [`virtual_file`],
 //! the store of [`remote_storage`].
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod acts;
 mod checks;

@@ -1,5 +1,6 @@
 //! `sim`: runs seeds of the simulation.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

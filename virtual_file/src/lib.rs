@@ -2,6 +2,7 @@
 //!
 //! All file access of the engine goes through this crate, so that tests can substitute a simulated disk
 //! ([`simulated`]).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod alignment;
 pub mod buffer;

@@ -1,5 +1,6 @@
 //! `compute-fs`: serves the data directory of a compute as a file system.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 //! The rest of the project must not call `Instant::now`, `SystemTime::now`, `thread::spawn`, `tokio::spawn` or a
 //! random number generator directly; `clippy.toml` forbids it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod aside;
 #[allow(clippy::disallowed_methods, reason = "this is the seam for time")]

@@ -1,5 +1,6 @@
 //! Errors, classified by what the caller must do about them.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::io;
 use std::time::Duration;

@@ -4,6 +4,7 @@
 //! production code that calls [`planted`]. In a build without debug assertions, such as any release, the result is
 //! constant and costs nothing.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

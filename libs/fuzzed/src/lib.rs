@@ -2,6 +2,7 @@
 //! above 1 MiB. `make fuzz` runs them under libFuzzer (`fuzz/`), the tests here with the seeds of `tests/seeds` and
 //! with mutations of these.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backend;
 mod case;

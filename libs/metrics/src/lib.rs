@@ -5,6 +5,7 @@
 //! of a timeline, such as its LSNs, are collected at each scrape and not kept here. Low ranks use this module, so it
 //! knows nothing about the engine.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod exposition;
 mod label;

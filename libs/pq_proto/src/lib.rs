@@ -5,6 +5,7 @@
 //! integers are big-endian. Decoding is total: any bytes yield a value or an [`error::ProtocolError`], and no message
 //! makes the receiver allocate more than its declared limit.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod backend;
 pub mod client;

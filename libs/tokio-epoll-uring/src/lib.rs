@@ -43,6 +43,7 @@
 //! ```
 
 #![cfg(target_os = "linux")]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod buf;
 mod lease;

@@ -6,6 +6,7 @@
 //! slow is seen however few are drawn. What is sent waits in a bounded queue for one task that gives it to a collector;
 //! if that is away, or too slow, traces are lost and counted, and nothing waits (decision 0036).
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod encode;
 mod export;

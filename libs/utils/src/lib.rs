@@ -2,6 +2,7 @@
 //!
 //! Rank 0: every crate may use this one, and it uses none of ours except `env`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod bin_ser;
 pub mod crc32c;

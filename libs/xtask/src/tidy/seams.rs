@@ -1,10 +1,16 @@
-//! A crate's own `clippy.toml` replaces the workspace's: it may omit calls for files, and nothing else.
+//! A crate's own `clippy.toml` replaces the workspace's: it may omit calls for files, and nothing else. Each library
+//! and each program says in its root that it keeps to the seams: lints of the workspace cannot leave out tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+
+/// What a root says.
+const DENIED: &str = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]";
+/// What the root of a crate says that is for tests or tools only.
+const ALLOWED: &str = "#![allow(clippy::disallowed_methods";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -29,6 +35,30 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(findings)
+}
+
+/// One finding for each root of a library or program below `root` that does not say that it keeps to the seams, or that
+/// it need not.
+pub(crate) fn check_roots(root: &Path) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for file in crates(root)?.iter().flat_map(|dir| roots(&dir.join("src"))) {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let name = file.strip_prefix(root).unwrap_or(&file).display();
+        if !text.contains(DENIED) && !text.contains(ALLOWED) {
+            findings.push(format!("{name}: a root of a crate needs the line {DENIED}"));
+        }
+    }
+    Ok(findings)
+}
+
+/// The roots of the library and the programs whose sources are in `src`.
+fn roots(src: &Path) -> Vec<PathBuf> {
+    let programs = std::fs::read_dir(src.join("bin")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let programs = programs.map(|path| if path.is_dir() { path.join("main.rs") } else { path });
+    let all = [src.join("lib.rs"), src.join("main.rs")].into_iter().chain(programs);
+    let mut found: Vec<PathBuf> = all.filter(|path| path.is_file()).collect();
+    found.sort();
+    found
 }
 
 /// Directories that may contain a crate: those at the root, and those in `libs`.

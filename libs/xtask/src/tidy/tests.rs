@@ -45,7 +45,7 @@ fn function(name: &str, lines: usize) -> String {
 #[test]
 fn small_plain_sources_pass() {
     let sample = Sample::new("");
-    sample.write("a/src/lib.rs", &function("f", 70));
+    sample.write("a/src/seventy.rs", &function("f", 70));
     sample.write("a/src/six_hundred.rs", &"const A: u8 = 1;\n".repeat(600));
     sample.write("run.py", "print('x')\n");
     assert_eq!(sample.findings(false), Vec::<String>::new());
@@ -150,6 +150,21 @@ fn a_list_of_seams_of_its_own_may_leave_out_files_only() {
     let findings = sample.findings(false);
     assert_eq!(findings.len(), 2, "{findings:?}");
     assert_eq!(findings[0], "compute/clippy.toml: tokio::spawn is denied here or in clippy.toml, not in both");
+}
+
+#[test]
+fn roots_of_crates_keep_to_the_seams() {
+    let sample = Sample::new("");
+    let denied = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]\n";
+    sample.write("engine/src/lib.rs", denied);
+    sample.write("libs/metrics/src/lib.rs", "#![allow(clippy::disallowed_methods, reason = \"a tool\")]\n");
+    sample.write("pageserver/src/bin/pageserver/main.rs", denied);
+    assert_eq!(sample.findings(false), Vec::<String>::new());
+    sample.write("pageserver/src/bin/pageserver/main.rs", "mod args;\n");
+    sample.assert_one("pageserver/src/bin/pageserver/main.rs: a root of a crate needs the line #![cfg_attr(");
+    sample.write("pageserver/src/bin/pageserver/main.rs", denied);
+    sample.write("libs/metrics/src/lib.rs", "mod a;\n");
+    sample.assert_one("libs/metrics/src/lib.rs: a root of a crate needs the line #![cfg_attr(");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `pageserver`: stores the history of Postgres clusters and serves pages as of any LSN.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod allocator;
 mod args;
