@@ -14,6 +14,7 @@
 //! # Ok(()) }
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backup;
 mod pagestream;
@@ -54,10 +55,10 @@ impl PageServer {
     /// Takes a libpq connection string; `token` takes precedence over a password in it.
     ///
     /// # Errors
-    /// The string is malformed. The error does not repeat it, because it may contain a password.
+    /// The string is malformed, or asks for what is not supported. The error does not repeat it, because it may contain
+    /// a password.
     pub fn new(connection_string: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        let parsed = connection_string.parse::<Config>();
-        let mut config = parsed.map_err(|_| ClientError::Config("malformed connection string".into()))?;
+        let mut config: Config = connection_string.parse()?;
         if let Some(token) = token {
             config.password(token);
         }

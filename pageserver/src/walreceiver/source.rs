@@ -1,6 +1,6 @@
 //! The source of a timeline's WAL.
 
-use tokio_postgres::Config;
+use pq_proto::client::Config;
 use tokio_postgres::config::Host;
 
 use super::writer::Writer;
@@ -60,9 +60,8 @@ impl WalSource {
 
     /// Connection parameters.
     pub(crate) fn config(&self) -> Result<Config, StorageError> {
-        // The parser's own message may contain parts of a misplaced password.
         let parsed = self.connstr.parse::<Config>();
-        let mut config = parsed.map_err(|_| StorageError::Invalid("this is no valid connection string".to_owned()))?;
+        let mut config = parsed.map_err(|error| StorageError::Invalid(error.to_string()))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(StorageError::Invalid("the connection string names no host".to_owned()));
         }

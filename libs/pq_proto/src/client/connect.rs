@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 
+use super::config::Config;
 use super::error::ClientError;
 use super::session::{Client, unexpected};
 use super::simulated::connect as connect_simulated;
@@ -38,8 +38,8 @@ enum Address {
 impl Client {
     /// Connects and authenticates. `session` are additional startup parameters, such as `replication`.
     ///
-    /// Hosts are tried in order. TLS follows `sslmode` as in libpq: `prefer` and `require` do not verify the server's
-    /// certificate.
+    /// Hosts are tried in order. TLS follows `sslmode` and `sslrootcert` as in libpq: `prefer` and `require` do not
+    /// verify the server's certificate.
     pub async fn connect(config: &Config, session: &[(&str, &str)]) -> Result<Self, ClientError> {
         connect(config, session).await
     }
@@ -139,14 +139,14 @@ async fn connect_tcp(
         return Ok(Box::new(stream));
     }
     if config.get_ssl_negotiation() == SslNegotiation::Direct {
-        return tls::start(stream, name, true).await;
+        return tls::start(stream, name, true, &config.trust).await;
     }
     let mut request = BytesMut::new();
     StartupPacket::Ssl.encode(&mut request);
     stream.write_all(&request).await?;
     // Exactly one byte: whatever follows belongs to TLS.
     match stream.read_u8().await? {
-        b'S' => tls::start(stream, name, false).await,
+        b'S' => tls::start(stream, name, false, &config.trust).await,
         b'N' if mode == SslMode::Prefer => Ok(Box::new(stream)),
         b'N' => Err(ClientError::Tls("the server does not offer it, but sslmode requires it".into())),
         _ => Err(ClientError::Tls("the server did not understand the request".into())),

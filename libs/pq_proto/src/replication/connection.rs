@@ -1,6 +1,6 @@
 //! The replication connection, and what all commands on it share.
 
-use crate::client::{Client, ClientError, ResultSet};
+use crate::client::{Client, ClientError, Config, ResultSet};
 
 /// A connection for physical replication.
 ///
@@ -13,7 +13,7 @@ pub struct ReplicationClient {
 
 impl ReplicationClient {
     /// Connects with `replication=true`.
-    pub async fn connect(config: &tokio_postgres::Config) -> Result<Self, ClientError> {
+    pub async fn connect(config: &Config) -> Result<Self, ClientError> {
         let client = Client::connect(config, &[("replication", "true")]).await?;
         let version = client.parameter("server_version").unwrap_or_default();
         let server_major = major_version(version)

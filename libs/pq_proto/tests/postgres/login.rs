@@ -3,11 +3,10 @@
 use std::fs;
 use std::process::Command;
 
-use pq_proto::client::{Client, ClientError};
+use pq_proto::client::{Client, ClientError, Config};
 use pq_proto::sqlstate::SqlState;
 use test_needs::need;
 use test_postgres::{Postgres, Server, run};
-use tokio_postgres::Config;
 
 const HBA: &str = "
 local all postgres trust
