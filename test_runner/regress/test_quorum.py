@@ -6,18 +6,21 @@ import shutil
 import signal
 import time
 
+import pytest
+
 from fixtures import lsn as lsns
 from fixtures.fleet import TAKEOVER, Writer, standby_name
 from fixtures.load import load
+from fixtures.tokens import Signer, write_certificate
 from fixtures.wait import wait_until
 
 JOURNAL = {"durability": "journal", "checkpoint_timeout": "1h"}
 STANDBYS = "SELECT string_agg(application_name, ',' ORDER BY application_name) FROM pg_stat_replication"
 
 
-def begin(make_fleet, make_computes, *args, count=2):
+def begin(make_fleet, make_computes, *args, count=2, settings=None, prepare=None):
     """A compute on a branch whose commits wait for the servers of a fleet, each of which receives its WAL."""
-    fleet = make_fleet(count, settings=JOURNAL)
+    fleet = make_fleet(count, settings={**JOURNAL, **(settings or {})}, prepare=prepare)
     for standby in fleet.servers[1:]:
         fleet.make_standby(standby)
     computes = make_computes(fleet.servers[0])
@@ -26,6 +29,24 @@ def begin(make_fleet, make_computes, *args, count=2):
     for standby in fleet.servers[1:]:
         fleet.wait_for_standby(standby, compute, compute.timeline)
     return fleet, computes, compute
+
+
+class Guard:
+    """Both ports of all servers of a fleet ask for TLS and tokens."""
+
+    def __init__(self, directory):
+        directory.mkdir()
+        self.signer = Signer()
+        self.certificate, key, self.trusting = write_certificate(directory)
+        self.settings = {
+            "enable_tls_page_service_api": True, "enable_tls_http_api": True, "ssl_cert_file": str(self.certificate),
+            "ssl_key_file": str(key), "http_auth_type": "JWT", "pg_auth_type": "JWT",
+            "auth_validation_public_key_path": str(self.signer.write_public(directory / "key.pem")),
+        }
+
+    def prepare(self, server):
+        server.tls, server.ca_file = self.trusting, self.certificate
+        server.token = server.secret(self.signer.admin())
 
 
 def lose(server):
@@ -159,11 +180,14 @@ def test_what_the_bucket_has_the_journal_of_a_standby_lets_go(make_fleet, make_c
     assert pg.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
 
 
-def test_what_only_the_standby_has_is_brought_to_the_owner(make_fleet, make_computes):
+@pytest.mark.parametrize("how", ["open", "guarded"])
+def test_what_only_the_standby_has_is_brought_to_the_owner(how, make_fleet, make_computes, work_dir):
     """The owner is paused while the standby acknowledges, and then the compute is lost with its disk: whoever replaces
     it brings what the standby has to the owner. What the lost compute wrote is not mixed up with what comes then, when
-    the standby has taken over in the end."""
-    fleet, computes, compute = begin(make_fleet, make_computes)
+    the standby has taken over in the end. Also where all of them ask for TLS and tokens."""
+    guard = Guard(work_dir / "guard") if how == "guarded" else None
+    more = {"settings": guard.settings, "prepare": guard.prepare} if guard else {}
+    fleet, computes, compute = begin(make_fleet, make_computes, **more)
     first, second = fleet.servers
     compute.sql("CREATE TABLE t (i int, filler text)")
     pid = compute.pid()
