@@ -376,9 +376,10 @@ impl TimelineState {
         (slow > 0 && waiting >= slow) || self.compaction.pressure() > 0.0
     }
 
-    /// When and how layers are compacted, on a disk of this size.
+    /// When and how layers are compacted, on a disk of this size, and far behind a server or not.
     pub(crate) fn compaction_policy(&self) -> CompactionPolicy {
-        self.conf.compaction.within(self.conf.disk_budget.capacity())
+        let policy = self.conf.compaction.within(self.conf.disk_budget.capacity());
+        if self.compaction.catching_up.is_going_on() { policy.far_behind() } else { policy }
     }
 
     /// At how many bytes the open layer is frozen: no more than leaves a small disk room to sort it later.
