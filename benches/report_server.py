@@ -50,13 +50,15 @@ def intake(found):
                 "times.",
                 "",
                 "| full_page_writes | WAL MiB | rounds | pageserver MiB/s | standby MiB/s | ratio | "
-                "CPU s: pageserver, standby | peak memory MiB | reached |", "|---|---|---|---|---|---|---|---|---|")
+                "CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | reached |",
+                "|---|---|---|---|---|---|---|---|---|---|")
     for case in found["cases"]:
         first = case["rounds"][0]
         peak = max(one["pageserver"]["peak_rss_mib"] for one in case["rounds"])
         yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | {len(case['rounds'])} | "
                f"{case['pageserver_mib_per_s']:.0f} | {case['standby_mib_per_s']:.0f} | {case['ratio']}x | "
-               f"{first['pageserver']['cpu_seconds']:.1f}, {first['standby']['cpu_seconds']:.1f} | {peak} | "
+               f"{first['pageserver']['cpu_seconds']:.1f}, {first['standby']['cpu_seconds']:.1f} | "
+               f"{first['pageserver']['settled_s']:.0f}, {first['pageserver']['settled_cpu_seconds']:.0f} | {peak} | "
                f"{artifact.verdict(case['ratio'] >= INTAKE)} |")
     yield ""
 

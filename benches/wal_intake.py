@@ -5,7 +5,8 @@ A primary keeps its WAL. A pageserver follows it, a standby is made by pg_baseba
 writes WAL. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
 The time is measured from a tenth of the way to the end, which leaves out the startup of both. At the end everything is
 on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
-everything. After the last round the primary is stopped, and every page is compared with its files.
+everything. Images that make reads short come afterwards, and what a pageserver has taken by the time when no job is due
+any more is told as well. After the last round the primary is stopped, and every page is compared with its files.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from fixtures.postgres import Postgres  # noqa: E402
 from fixtures.processes import children, cpu_seconds, peak_rss_mib  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
+from fixtures.wait import wait_until  # noqa: E402
 
 MIB = 1 << 20
 TICK = 0.02
@@ -105,11 +107,24 @@ class Bench:
         durable = timeline.info()["disk_consistent_lsn"]
         assert parse(durable) >= end, f"a checkpoint has ended, and only {durable} is durable"
         found["peak_rss_mib"] = int(peak_rss_mib(self.pageserver.process.pid))
+        found.update(self.settle())
         if last:
             self.compare(timeline)
         self.pageserver.stop()
         shutil.rmtree(store)
         return found
+
+    def settle(self) -> dict:
+        """Waits until all is done that the WAL has made due."""
+        began = time.monotonic()
+
+        def debt() -> float:
+            metrics = self.pageserver.http.metrics()
+            return sum(value for name, value in metrics.items() if name.startswith("pageserver_compaction_debt_bytes"))
+
+        wait_until(lambda: not debt(), 600, every=0.2, what="the end of all jobs")
+        return {"settled_s": round(time.monotonic() - began, 1),
+                "settled_cpu_seconds": cpu_seconds(self.pageserver.process.pid)}
 
     def compare(self, timeline: Timeline):
         """Compares every page of the primary's files with what the pageserver has made of the WAL."""

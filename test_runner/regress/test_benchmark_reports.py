@@ -26,7 +26,8 @@ def of(results) -> dict:
 
 
 def intake_round():
-    return {"pageserver": {"cpu_seconds": 1.0, "peak_rss_mib": 100}, "standby": {"cpu_seconds": 1.0}}
+    pageserver = {"cpu_seconds": 1.0, "peak_rss_mib": 100, "settled_s": 5.0, "settled_cpu_seconds": 2.0}
+    return {"pageserver": pageserver, "standby": {"cpu_seconds": 1.0}}
 
 
 def server(place: Path) -> list[Path]:
