@@ -1,5 +1,6 @@
 //! An owner and a standby with journals, and a Postgres whose commits wait for both: either of them may be paused, cut
-//! off from the bucket or killed at any moment, and so may the Postgres, whose place another one takes.
+//! off from the bucket or killed at any moment, or have a disk that takes seconds for each call; and the Postgres may be
+//! lost, whose place another one takes.
 //!
 //! What must hold: when one of the two servers is lost with its disk, together with the Postgres, and the other one's
 //! process ends, all that was committed is there once that is up again, as of the end of a record, page by page. In
@@ -46,6 +47,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const RECOVERY: Duration = Duration::from_secs(120);
 /// How often the tail is put into the bucket, where it is.
 const TAIL: Duration = Duration::from_secs(2);
+/// How long a call of a disk takes at most while the disk is slow.
+const SLOW: Duration = Duration::from_secs(4);
 /// Names of the servers.
 const NAMES: [&str; 2] = ["first", "second"];
 
@@ -70,6 +73,8 @@ struct World {
     down: [Option<Instant>; 2],
     /// When each one's view of the bucket is well again.
     ill: [Option<Instant>; 2],
+    /// When each one's disk is quick again.
+    slow: [Option<Instant>; 2],
     host: Host,
     is_calm: Arc<AtomicBool>,
     tenant: TenantShardId,
@@ -171,6 +176,7 @@ impl World {
             stopped: none,
             down: none,
             ill: none,
+            slow: none,
             host,
             is_calm,
             tenant,
@@ -242,7 +248,11 @@ impl World {
             }
             3 | 4 => self.down[number] = until,
             5 | 6 => self.replace().await,
-            _ => {}
+            _ => {
+                tell!(self.story, "the disk of {name} is slow for {length:?}");
+                server.disk.delay_calls(self.random.next(), SLOW);
+                self.slow[number] = until;
+            }
         }
     }
 
@@ -330,6 +340,10 @@ impl World {
         if is_over(&self.ill[number]) {
             self.ill[number] = None;
             server.bucket.set_gone(false);
+        }
+        if is_over(&self.slow[number]) {
+            self.slow[number] = None;
+            server.disk.delay_calls(0, Duration::ZERO);
         }
         if is_over(&self.down[number]) && self.ill[number].is_none() {
             self.down[number] = None;

@@ -30,8 +30,12 @@ fn what_a_quorum_has_acknowledged_is_there_and_mistakes_in_that_are_found() {
             panic!("seed {seed}: {reason}");
         }
     }
-    let planted: [(Bug, World); 3] =
-        [(Bug::ForgetAtTakeover, run), (Bug::StandbyLeavesGap, run), (Bug::TailLeavesGap, run_to_the_tail)];
+    let planted: [(Bug, World); 4] = [
+        (Bug::ForgetAtTakeover, run),
+        (Bug::StandbyLeavesGap, run),
+        (Bug::StandbyBeforeSync, run),
+        (Bug::TailLeavesGap, run_to_the_tail),
+    ];
     for (bug, run) in planted {
         plant(&[bug]);
         let outcome = look(run, 1..number("QUORUM_BUG_SEEDS", 400));
