@@ -44,8 +44,8 @@ def restart(cases):
 
 def intake(found):
     yield from ("## WAL from a live server", "",
-                f"pgbench, scale {found['scale']}; pageserver and stock standby catch up from the same walsender in "
-                "turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a standby's flushed and "
+                f"{found.get('by', 'pgbench')}, scale {found['scale']}; pageserver and stock standby catch up from the "
+                "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a standby's flushed and "
                 "replayed WAL. Afterwards every", f"page is compared with the server's. Asked: at least {INTAKE} "
                 "times.",
                 "",

@@ -2,7 +2,8 @@
 """How fast a pageserver takes in WAL from a live Postgres, compared with a stock standby that replays the same WAL.
 
 A primary keeps its WAL. A pageserver follows it, a standby is made by pg_basebackup, both are stopped, and pgbench
-writes WAL. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
+writes WAL, or (`--by updates`) tenths of its largest table are updated in turn, which writes as much in a fraction of
+the time. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
 The time is measured from a tenth of the way to the end, which leaves out the startup of both. At the end everything is
 on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
 everything. Images that make reads short come afterwards, and what a pageserver has taken by the time when no job is due
@@ -83,7 +84,11 @@ class Bench:
         """Writes WAL; returns where it begins and ends."""
         start = parse(self.primary.sql("SELECT pg_current_wal_lsn()"))
         while (end := parse(self.primary.sql("SELECT pg_current_wal_lsn()"))) - start < self.args.gib * 2**30:
-            self.primary.start_bench(20, clients=4).wait()
+            if self.args.by == "updates":
+                part = (end - start) // MIB % 10
+                self.primary.sql(f"UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid % 10 = {part}")
+            else:
+                self.primary.start_bench(20, clients=4).wait()
             print(f"  {(end - start) / MIB:.0f} MiB of WAL", file=sys.stderr)
         self.primary.sql("CHECKPOINT")
         return start, parse(self.primary.sql("SELECT pg_current_wal_flush_lsn()"))
@@ -184,6 +189,7 @@ def parse_arguments():
     parser.add_argument("--gib", type=float, default=2, help="WAL to write, in GiB")
     parser.add_argument("--scale", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--by", choices=["pgbench", "updates"], default="pgbench", help="what writes the WAL")
     parser.add_argument("--fpw", choices=["on", "off", "both"], default="both")
     parser.add_argument("--out", type=Path, help="directory for wal_intake.json")
     return parser.parse_args()
@@ -201,7 +207,7 @@ def main():
             bench.clean()
         print(json.dumps({name: value for name, value in cases[-1].items() if name != "rounds"}))
     if args.out:
-        results = {"scale": args.scale, "gib": args.gib, "cases": cases}
+        results = {"scale": args.scale, "gib": args.gib, "by": args.by, "cases": cases}
         artifact.refusing(lambda: artifact.write(args.out / "wal_intake.json", topology, validity, results))
 
 
