@@ -23,6 +23,7 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpaceBuilder;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
+use remote_storage::RemotePath;
 use simulated::aged::AgedStore;
 use simulated::model::Model;
 use simulated::platter::Survival;
@@ -66,6 +67,7 @@ struct Host {
 }
 
 struct World {
+    bucket: Arc<AgedStore>,
     servers: [Server; 2],
     /// Until when each does nothing.
     stopped: [Option<Instant>; 2],
@@ -172,6 +174,7 @@ impl World {
         let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
         let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
         let mut world = Self {
+            bucket,
             servers,
             stopped: none,
             down: none,
@@ -386,23 +389,34 @@ impl World {
         (0..self.servers.len()).filter(acts).collect()
     }
 
-    /// Any of an owner and its standby, if there are both, as far as the bucket says.
-    fn one_of_two(&mut self) -> Option<usize> {
+    /// Any of an owner and its standby, if there are both, as far as the bucket says. While a standby takes over there
+    /// are not: the former owner has no part in what is there any more, and the bucket does not have all of it yet.
+    async fn one_of_two(&mut self) -> Option<usize> {
+        let newest = self.newest_generation().await;
         let roles = self.servers.each_ref().map(|server| {
             let manager = server.manager()?;
             let is_standby = manager.standbys().iter().any(|(id, _)| *id == self.tenant);
-            let is_owner = manager.remote_of(self.tenant).is_some_and(|remote| remote.fenced().is_none());
+            let owned = manager.remote_of(self.tenant).filter(|remote| remote.fenced().is_none());
+            let is_owner = owned.is_some_and(|remote| remote.generation() == newest);
             (is_standby || is_owner).then_some(is_standby)
         });
         let [Some(one), Some(other)] = roles else { return None };
         (one != other).then(|| self.random.below(2) as usize)
     }
 
+    /// The newest generation that somebody has taken.
+    async fn newest_generation(&self) -> u32 {
+        let generations = format!("{}/", RemotePath::generations(&self.tenant));
+        let paths = self.bucket.paths().await;
+        let numbers = paths.iter().filter_map(|path| u32::from_str_radix(path.strip_prefix(&generations)?, 16).ok());
+        numbers.max().unwrap_or(0)
+    }
+
     /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
     /// is started again.
     async fn lose(&mut self) {
         // A former owner that nobody has made a standby yet has no part in it: whoever took its place has all.
-        let Some(lost) = self.one_of_two() else { return tell!(self.story, "there are no two servers") };
+        let Some(lost) = self.one_of_two().await else { return tell!(self.story, "there are no two servers") };
         let left = 1 - lost;
         let committed = self.host.committed();
         tell!(self.story, "{} and the Postgres are lost; committed to {committed}", NAMES[lost]);
