@@ -86,13 +86,6 @@ impl CompactionPolicy {
         l0_wait: 12,
     };
 
-    /// The same, for a timeline that is far behind the server that it follows: images are made where changes have
-    /// become very many, so that there is a limit to what is owed when it has caught up.
-    #[must_use]
-    pub fn far_behind(&self) -> Self {
-        Self { image_percent: self.image_percent.saturating_mul(4), ..self.clone() }
-    }
-
     /// The same, with files and jobs for which a disk of so many bytes has room beside everything else.
     #[must_use]
     pub fn within(&self, disk: u64) -> Self {

@@ -3,7 +3,6 @@
 //! The state is plain data ([`state`]); the functions that operate on it live in one module each. [`Timeline`] is the
 //! handle that others use.
 
-mod catching_up;
 mod changed_keys;
 mod compact;
 mod condition;
@@ -527,12 +526,6 @@ impl Timeline {
         detach::settle(&self.state);
         compact::start_if_due(&self.state);
         ingest::tend(&self.state).await
-    }
-
-    /// Notes that the WAL of the server that it follows ends at `end`; [`Lsn::INVALID`] once it follows none. Far
-    /// behind it few images are made until the timeline has caught up.
-    pub fn note_source_end(&self, end: Lsn) {
-        self.state.compaction.catching_up.note(self.state.record_lsn().last, end);
     }
 
     /// The end and the start of the last record.

@@ -7,7 +7,6 @@ mod sim;
 mod stack;
 
 mod branches;
-mod catching_up;
 mod corruption;
 mod crash_points;
 mod detach;

@@ -113,7 +113,6 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
         asked: None,
         flushing: None,
     };
-    let _server = Server(&receiver.timeline);
     let keep = async {
         match receiver.lane {
             Some(_) => {
@@ -131,15 +130,6 @@ pub(super) async fn run(receiver: &Receiver) -> Result<Ended, Failure> {
     match ended {
         Err(failure) if failure.is_wal_removed() => Err(wal_removed(receiver, slots.is_new, stored, failure).await),
         ended => ended,
-    }
-}
-
-/// A server whose end the timeline knows for as long as it is connected to it.
-struct Server<'a>(&'a Timeline);
-
-impl Drop for Server<'_> {
-    fn drop(&mut self) {
-        self.0.note_source_end(Lsn::INVALID);
     }
 }
 
@@ -414,7 +404,6 @@ impl Session<'_> {
     fn heard(&mut self, server_end: Lsn) {
         self.last_message = env::clock::now();
         self.receiver.status.message(Some(self.received), server_end);
-        self.receiver.timeline.note_source_end(server_end);
     }
 
     /// `busy`: nothing was read because the intake is behind.

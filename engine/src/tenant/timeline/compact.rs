@@ -154,10 +154,9 @@ async fn work(state: &Arc<TimelineState>, lane: Lane) -> Result<(), StorageError
             return Err(StorageError::Shutdown);
         }
         state.check_writable()?;
-        let (edition, is_far_behind) = (state.edition(), state.compaction.catching_up.is_going_on());
+        let edition = state.edition();
         let Some(job) = next_job(state, lane, &ctx).await? else {
-            // As soon as the timeline has caught up more is due, without any change.
-            if lane == Lane::Others && !is_far_behind {
+            if lane == Lane::Others {
                 state.compaction.idle_at.store(edition, Ordering::Relaxed);
                 state.work.note_nothing_due(edition);
             }

@@ -9,7 +9,6 @@ use pageserver_api::key::Key;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::catching_up::CatchingUp;
 use super::damage::Damage;
 use super::retention::Retention;
 use super::work::Lane;
@@ -126,8 +125,6 @@ pub(crate) struct Compaction {
     pub(crate) sort_all: AtomicBool,
     /// What was found not to be worth trimming.
     pub(crate) untrimmed: Mutex<Untrimmed>,
-    /// Whether the timeline is far behind the server that it follows.
-    pub(crate) catching_up: CatchingUp,
     /// Keys whose pages could not be rebuilt: no images are made around them.
     pub(crate) quarantined: Mutex<Vec<Key>>,
     /// Wakes those who wait for fewer L0 layers.
@@ -152,7 +149,6 @@ impl Compaction {
             idle_at: AtomicU64::new(edition),
             sort_all: AtomicBool::new(false),
             untrimmed: Mutex::default(),
-            catching_up: CatchingUp::default(),
             quarantined: Mutex::default(),
             ended: watch::Sender::new(0),
             rate: AtomicU64::new(RATE_GUESS.to_bits()),

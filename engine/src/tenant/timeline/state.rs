@@ -376,10 +376,9 @@ impl TimelineState {
         (slow > 0 && waiting >= slow) || self.compaction.pressure() > 0.0
     }
 
-    /// When and how layers are compacted, on a disk of this size, and far behind a server or not.
+    /// When and how layers are compacted, on a disk of this size.
     pub(crate) fn compaction_policy(&self) -> CompactionPolicy {
-        let policy = self.conf.compaction.within(self.conf.disk_budget.capacity());
-        if self.compaction.catching_up.is_going_on() { policy.far_behind() } else { policy }
+        self.conf.compaction.within(self.conf.disk_budget.capacity())
     }
 
     /// At how many bytes the open layer is frozen: no more than leaves a small disk room to sort it later.
