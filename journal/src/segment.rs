@@ -10,10 +10,8 @@ use crate::batch::{BLOCK, BatchHeader, Frame, NoSegment, SegmentHeader, parse_se
 
 /// What the names of files that are used again begin with.
 const SPARE: &str = "spare-";
-/// Bytes that are read at once.
+/// Bytes that are read or filled with zeros at once.
 const CHUNK: usize = 1 << 20;
-/// Bytes that are filled with zeros at once: the batches of the segment before wait in the device's queue meanwhile.
-const FILL: usize = 128 << 10;
 
 /// Where the segment of a number is.
 pub(crate) fn path(dir: &Utf8Path, number: u64) -> Utf8PathBuf {
@@ -56,9 +54,9 @@ pub(crate) async fn make_spare(dir: &Utf8Path, number: u64, len: u32) -> Result<
 }
 
 async fn fill(file: &VirtualFile, len: u32) -> Result<(), StorageError> {
-    for offset in (0..len as usize).step_by(FILL) {
-        let mut zeros = AlignedBuf::with_capacity(FILL);
-        zeros.extend_with_zeros(FILL.min(len as usize - offset));
+    for offset in (0..len as usize).step_by(CHUNK) {
+        let mut zeros = AlignedBuf::with_capacity(CHUNK);
+        zeros.extend_with_zeros(CHUNK.min(len as usize - offset));
         file.write_at(offset as u64, zeros).await?;
     }
     file.sync().await

@@ -7,7 +7,6 @@ use camino::Utf8PathBuf;
 use errors::StorageError;
 use metrics::METRICS;
 use tokio::task::JoinHandle;
-use virtual_file::fs::unlink;
 use virtual_file::{AlignedBuf, VirtualFile};
 
 use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
@@ -32,8 +31,8 @@ struct Writer {
     inner: Arc<Inner>,
     next: Next,
     current: Option<Current>,
-    /// The next segment, on its way: no batch is to wait until a file is filled, and durable under its name.
-    ahead: Option<JoinHandle<Result<Current, StorageError>>>,
+    /// A file for the next segment, on its way.
+    ahead: Option<JoinHandle<Result<Utf8PathBuf, StorageError>>>,
     /// Why nothing can be written, if so.
     trouble: String,
 }
@@ -63,11 +62,9 @@ pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
         writer.write(batch).await;
     }
     writer.inner.ended.cancel();
-    if let Some(ahead) = writer.ahead.take()
-        && let Ok(Ok(ahead)) = ahead.await
-    {
-        // One that stays has nothing, and goes as soon as it is the oldest.
-        let _ = unlink(&ahead.file.path()).await;
+    if let Some(ahead) = writer.ahead.take() {
+        // What it has made is removed by the next start.
+        let _ = ahead.await;
     }
 }
 
@@ -180,29 +177,25 @@ impl Writer {
 
     /// Begins the next segment.
     async fn begin(&mut self) -> Result<Current, StorageError> {
-        let current = match self.ahead.take() {
-            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))??,
-            None => prepare(Arc::clone(&self.inner), self.take_number()).await?,
+        let (dir, len) = (&self.inner.dir, self.inner.options.segment_bytes);
+        let spare = match self.ahead.take() {
+            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))?,
+            None => find_spare(Arc::clone(&self.inner), self.next.segment).await,
         };
-        let segment = Segment { number: current.header.number, ids: Default::default() };
-        self.inner.state.lock().segments.push_back(segment);
-        self.inner.grown.notify_waiters();
-        Ok(current)
-    }
-
-    /// The number of a segment that is to be made. One that is not made has no other's number.
-    fn take_number(&mut self) -> u64 {
-        let number = self.next.segment;
+        let header = SegmentHeader { number: self.next.segment, len, key: env::random::u64() };
+        let file = segment::begin(dir, &spare?, &header).await?;
         self.next.segment += 1;
-        number
+        self.inner.state.lock().segments.push_back(Segment { number: header.number, ids: Default::default() });
+        self.inner.grown.notify_waiters();
+        Ok(Current { header, file, offset: BLOCK as u64 })
     }
 
-    /// Has the next segment made before it is needed.
+    /// Has a file made before it is needed.
     fn look_ahead(&mut self) {
-        let is_used = |current: &Current| current.offset * 4 > u64::from(current.header.len);
-        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_used) {
-            let next = prepare(Arc::clone(&self.inner), self.take_number());
-            self.ahead = Some(env::spawn::task("the journal's next segment", next));
+        let is_half_full = |current: &Current| current.offset * 2 > u64::from(current.header.len);
+        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_half_full) {
+            let find = find_spare(Arc::clone(&self.inner), self.next.segment);
+            self.ahead = Some(env::spawn::task("a file for the journal", find));
         }
     }
 
@@ -216,23 +209,8 @@ impl Writer {
     }
 }
 
-/// Makes an empty segment.
-async fn prepare(inner: Arc<Inner>, number: u64) -> Result<Current, StorageError> {
-    let header = SegmentHeader { number, len: inner.options.segment_bytes, key: env::random::u64() };
-    let spare = find_spare(&inner, number).await?;
-    match segment::begin(&inner.dir, &spare, &header).await {
-        Ok(file) => Ok(Current { header, file, offset: BLOCK as u64 }),
-        Err(error) => {
-            // Another attempt makes another one: this one would stay until a start finds it.
-            let _ = unlink(&spare).await;
-            let _ = unlink(&segment::path(&inner.dir, number)).await;
-            Err(error)
-        }
-    }
-}
-
 /// A file that can become a segment.
-async fn find_spare(inner: &Inner, number: u64) -> Result<Utf8PathBuf, StorageError> {
+async fn find_spare(inner: Arc<Inner>, number: u64) -> Result<Utf8PathBuf, StorageError> {
     let spare = inner.state.lock().spares.pop();
     match spare {
         Some(spare) => Ok(spare),
