@@ -45,9 +45,9 @@ def restart(cases):
 def intake(found):
     yield from ("## WAL from a live server", "",
                 f"{found.get('by', 'pgbench')}, scale {found['scale']}; pageserver and stock standby catch up from the "
-                "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a standby's flushed and "
-                "replayed WAL. Afterwards every", f"page is compared with the server's. Asked: at least {INTAKE} "
-                "times.",
+                "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a "
+                "standby's flushed and replayed WAL. Afterwards every page is compared with the server's.",
+                f"Asked: at least {INTAKE} times.",
                 "",
                 "| full_page_writes | WAL MiB | rounds | pageserver MiB/s | standby MiB/s | ratio | "
                 "CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | reached |",

@@ -1,6 +1,6 @@
 //! An owner and a standby with journals, and a Postgres whose commits wait for both: either of them may be paused, cut
-//! off from the bucket or killed at any moment, or have a disk that takes seconds for each call; and the Postgres may be
-//! lost, whose place another one takes.
+//! off from the bucket or killed at any moment, or have a disk that takes seconds for each call; and the Postgres may
+//! be lost, whose place another one takes.
 //!
 //! What must hold: when one of the two servers is lost with its disk, together with the Postgres, and the other one's
 //! process ends, all that was committed is there once that is up again, as of the end of a record, page by page. In
@@ -89,7 +89,7 @@ struct World {
 }
 
 /// What else happens in a world.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Twists {
     /// The journal's tail is put into the bucket.
     has_tail: bool,
@@ -97,21 +97,28 @@ struct Twists {
     moves: bool,
     /// All disks are lost in the end.
     loses_all: bool,
+    /// In the end the disk of the server that is left is slow.
+    ends_slowly: bool,
 }
 
 /// Runs the world of a seed.
 pub fn run(seed: u64, telling: Telling) -> Outcome {
-    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), moves: false, loses_all: false })
+    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), ..Twists::default() })
 }
 
 /// Runs that in which the tenant is handed over as well.
 pub fn run_with_moves(seed: u64, telling: Telling) -> Outcome {
-    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), moves: true, loses_all: false })
+    run_with(seed, telling, Twists { has_tail: seed.is_multiple_of(2), moves: true, ..Twists::default() })
+}
+
+/// Runs that in which what is left has a slow disk when the other one is lost.
+pub fn run_on_a_slow_disk(seed: u64, telling: Telling) -> Outcome {
+    run_with(seed, telling, Twists { ends_slowly: true, ..Twists::default() })
 }
 
 /// Runs that in which all disks are lost in the end.
 pub fn run_to_the_tail(seed: u64, telling: Telling) -> Outcome {
-    run_with(seed, telling, Twists { has_tail: true, moves: false, loses_all: true })
+    run_with(seed, telling, Twists { has_tail: true, loses_all: true, ..Twists::default() })
 }
 
 fn run_with(seed: u64, telling: Telling, twists: Twists) -> Outcome {
@@ -121,7 +128,7 @@ fn run_with(seed: u64, telling: Telling, twists: Twists) -> Outcome {
             if twists.loses_all {
                 world.lose_all_disks().await;
             } else {
-                world.lose().await;
+                world.lose(twists.ends_slowly).await;
             }
             Ok(())
         })
@@ -414,10 +421,19 @@ impl World {
 
     /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
     /// is started again.
-    async fn lose(&mut self) {
+    async fn lose(&mut self, slowly: bool) {
         // A former owner that nobody has made a standby yet has no part in it: whoever took its place has all.
         let Some(lost) = self.one_of_two().await else { return tell!(self.story, "there are no two servers") };
         let left = 1 - lost;
+        if slowly {
+            tell!(self.story, "the disk of {} is slow", NAMES[left]);
+            self.servers[left].disk.delay_calls(self.random.next(), SLOW);
+            let length = Duration::from_millis(self.random.below(10_000));
+            self.pass(length).await;
+            if self.one_of_two().await.is_none() {
+                return tell!(self.story, "there are no two servers any more");
+            }
+        }
         let committed = self.host.committed();
         tell!(self.story, "{} and the Postgres are lost; committed to {committed}", NAMES[lost]);
         let writers: Vec<Origin> = std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect();
