@@ -6,8 +6,8 @@ writes WAL, or (`--by updates`) tenths of its largest table are updated in turn,
 the time. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
 The time is measured from a tenth of the way to the end, which leaves out the startup of both. At the end everything is
 on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
-everything. Images that make reads short come afterwards, and what a pageserver has taken by the time when no job is due
-any more is told as well. After the last round the primary is stopped, and every page is compared with its files.
+everything. What of compaction is due by then is done afterwards: when no job is due any more, and what a pageserver has
+taken by then, is told as well. After the last round the primary is stopped, and every page is compared with its files.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import artifact
 
 sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
+from compaction import total  # noqa: E402
 from fixtures.followed import Followed  # noqa: E402
 from fixtures.lsn import parse  # noqa: E402
 from fixtures.pageserver import Pageserver, Timeline  # noqa: E402
@@ -122,11 +123,7 @@ class Bench:
     def settle(self) -> dict:
         """Waits until all is done that the WAL has made due."""
         began = time.monotonic()
-
-        def debt() -> float:
-            metrics = self.pageserver.http.metrics()
-            return sum(value for name, value in metrics.items() if name.startswith("pageserver_compaction_debt_bytes"))
-
+        debt = lambda: total(self.pageserver.http.metrics(), "compaction_debt_bytes")
         wait_until(lambda: not debt(), 600, every=0.2, what="the end of all jobs")
         return {"settled_s": round(time.monotonic() - began, 1),
                 "settled_cpu_seconds": cpu_seconds(self.pageserver.process.pid)}
