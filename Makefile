@@ -42,7 +42,7 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
 .PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console
-.PHONY: bench-replica console
+.PHONY: bench-replica console test-upgrade
 .PHONY: bench-compute bench demo demo-s3 demo-fleet clean
 
 help:  ## list the targets
@@ -121,6 +121,9 @@ kills: build  ## 200 ends of the pageserver, 50 of a compute at random moments u
 
 kills-fleet: build  ## KILLS (500) kills and partitions of a fleet under load, by quorum: what was acknowledged stays
 	$(PYTEST) test_runner/regress/test_fleet_kills.py -s --fleet-kills $(KILLS) --fleet-seed $(SEED)
+
+test-upgrade: setup test-build  ## a fleet goes on with the programs of this commit under load: test-upgrade BASE=COMMIT
+	scripts/upgrade.sh $(or $(BASE),$(error BASE names the commit whose programs come first)) $(VENV)/bin/python
 
 sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice; make test-rust runs 500
 	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture

@@ -90,17 +90,19 @@ impl Journal {
     /// # Errors
     /// [`StorageError::Shutdown`] if the journal ends meanwhile.
     pub async fn forget_tenant(&self, tenant: TenantShardId) -> Result<(), StorageError> {
-        let ids: BTreeSet<Id> = {
-            let mut state = self.inner.state.lock();
-            let known = state.index.ids().chain(state.synced.keys().copied());
-            let ids: BTreeSet<Id> = known.filter(|id| id.tenant == tenant).collect();
-            ids.iter().for_each(|id| *state.lives.entry(*id).or_default() += 1);
-            ids
-        };
-        for id in ids {
+        for id in self.end_lives(tenant) {
             self.lane(id).void(Lsn(0)).await?;
         }
         Ok(())
+    }
+
+    /// Whoever has a lane of the tenant now adds nothing to it any more. Returns the timelines that are known.
+    pub fn end_lives(&self, tenant: TenantShardId) -> BTreeSet<Id> {
+        let mut state = self.inner.state.lock();
+        let known = state.index.ids().chain(state.synced.keys().copied());
+        let ids: BTreeSet<Id> = known.filter(|id| id.tenant == tenant).collect();
+        ids.iter().for_each(|id| *state.lives.entry(*id).or_default() += 1);
+        ids
     }
 
     /// Gives up what no timeline needs any more. Returns those that keep the oldest file, if all files together are too
@@ -188,13 +190,25 @@ impl Lane {
     /// Makes the WAL from `lsn` on void, durably: it will come anew, perhaps from another server.
     ///
     /// # Errors
-    /// [`StorageError::Shutdown`] if the journal ends meanwhile.
+    /// [`StorageError::Shutdown`] if the journal ends meanwhile, or the timeline is somebody else's by now.
     pub async fn void(&self, lsn: Lsn) -> Result<(), StorageError> {
         let (done, wait) = oneshot::channel();
         let pending = Pending { id: self.id, kind: Kind::Void, lsn, wal: Bytes::new(), done: Some(done) };
-        self.inner.state.lock().add(pending);
+        {
+            let mut state = self.inner.state.lock();
+            if state.lives.get(&self.id).copied().unwrap_or_default() != self.life {
+                return Err(StorageError::Shutdown);
+            }
+            state.add(pending);
+        }
         self.inner.work.notify_one();
         self.inner.until(wait).await
+    }
+
+    /// Whether there is nothing of the timeline, neither durable nor about to be.
+    pub fn is_empty(&self) -> bool {
+        let state = self.inner.state.lock();
+        state.index.last(&self.id).is_none() && !state.has_more(&self.id)
     }
 
     /// The LSN up to which all WAL that was added is durable.

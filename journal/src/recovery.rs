@@ -88,8 +88,13 @@ impl State {
         let (mut pins, mut carried) = (Vec::new(), Vec::new());
         for id in &oldest.ids {
             let Some(end) = self.index.end_in(id, oldest.number) else { continue };
-            match need(id) {
-                Need::Nothing => {}
+            let need = match need(id) {
+                Need::Rather { needed, .. } if is_full => Need::From(needed),
+                Need::Rather { wanted, .. } => Need::From(wanted),
+                need => need,
+            };
+            match need {
+                Need::Nothing | Need::Rather { .. } => {}
                 Need::Unknown if is_full => tracing::warn!(
                     tenant = %id.tenant, timeline = %id.timeline,
                     "the journal is full, and gives up WAL of a timeline that is not open"

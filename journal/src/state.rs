@@ -40,6 +40,13 @@ pub enum Need {
     Nothing,
     /// The WAL from this LSN on: layers have what is before.
     From(Lsn),
+    /// The WAL from `needed` on; as long as there is room, that from `wanted` on, which is before.
+    Rather {
+        /// Layers have what is before.
+        needed: Lsn,
+        /// Others have what is before, if the layers are lost.
+        wanted: Lsn,
+    },
     /// It is not open: all of it, as long as there is room.
     Unknown,
 }

@@ -17,6 +17,7 @@ mod history;
 pub(crate) mod init_sql;
 mod intake;
 mod journaled;
+mod mark;
 mod noting;
 mod onlooker;
 mod registration;
@@ -49,6 +50,7 @@ use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use failure::{Failure, Remedy, WRONG_PERIOD};
 use journal::Journal;
+use mark::Mark;
 use metrics::METRICS;
 use session::{Ended, Receiver};
 pub use source::{OWNER_NAME, WalSource, standby_name};
@@ -210,9 +212,9 @@ impl WalReceivers {
         }
         let cancel = timeline.cancelled();
         let (status, begun, hurry) = (StatusCell::new(&source), Mutex::new(None), Notify::new());
-        let lane = self.lane(id);
-        let server = self.inner.manager.conf().server.id.as_str();
-        let receiver = Arc::new(Receiver { status, lane, timeline, source, server, begun, hurry, cancel });
+        let (conf, lane) = (self.inner.manager.conf(), self.lane(id));
+        let (server, mark) = (conf.server.id.as_str(), Mark::of(conf, id));
+        let receiver = Arc::new(Receiver { status, lane, mark, timeline, source, server, begun, hurry, cancel });
         let panicked = Arc::clone(&receiver);
         let task = env::spawn::watched("WAL receiver", run(Arc::clone(&receiver)), move |reason| {
             panicked.timeline.note_panic(reason.clone());

@@ -23,7 +23,6 @@ use pageserver_api::key::Key;
 use pageserver_api::keyspace::KeySpaceBuilder;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
-use remote_storage::RemotePath;
 use simulated::aged::AgedStore;
 use simulated::model::Model;
 use simulated::platter::Survival;
@@ -396,41 +395,29 @@ impl World {
         (0..self.servers.len()).filter(acts).collect()
     }
 
-    /// Any of an owner and its standby, if there are both, as far as the bucket says. While a standby takes over there
-    /// are not: the former owner has no part in what is there any more, and the bucket does not have all of it yet.
-    async fn one_of_two(&mut self) -> Option<usize> {
-        let newest = self.newest_generation().await;
-        let roles = self.servers.each_ref().map(|server| {
-            let manager = server.manager()?;
+    /// Any of an owner and its standby, if there are both: also one that was the owner, or is about to be, whether it
+    /// knows that or not.
+    fn one_of_two(&mut self) -> Option<usize> {
+        let has_part = |server: &Server| {
+            let Some(manager) = server.manager() else { return false };
             let is_standby = manager.standbys().iter().any(|(id, _)| *id == self.tenant);
-            let owned = manager.remote_of(self.tenant).filter(|remote| remote.fenced().is_none());
-            let is_owner = owned.is_some_and(|remote| remote.generation() == newest);
-            (is_standby || is_owner).then_some(is_standby)
-        });
-        let [Some(one), Some(other)] = roles else { return None };
-        (one != other).then(|| self.random.below(2) as usize)
-    }
-
-    /// The newest generation that somebody has taken.
-    async fn newest_generation(&self) -> u32 {
-        let generations = format!("{}/", RemotePath::generations(&self.tenant));
-        let paths = self.bucket.paths().await;
-        let numbers = paths.iter().filter_map(|path| u32::from_str_radix(path.strip_prefix(&generations)?, 16).ok());
-        numbers.max().unwrap_or(0)
+            is_standby || manager.remote_of(self.tenant).is_some()
+        };
+        let have_both = self.servers.iter().all(has_part);
+        have_both.then(|| self.random.below(2) as usize)
     }
 
     /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
     /// is started again.
     async fn lose(&mut self, slowly: bool) {
-        // A former owner that nobody has made a standby yet has no part in it: whoever took its place has all.
-        let Some(lost) = self.one_of_two().await else { return tell!(self.story, "there are no two servers") };
+        let Some(lost) = self.one_of_two() else { return tell!(self.story, "there are no two servers") };
         let left = 1 - lost;
         if slowly {
             tell!(self.story, "the disk of {} is slow", NAMES[left]);
             self.servers[left].disk.delay_calls(self.random.next(), SLOW);
             let length = Duration::from_millis(self.random.below(10_000));
             self.pass(length).await;
-            if self.one_of_two().await.is_none() {
+            if self.one_of_two().is_none() {
                 return tell!(self.story, "there are no two servers any more");
             }
         }
@@ -482,8 +469,16 @@ impl World {
     /// The timeline at the one of these servers that becomes the owner.
     async fn owned_by_one_of(&mut self, servers: &[usize]) -> Option<Timeline> {
         let begun = env::clock::now();
+        let mut tended = begun;
         loop {
             env::clock::sleep(LOOK).await;
+            let now = env::clock::now();
+            if now.saturating_duration_since(tended) >= Duration::from_secs(1) {
+                tended = now;
+                for number in servers {
+                    self.tend(*number).await;
+                }
+            }
             if let &[owner] = &self.acting()[..]
                 && servers.contains(&owner)
                 && let Some(timeline) = self.servers[owner].timeline(self.tenant, self.timeline)

@@ -30,8 +30,9 @@ fn what_a_quorum_has_acknowledged_is_there_and_mistakes_in_that_are_found() {
             panic!("seed {seed}: {reason}");
         }
     }
-    let planted: [(Bug, World); 4] = [
+    let planted: [(Bug, World); 5] = [
         (Bug::ForgetAtTakeover, run),
+        (Bug::ForgetWhenSteppingDown, run),
         (Bug::StandbyLeavesGap, run),
         (Bug::StandbyBeforeSync, run_on_a_slow_disk),
         (Bug::TailLeavesGap, run_to_the_tail),

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fixtures import lsn as lsns
-from fixtures.fleet import TAKEOVER, Writer, standby_name
+from fixtures.fleet import TAKEOVER, Writer, standby_name, store_dir
 from fixtures.load import load
 from fixtures.tokens import Signer, write_certificate
 from fixtures.wait import wait_until
@@ -119,6 +119,41 @@ def test_two_of_two_survive_the_standby_with_its_disk_and_the_compute(make_fleet
     heir.stop()
 
 
+@pytest.mark.parametrize("how", ["standby", "by-hand"])
+def test_two_of_two_survive_the_new_owner_with_its_disk_and_the_compute(how, make_fleet, make_computes):
+    """A standby has taken over, and the bucket does not have what it had: the journal of the former owner does."""
+    settings = {"checkpoint_distance": 256 << 20, "bucket_tail_interval": "0s"}
+    fleet, computes, compute = begin(make_fleet, make_computes, "--quorum", "2", settings=settings)
+    first, second = fleet.servers
+    for server in fleet.servers:
+        server.allow(r"(WARN|ERROR).*(is away|bucket|not uploaded|not flushed|hot layers|remote_storage)")
+    compute.sql("CREATE TABLE t (i int, filler text)")
+    compute.sql("INSERT INTO t SELECT g, repeat('x', 900) FROM generate_series(1, 40000) g")
+    end = lsns.parse(compute.sql("SELECT pg_current_wal_flush_lsn()"))
+    first.kill()
+    fleet.wait_for_owner(second)
+    # It puts all into the bucket at once: now it cannot.
+    objects = store_dir(second)
+    hidden = objects.rename(objects.with_name(objects.name + "-away"))
+    lose(second)
+    compute.kill()
+    hidden.rename(objects)
+    forget_files(compute)
+    first.start()
+    path = f"/v1/tenant/{fleet.tenant}/location_config"
+    if how == "by-hand":
+        first.http.put(path, {"mode": "AttachedSingle"})
+    else:
+        first.http.put(path, {"mode": "Secondary"})
+        status = wait_until(lambda: fleet.standing(first, compute.timeline), 20, what="the standby to follow")
+        assert lsns.parse(status["bucket_lsn"]) < end <= lsns.parse(status["journaled_lsn"]), status
+    fleet.wait_for_owner(first)
+    assert "was in the journal" in first.log_text()
+    heir = replace(fleet, first, make_computes)
+    assert heir.sql("SELECT count(*), max(i) FROM t") == "40000|40000"
+    heir.stop()
+
+
 def test_one_of_two_goes_on_without_the_owner(make_fleet, make_computes):
     """With the default the standby's word is enough while the owner does nothing; and what it has it takes in when it
     takes over, also after its own process has ended, and although the compute is lost with its disk."""
@@ -178,6 +213,41 @@ def test_what_the_bucket_has_the_journal_of_a_standby_lets_go(make_fleet, make_c
     second.start()
     fleet.wait_for_standby(second, pg, timeline)
     assert pg.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
+
+
+def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_computes):
+    """It says so, and receives nothing; commits for which one server is enough go on. When the bucket has more it goes
+    on by itself, and what it has counts."""
+    # The bucket has nothing until it is told to.
+    settings = {"checkpoint_distance": 512 << 20, "bucket_tail_interval": "0s"}
+    fleet, computes, compute = begin(make_fleet, make_computes, settings=settings)
+    first, second = fleet.servers
+    limit = 64 << 20
+    second.configure(journal_size=limit)
+    second.restart()
+    fleet.wait_for_standby(second, compute, compute.timeline)
+    size = lambda: sum(one.stat().st_size for one in (second.workdir / "journal").glob("*"))  # noqa: E731
+    with Writer(compute, "acknowledged") as writer:
+        compute.sql("CREATE TABLE much AS SELECT g, repeat('x', 900) FROM generate_series(1, 120000) g")
+        full = lambda: second.http.metrics()["pageserver_standby_full_total"]  # noqa: E731
+        wait_until(lambda: full() >= 1, 30, what="a full journal of the standby")
+        assert compute.sql(STANDBYS) == "pageserver"
+        writer.acknowledged_after(time.monotonic())
+        status = fleet.standing(second, compute.timeline)
+        assert "journal_size" in status["error"] and status["lag_bytes"] != 0, status
+        # One segment more may have been begun, and spare ones stay.
+        assert limit < size() <= limit + (limit >> 1), size()
+        first.http.put(f"{compute.timeline.path}/checkpoint")
+        fleet.wait_for_standby(second, compute, compute.timeline, 60)
+        assert compute.sql(STANDBYS) == f"pageserver,{standby_name(second)}"
+        assert second.http.metrics()["pageserver_standby_given_up_total"] == 0
+        killed = time.monotonic()
+        first.kill()
+        fleet.wait_for_owner(second)
+        writer.acknowledged_after(killed)
+    writer.check()
+    assert compute.sql("SELECT count(*) FROM much") == "120000"
+    compute.stop()
 
 
 @pytest.mark.parametrize("how", ["open", "guarded"])

@@ -4,20 +4,19 @@ that comes back."""
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from fixtures.fleet import SOON, TAKEOVER, Writer
+from fixtures.fleet import SOON, TAKEOVER, Writer, store_dir
 from fixtures.load import load
 from fixtures.pagestream import Rel, get_page
 from fixtures.wait import wait_until
 
 
-def wait_for_pageserver(computes, fleet, name="dev"):
+def wait_for_pageserver(computes, fleet, name="dev", *, quorum=0):
     """A compute whose commits wait for the owner alone; `test_quorum.py` has those that wait for several."""
     computes.servers = fleet.servers
-    return computes.start(name, "--branch", name, "--wait-for-pageserver", "--quorum", "0")
+    return computes.start(name, "--branch", name, "--wait-for-pageserver", "--quorum", str(quorum))
 
 
 def test_a_killed_owner_is_replaced_under_load(make_fleet, make_computes):
@@ -49,18 +48,16 @@ def test_a_killed_owner_is_replaced_under_load(make_fleet, make_computes):
     assert fleet.state(first) == "none"
 
 
-def store_dir(server) -> Path:
-    """The directory that stands for the bucket."""
-    return Path(server.settings["remote_storage"].removeprefix("file://"))
-
-
-def test_a_paused_owner_that_comes_back_changes_nothing(make_fleet, make_computes):
+@pytest.mark.parametrize(("length", "quorum"), [(3 * TAKEOVER, 0), pytest.param(60.0, 1, marks=pytest.mark.daily)])
+def test_a_paused_owner_that_comes_back_changes_nothing(length, quorum, make_fleet, make_computes):
     """It is stopped in the middle of a load, and goes on long after another one has its place: it acknowledges nothing,
     serves nothing that only it has, and neither hides nor removes anything."""
     fleet = make_fleet(settings={"durability": "journal"})
     first, second = fleet.servers
     fleet.make_standby(second)
-    compute = wait_for_pageserver(make_computes(first), fleet)
+    compute = wait_for_pageserver(make_computes(first), fleet, quorum=quorum)
+    if quorum:
+        fleet.wait_for_standby(second, compute, compute.timeline)
     old = fleet.timeline(first, compute.timeline)
     with load(compute), Writer(compute, "acknowledged") as writer:
         writer.acknowledged_after(time.monotonic())
@@ -69,7 +66,7 @@ def test_a_paused_owner_that_comes_back_changes_nothing(make_fleet, make_compute
         fleet.wait_for_owner(second)
         committed = writer.acknowledged_after(paused) - paused
         print(f"a commit {committed:.2f} s after the owner was paused")
-        time.sleep(max(0.0, paused + 3 * TAKEOVER - time.monotonic()))
+        time.sleep(max(0.0, paused + length - time.monotonic()))
         before = len(writer.rows)
         os.kill(first.process.pid, signal.SIGCONT)
         wait_until(lambda: fleet.state(first) == "Fenced", 20, what="the first server to notice")

@@ -136,6 +136,8 @@ bugs! {
     TakeTooEarly,
     /// A standby forgets at its takeover what it has journaled.
     ForgetAtTakeover,
+    /// A server that becomes the standby of a tenant that it had forgets what it has journaled.
+    ForgetWhenSteppingDown,
     /// A standby tells the server what it has received before its journal has synced that.
     StandbyBeforeSync,
     /// A standby that was away goes on where the server is, and not where it left off.

@@ -14,6 +14,7 @@ use utils::lsn::Lsn;
 
 use super::failure::{Failure, in_time};
 use super::intake::Beginning;
+use super::mark::Mark;
 use super::slot;
 use super::source::WalSource;
 use super::status::StatusCell;
@@ -41,17 +42,27 @@ pub(super) struct Journaled {
 }
 
 impl Journaled {
-    /// Goes on after what is stored, and after what was journaled of it.
+    /// Goes on after what is stored, and after what was journaled of it. What comes is of the writer `own`.
     pub(super) async fn begin(
         lane: Lane,
         beginning: &Beginning,
+        mark: &Mark,
+        own: &str,
         is_kept: watch::Receiver<bool>,
     ) -> Result<Self, Failure> {
+        let is_marked = mark.read().await?.as_deref() == Some(own);
+        if !is_marked {
+            // Until all of another writer is void, what there is counts for this server alone.
+            mark.remove().await?;
+        }
         let (feed, stored) = (beginning.feed_lsn(), beginning.last_record());
         // Without the beginning of its page, no record could be read back.
         let is_there = lane.replay(feed).end() >= Some(stored) && !fault::planted(fault::Bug::VoidWholePage);
         let from = if is_there { stored } else { feed };
         lane.void(from).await?;
+        if !is_marked {
+            mark.write(own).await?;
+        }
         Ok(Self { lane, from, is_kept })
     }
 

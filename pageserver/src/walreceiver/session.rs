@@ -63,6 +63,8 @@ pub(super) struct Receiver {
     pub(super) status: StatusCell,
     /// Its part of the journal, if there is one.
     pub(super) lane: Option<Lane>,
+    /// Who has written what that has.
+    pub(super) mark: Mark,
     /// When the attempt that is going on began; `None` in the pause before the next one.
     pub(super) begun: Mutex<Option<Instant>>,
     /// Ends the pause before the next attempt.
@@ -139,9 +141,12 @@ async fn begin_journal(
     is_kept: watch::Receiver<bool>,
 ) -> Result<Option<Journaled>, Failure> {
     let Some(lane) = receiver.lane.clone() else { return Ok(None) };
+    let own = receiver.source.writer_mark();
     tokio::select! {
-        begun = Journaled::begin(lane, beginning, is_kept) => begun.map(Some),
+        // Whoever has ended this one may be about to add to the journal what this one would make void.
+        biased;
         () = receiver.cancel.cancelled() => Err(Failure::Transient("stopped".to_owned())),
+        begun = Journaled::begin(lane, beginning, &receiver.mark, &own, is_kept) => begun.map(Some),
     }
 }
 

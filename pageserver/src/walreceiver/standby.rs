@@ -6,11 +6,11 @@
 //! has, is in the owner's index part, which is read every few seconds.
 //!
 //! What there is of a timeline's WAL here continues what the bucket has, without a gap, and is all of one writer: a
-//! mark says of which. When this server becomes the owner, that is taken in as after a start.
+//! mark says of which. When this server becomes the owner, that is taken in as after a start. A former owner's journal
+//! is no different: it has a mark as well, and is gone on with.
 
 mod follower;
 mod following;
-mod mark;
 mod position;
 mod session;
 mod status;
@@ -30,16 +30,17 @@ use utils::lsn::Lsn;
 use self::follower::Follower;
 use self::following::Running;
 pub use self::status::StandbyStatus;
-use super::journaled;
+use super::mark::{self, Mark};
 use super::source::WalSource;
 use super::stored::Stored;
-use super::tail;
+use super::{journaled, tail};
 use engine::config::PageServerConf;
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::task_mgr::TaskKind;
 use engine::tenant::manager::{Elsewhere, Journals, TimelineElsewhere};
 use engine::tenant::timeline::Timeline;
 use errors::StorageError;
+use virtual_file::fs;
 
 type Id = (TenantShardId, TimelineId);
 
@@ -99,7 +100,7 @@ impl Standing {
     /// Receives nothing more from the compute `writer`. False if what the journal has of the timeline is of another
     /// one.
     pub(super) async fn seal(&self, id: Id, writer: &str) -> Result<bool, StorageError> {
-        let known = mark::read(&self.conf.tenant_path(&id.0), id.1).await?;
+        let known = Mark::of(self.conf, id).read().await?;
         let Some(known) = known.filter(|known| WalSource::is_mark_of(known, writer)) else { return Ok(false) };
         self.sealed.lock().insert(id, (known, env::clock::now() + SEALED));
         self.end(|other| *other == id).await;
@@ -169,8 +170,8 @@ impl Standing {
             Ok(name) => name,
             Err(error) => return tracing::error!(tenant = %id.0, timeline = %id.1, "not followed: {error}"),
         };
-        let place = self.conf.tenant_path(&id.0);
-        let follower = Follower::new(id, source, name, place, self.lane(id), known, self.cancel.child_token());
+        let mark = Mark::of(self.conf, id);
+        let follower = Follower::new(id, source, name, mark, self.lane(id), known, self.cancel.child_token());
         // This server may be about to become the owner.
         let held = self.held.lock();
         if !held.contains(&id.0) && !self.cancel.is_cancelled() {
@@ -181,9 +182,64 @@ impl Standing {
     /// Whether what the journal has of a timeline continues what the bucket has of it.
     async fn is_of_its_writer(&self, timeline: &Timeline) -> Result<bool, StorageError> {
         let source = WalSource::of(timeline).ok().flatten();
-        let known = mark::read(&self.conf.tenant_path(&timeline.tenant_shard_id()), timeline.timeline_id()).await?;
+        let known = Mark::of(self.conf, (timeline.tenant_shard_id(), timeline.timeline_id())).read().await?;
         let is_same = known.is_some() && known == source.map(|source| source.writer_mark());
         Ok(is_same || fault::planted(fault::Bug::ReplayOtherWriter))
+    }
+
+    /// Takes in what there is here of some timelines behind their layers, if it is of the writer that the timeline has;
+    /// otherwise it is void.
+    async fn take_in_own(&self, timelines: &[Timeline]) -> Result<(), StorageError> {
+        let mut replays = Vec::new();
+        for timeline in timelines {
+            let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()));
+            if lane.is_empty() {
+                continue;
+            }
+            if self.is_of_its_writer(timeline).await? {
+                replays.push(journaled::replay_or_warn(timeline.clone(), lane));
+            } else {
+                lane.void(Lsn(0)).await?;
+            }
+        }
+        journaled::replay_all(replays).await;
+        Ok(())
+    }
+
+    /// Takes in what there is of a tenant's timelines: here, as far as it counts, and in the bucket.
+    async fn take_in(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> Result<(), StorageError> {
+        self.take_in_own(&timelines).await?;
+        self.take_in_tails(tenant, timelines).await
+    }
+
+    async fn take_in_tails(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> Result<(), StorageError> {
+        if self.conf.bucket_tail_interval.is_some() {
+            tail::take_in_all(&timelines).await?;
+        }
+        mark::settle(&self.conf.tenant_path(&tenant)).await?;
+        drop(env::spawn::task("flush after a takeover", write_out(timelines)));
+        Ok(())
+    }
+
+    /// A start goes on where this server was when it ended, if that was while it became the owner of a tenant.
+    pub(super) async fn settle(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> Result<(), StorageError> {
+        let settled = async {
+            let is_in_doubt = mark::is_in_doubt(&self.conf.tenant_path(&tenant)).await?;
+            if is_in_doubt {
+                self.take_in_own(&timelines).await?;
+            }
+            Ok(is_in_doubt)
+        };
+        match settled.await {
+            Ok(false) => Ok(()),
+            Ok(true) => self.take_in_tails(tenant, timelines).await,
+            Err(error) => {
+                // What may be of another writer must not be taken in.
+                let reason = format!("of which writer it is what the journal has of it is not known: {error}");
+                timelines.iter().for_each(|timeline| timeline.note_panic(reason.clone()));
+                Err(error)
+            }
+        }
     }
 }
 
@@ -216,33 +272,31 @@ impl Journals for Kept {
         })
     }
 
-    fn stand_still(&self, tenant: TenantShardId) -> BoxFuture<'static, ()> {
-        let standing = Arc::clone(&self.0);
-        standing.held.lock().insert(tenant);
-        Box::pin(async move { standing.end(|(of, _)| *of == tenant).await })
+    fn step_down(&self, tenant: TenantShardId) {
+        // Of what the bucket had when this server was a standby before it may have more timelines now.
+        self.0.seen.lock().remove(&tenant);
+        self.0.journal.end_lives(tenant);
     }
 
-    fn take_in(&self, timelines: Vec<Timeline>, was_standby: bool) -> BoxFuture<'static, Result<(), StorageError>> {
+    fn stand_still(&self, tenant: TenantShardId, is_standby: bool) -> BoxFuture<'static, Result<(), StorageError>> {
         let standing = Arc::clone(&self.0);
+        standing.held.lock().insert(tenant);
         Box::pin(async move {
-            let mut replays = Vec::new();
-            for timeline in timelines.iter().filter(|_| was_standby).cloned() {
-                let lane = standing.lane((timeline.tenant_shard_id(), timeline.timeline_id()));
-                if standing.is_of_its_writer(&timeline).await? {
-                    replays.push(journaled::replay_or_warn(timeline, lane));
-                } else {
-                    lane.void(Lsn(0)).await?;
-                }
+            standing.end(|(of, _)| *of == tenant).await;
+            // Receivers of the time when this server was the owner may not have ended yet.
+            let known = standing.journal.end_lives(tenant);
+            if is_standby || known.is_empty() {
+                return Ok(());
             }
-            journaled::replay_all(replays).await;
-            if standing.conf.bucket_tail_interval.is_some() {
-                tail::take_in_all(&timelines).await?;
-            }
-            if was_standby {
-                drop(env::spawn::task("flush after a takeover", write_out(timelines)));
-            }
-            Ok(())
+            let dir = standing.conf.tenant_path(&tenant);
+            fs::create_dir_durably(&dir, &standing.conf.workdir).await?;
+            mark::put_in_doubt(&dir).await
         })
+    }
+
+    fn take_in(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> BoxFuture<'static, Result<(), StorageError>> {
+        let standing = Arc::clone(&self.0);
+        Box::pin(async move { standing.take_in(tenant, timelines).await })
     }
 
     fn go_on(&self, tenant: TenantShardId) {

@@ -9,6 +9,7 @@ use pageserver_api::shard::TenantShardId;
 
 use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session, tail};
 use engine::context::{DownloadBehavior, RequestContext};
+use engine::lease::LeaseState;
 use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::Timeline;
 use metrics::METRICS;
@@ -32,12 +33,24 @@ impl WalReceivers {
         let manager = &self.inner.manager;
         let all = manager.tenants().into_iter().flat_map(|tenant| manager.timelines(tenant).unwrap_or_default());
         let all: Vec<Timeline> = all.filter(|timeline| session::check_owner(timeline).is_ok()).collect();
+        self.settle_doubts().await;
         let replays = all.iter().cloned().filter_map(|timeline| {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
             Some(journaled::replay_or_warn(timeline, lane))
         });
         let is_whole = journaled::replay_all(replays.collect()).await;
         self.recover_tails(&all).await && is_whole
+    }
+
+    /// Looks of which writer it is what the journal has of tenants that this server was about to own when it ended.
+    async fn settle_doubts(&self) {
+        let (Some(standing), manager) = (&self.inner.standing, &self.inner.manager) else { return };
+        for tenant in manager.tenants() {
+            let timelines = manager.timelines(tenant).unwrap_or_default();
+            if let Err(error) = standing.settle(tenant, timelines).await {
+                tracing::error!(%tenant, "not all that there is of its WAL was taken in: {error}");
+            }
+        }
     }
 
     /// Takes in what the bucket has of WAL that the journal has lost. Makes no request if it has lost none.
@@ -71,10 +84,17 @@ impl WalReceivers {
         let closed: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
         let standbys: HashSet<TenantShardId> = manager.standbys().into_iter().map(|(tenant, _)| tenant).collect();
         let as_standby = |id: &journal::Id| self.inner.standing.as_ref()?.need(id, &standbys);
+        // If this server has standbys, one of them may take over what is not in the bucket, and be lost.
+        let is_followed = manager.lease() != LeaseState::None;
         let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
-            Ok(timeline) if timeline.fenced().is_some() => Need::Nothing,
+            // Another server's, which may be lost before the bucket has all of it.
+            Ok(timeline) if timeline.fenced().is_some() => Need::Unknown,
             // It is written to layers no more, and must not hold up all others.
             Ok(timeline) if timeline.broken().is_some() => Need::Unknown,
+            Ok(timeline) if is_followed => {
+                let needed = timeline.disk_consistent_lsn();
+                Need::Rather { needed, wanted: timeline.durable_lsn().min(needed) }
+            }
             Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
             Err(_) if closed.contains(&(id.tenant, id.timeline)) => Need::Unknown,
             Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,

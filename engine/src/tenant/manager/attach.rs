@@ -48,20 +48,20 @@ impl TenantManager {
         if self.inner.tenants.read().get(&id).is_some_and(|tenant| tenant.unattached.is_none()) {
             return Ok(true);
         }
-        let Some(Kept(journals)) = self.inner.journals.get() else { return self.attach_now(id, purpose, false).await };
-        // What a standby has journaled is of the owner's time, and continues what that has in the bucket.
+        let Some(Kept(journals)) = self.inner.journals.get() else { return self.attach_now(id, purpose).await };
+        // A restart goes on with it as a standby's, unless it was none.
         let is_standby = self.inner.standbys.read().contains_key(&id);
-        if is_standby && !fault::planted(fault::Bug::ForgetAtTakeover) {
-            journals.stand_still(id).await;
-        } else {
+        // Without a bucket nobody else can have had it.
+        if self.inner.conf.remote_storage.is_none() || fault::planted(fault::Bug::ForgetAtTakeover) {
             journals.forget(id).await?;
         }
-        let attached = self.attach_now(id, purpose, is_standby).await;
+        journals.stand_still(id, is_standby).await?;
+        let attached = self.attach_now(id, purpose).await;
         journals.go_on(id);
         attached
     }
 
-    async fn attach_now(&self, id: TenantShardId, purpose: Purpose, is_standby: bool) -> Result<bool, ManageError> {
+    async fn attach_now(&self, id: TenantShardId, purpose: Purpose) -> Result<bool, ManageError> {
         let conf = self.inner.conf;
         fs::create_dir_durably(&conf.timelines_path(&id), &conf.workdir).await?;
         let Some(storage) = self.inner.conf.remote_storage.clone() else {
@@ -72,7 +72,7 @@ impl TenantManager {
             return Ok(false);
         };
         let tenant = tenant.ok_or_else(|| StorageError::Internal(format!("tenant {id} was made, and is not there")))?;
-        self.take_in(&tenant, is_standby).await?;
+        self.take_in(id, &tenant).await?;
         self.unmark_attached(id).await?;
         let mut all_broken = self.inner.broken.write();
         all_broken.retain(|(tenant, _), _| *tenant != id);
@@ -83,10 +83,10 @@ impl TenantManager {
     }
 
     /// Takes in what was journaled of a tenant: whoever is served afterwards sees all that was acknowledged.
-    async fn take_in(&self, tenant: &Tenant, was_standby: bool) -> Result<(), StorageError> {
+    async fn take_in(&self, id: TenantShardId, tenant: &Tenant) -> Result<(), StorageError> {
         let Some(Kept(journals)) = self.inner.journals.get() else { return Ok(()) };
         let timelines: Vec<Timeline> = tenant.timelines.values().cloned().collect();
-        let taken = journals.take_in(timelines.clone(), was_standby).await;
+        let taken = journals.take_in(id, timelines.clone()).await;
         if taken.is_err() {
             for timeline in timelines {
                 timeline.shutdown().await;

@@ -166,9 +166,8 @@ impl TenantManager {
         for timeline in tenant.into_iter().flat_map(|tenant| tenant.timelines.into_values()) {
             timeline.shutdown().await;
         }
-        // It is of the time when this server was the owner, and the bucket has it.
         if let Some(Kept(journals)) = self.inner.journals.get() {
-            journals.forget(id).await?;
+            journals.step_down(id);
         }
         let mark = self.inner.conf.tenant_path(&id).join(STANDBY_NAME);
         virtual_file::write_file_durably(&mark, b"this server has handed the tenant over").await?;

@@ -8,16 +8,20 @@ use errors::StorageError;
 
 /// WAL that is kept beside layers.
 pub trait Journals: Send + Sync {
-    /// Makes void what there is of a tenant that is about to be attached, or followed: it is of the time when this
-    /// server had it, and another one may have gone on since.
+    /// Makes void what there is of a tenant that this server has nothing to do with any more.
     fn forget(&self, tenant: TenantShardId) -> BoxFuture<'static, Result<(), StorageError>>;
 
-    /// Nothing more is added for a tenant of which this server is a standby, as it is about to become its owner.
-    fn stand_still(&self, tenant: TenantShardId) -> BoxFuture<'static, ()>;
+    /// Whoever receives WAL of a tenant as its owner adds nothing more: another server owns it, and is followed from
+    /// now on. What there is stays, and counts like that of any standby: if it is of the writer that the owner has.
+    fn step_down(&self, tenant: TenantShardId);
 
-    /// Takes in what there is of these timelines behind their layers, which are open and not served yet: here, if this
-    /// server was a standby of the tenant, and in the bucket.
-    fn take_in(&self, timelines: Vec<Timeline>, was_standby: bool) -> BoxFuture<'static, Result<(), StorageError>>;
+    /// Nothing more is added for a tenant of which this server is about to become the owner. Unless it `is_standby`,
+    /// that what there is may be of another writer is noted on the disk, until it was taken in or made void.
+    fn stand_still(&self, tenant: TenantShardId, is_standby: bool) -> BoxFuture<'static, Result<(), StorageError>>;
+
+    /// Takes in what there is of a tenant's timelines behind their layers, which are open and not served yet: here, if it
+    /// is of the writer that the timeline has, and is void otherwise, and in the bucket.
+    fn take_in(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> BoxFuture<'static, Result<(), StorageError>>;
 
     /// The attempt to attach the tenant is over.
     fn go_on(&self, tenant: TenantShardId);

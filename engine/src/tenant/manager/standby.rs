@@ -67,7 +67,10 @@ impl TenantManager {
         }
         let is_known = self.inner.standbys.read().contains_key(&id);
         if let Some(Kept(journals)) = self.inner.journals.get().filter(|_| !is_known) {
-            journals.forget(id).await?;
+            if fault::planted(fault::Bug::ForgetWhenSteppingDown) {
+                journals.forget(id).await?;
+            }
+            journals.step_down(id);
         }
         let dir = conf.tenant_path(&id);
         fs::create_dir_durably(&dir, &conf.workdir).await?;

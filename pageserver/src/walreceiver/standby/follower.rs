@@ -1,6 +1,5 @@
 //! One timeline that is followed.
 
-use camino::Utf8PathBuf;
 use journal::Lane;
 use pageserver_api::shard::TenantShardId;
 use parking_lot::Mutex;
@@ -8,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
 use utils::lsn::Lsn;
 
-use super::mark;
 use super::position::Position;
 use super::status::StandbyStatus;
 use crate::walreceiver::failure::Failure;
+use crate::walreceiver::mark::Mark;
 use crate::walreceiver::source::WalSource;
 use crate::walreceiver::status::WalReceiverState;
 use engine::tenant::manager::TimelineElsewhere;
@@ -32,8 +31,8 @@ pub(super) struct Follower {
     pub(super) source: WalSource,
     /// The name under which it connects.
     pub(super) name: String,
-    /// The tenant's directory.
-    place: Utf8PathBuf,
+    /// Who has written what the journal has.
+    mark: Mark,
     pub(super) lane: Lane,
     pub(super) origin: Origin,
     /// The last record that the bucket has.
@@ -47,7 +46,7 @@ impl Follower {
         id: (TenantShardId, TimelineId),
         source: WalSource,
         name: String,
-        place: Utf8PathBuf,
+        mark: Mark,
         lane: Lane,
         known: &TimelineElsewhere,
         cancel: CancellationToken,
@@ -55,7 +54,7 @@ impl Follower {
         let progress =
             Progress { state: WalReceiverState::Connecting, received: Lsn::INVALID, server_end: None, error: None };
         let (bucket, progress) = (Mutex::new(known.end), Mutex::new(progress));
-        Self { id, source, name, place, lane, origin: known.origin, bucket, progress, cancel }
+        Self { id, source, name, mark, lane, origin: known.origin, bucket, progress, cancel }
     }
 
     /// The bucket has more.
@@ -93,10 +92,10 @@ impl Follower {
 
     /// Makes void what the journal has of another writer.
     pub(super) async fn begin(&self) -> Result<(), Failure> {
-        let (timeline, own) = (self.id.1, self.source.writer_mark());
-        if mark::read(&self.place, timeline).await?.as_ref() != Some(&own) {
+        let own = self.source.writer_mark();
+        if self.mark.read().await?.as_ref() != Some(&own) {
             self.lane.void(Lsn(0)).await?;
-            mark::write(&self.place, timeline, &own).await?;
+            self.mark.write(&own).await?;
         }
         Ok(())
     }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds the programs of an earlier commit as they are built for tests, and has a fleet go from them to those of this
+# one: scripts/upgrade.sh COMMIT PYTHON. What was built stays in target/upgrade, some GB.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+base=$(git rev-parse --verify "$1^{commit}")
+python=$2
+target=$PWD/target/upgrade
+sources=$target/sources
+mkdir -p "$target"
+if [ "$(git -C "$sources" rev-parse HEAD 2>/dev/null)" != "$base" ]; then
+    git worktree remove --force "$sources" 2>/dev/null || rm -rf "$sources"
+    git worktree prune
+    git worktree add --detach "$sources" "$base"
+fi
+(cd "$sources" && CARGO_TARGET_DIR=$target/built cargo build --locked --profile tested \
+    --bin pageserver --bin pagectl --bin compute-fs)
+UPGRADE_FROM=$target/built/tested TEST_PROFILE=tested "$python" -m pytest test_runner/upgrade/from_earlier.py -s
