@@ -3,7 +3,7 @@
 //! * [`command`]: the commands; [`connection`]: one client.
 //! * [`stream`]: requests for pages, grouped into batches ([`batch`]) and answered ([`serve`], [`pages`]).
 //! * [`lsn`]: the LSN at which a request is answered; [`rel_sizes`]: cached sizes.
-//! * [`backup`]: sending base backups.
+//! * [`backup`]: sending base backups; [`reading`]: what is read, also at a standby.
 
 mod auth;
 mod backup;
@@ -13,6 +13,7 @@ mod connection;
 mod errors;
 mod lsn;
 mod pages;
+mod reading;
 mod rel_sizes;
 mod serve;
 mod session;
@@ -23,7 +24,7 @@ mod tests;
 mod trace;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pq_proto::stream::BoxStream;
@@ -36,6 +37,7 @@ use shared::Shared;
 
 use crate::auth::Auth;
 use crate::places::Places;
+use crate::walreceiver::StandbyReads;
 use engine::tenant::manager::TenantManager;
 
 /// Pause after a failed accept, most often caused by a lack of file descriptors.
@@ -52,7 +54,15 @@ impl PageService {
     pub fn new(manager: TenantManager, auth: Auth, settings: PageServiceSettings) -> Self {
         let places = Places::new(settings.max_connections);
         let sizes = rel_sizes::RelSizes::new();
-        Self { shared: Arc::new(Shared { manager, auth, settings, sizes, places }) }
+        Self { shared: Arc::new(Shared { manager, auth, settings, sizes, places, standby_reads: OnceLock::new() }) }
+    }
+
+    /// Clients that ask for it also read tenants of which this server is a standby.
+    #[must_use]
+    pub fn with_standby_reads(self, reads: StandbyReads) -> Self {
+        // Only the first ones count.
+        let _ = self.shared.standby_reads.set(reads);
+        self
     }
 
     /// Accepts clients until `cancel`, then tells them that the server is shutting down, and waits until they are

@@ -25,6 +25,7 @@ mod session;
 mod slot;
 mod source;
 mod standby;
+mod standby_reads;
 mod status;
 pub(crate) mod stored;
 mod tail;
@@ -56,6 +57,7 @@ use session::{Ended, Receiver};
 pub use source::{OWNER_NAME, WalSource, standby_name};
 pub use standby::StandbyStatus;
 use standby::{Kept, Standing};
+pub use standby_reads::{StandbyRead, StandbyReads, may_be_removed};
 use status::StatusCell;
 pub use status::{WalReceiverState, WalReceiverStatus};
 pub use stored::branch_name;
@@ -93,6 +95,7 @@ struct Inner {
     journal: Option<Journal>,
     /// What is followed as a standby, with a journal.
     standing: Option<Arc<Standing>>,
+    standby_reads: StandbyReads,
     /// It is to be looked at once whether there is more to follow.
     look: Notify,
     cancel: CancellationToken,
@@ -126,7 +129,20 @@ impl WalReceivers {
         let standing = |journal: &Journal| Arc::new(Standing::new(manager.conf(), journal.clone(), cancel.clone()));
         let standing = journal.as_ref().map(standing);
         manager.begin_to_follow(standing.clone().map(|standing| Box::new(Kept(standing)) as Box<dyn Journals>));
-        let inner = Inner { manager, running, halted, unfit, writers, is_scratch, journal, standing, look, cancel };
+        let standby_reads = StandbyReads::new(manager.clone(), standing.clone(), cancel.child_token());
+        let inner = Inner {
+            manager,
+            running,
+            halted,
+            unfit,
+            writers,
+            is_scratch,
+            journal,
+            standing,
+            standby_reads,
+            look,
+            cancel,
+        };
         let receivers = Self { inner: Arc::new(inner) };
         receivers.take_part_in_handovers();
         receivers
@@ -136,6 +152,9 @@ impl WalReceivers {
     /// appear later, from wherever: a timeline that should follow a server does, or reports why not.
     pub async fn start_all(&self) {
         self.start_missing(&self.inner.manager.tenants()).await;
+        if !self.inner.manager.conf().lease.interval.is_zero() {
+            self.inner.standby_reads.begin().await;
+        }
         env::spawn::vital("look after WAL receivers", self.clone().look_after());
         if let Some(journal) = &self.inner.journal {
             env::spawn::vital("size of the journal", self.clone().keep_journal_small(journal.clone()));
@@ -267,9 +286,15 @@ impl WalReceivers {
         }
     }
 
+    /// Reads of tenants of which this server is a standby.
+    pub fn standby_reads(&self) -> &StandbyReads {
+        &self.inner.standby_reads
+    }
+
     /// Stops all receivers.
     pub async fn shutdown(&self) {
         self.inner.cancel.cancel();
+        self.inner.standby_reads.shutdown().await;
         let all = std::mem::take(&mut *self.inner.running.lock());
         all.values().for_each(|running| running.receiver.cancel.cancel());
         for running in all.into_values() {

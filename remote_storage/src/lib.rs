@@ -48,6 +48,7 @@ use part_buffers::PartBufferPool;
 pub use path::{INDEX_PART_PREFIX, LAYER_LIST_PREFIX, ORIGIN_PREFIX, RemotePath, TAIL_PREFIX};
 use prices::Prices;
 use request::Request;
+pub use scratch::Overlay;
 pub use unfinished::UnfinishedWrite;
 pub use url::{Cloud, RemoteUrl};
 

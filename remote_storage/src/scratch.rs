@@ -2,6 +2,8 @@
 //! server can try things on what a live one serves, and nobody notices.
 //!
 //! Objects that the live server removes are gone here too.
+//!
+//! An [`Overlay`] is such a bucket that can be made to look like the one below it again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +21,42 @@ use object_store::{
 use parking_lot::Mutex;
 
 use super::directory::Directory;
+use super::{RemotePath, RemoteStorage};
 use errors::StorageError;
+
+/// A bucket that is only read, with a directory before it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Overlay {
+    storage: RemoteStorage,
+    scratch: Scratch,
+}
+
+impl Overlay {
+    /// Puts `dir` in front of `base`, with what it has from earlier.
+    ///
+    /// # Errors
+    /// If the directory cannot be created or read.
+    pub async fn open(base: &RemoteStorage, dir: &Utf8Path) -> std::result::Result<Self, StorageError> {
+        let scratch = Scratch::open(Arc::clone(&base.inner.store), dir).await?;
+        let storage = RemoteStorage::with_options(Arc::new(scratch.clone()), base.url(), base.inner.options.clone());
+        Ok(Self { storage, scratch })
+    }
+
+    /// Both, as one bucket.
+    pub fn storage(&self) -> &RemoteStorage {
+        &self.storage
+    }
+
+    /// Forgets what was written and removed below `prefix`: what the bucket has there is seen again. Nobody may use
+    /// what is there meanwhile.
+    ///
+    /// # Errors
+    /// Those of the directory.
+    pub async fn forget(&self, prefix: &RemotePath) -> std::result::Result<(), StorageError> {
+        let forgotten = self.scratch.forget(prefix.as_path()).await;
+        forgotten.map_err(|error| StorageError::Invalid(format!("what was written before {prefix} stays: {error}")))
+    }
+}
 
 /// Two stores that look like one.
 #[derive(Clone, Debug)]
@@ -68,6 +105,17 @@ impl Scratch {
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    async fn forget(&self, prefix: &Path) -> Result<()> {
+        for directory in [&self.own, &self.marks] {
+            let all: Vec<ObjectMeta> = directory.list(Some(prefix)).try_collect().await?;
+            for object in all {
+                directory.delete(&object.location).await?;
+            }
+        }
+        self.removed.lock().retain(|path| !path.prefix_matches(prefix));
+        Ok(())
     }
 
     async fn remove(&self, path: Path) -> Result<Path> {
@@ -207,6 +255,24 @@ mod tests {
         drop(scratch);
         check(&Scratch::open(base.clone(), dir.path()).await.unwrap()).await;
         assert_eq!(names(&*base).await, ["a/1", "a/2", "b/1"], "the bucket has changed");
+        assert_eq!(text(&*base, "a/1").await.as_deref(), Some("base a/1"));
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_shows_the_bucket_again() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let (base, scratch) = both(dir.path()).await;
+        for path in ["a/1", "a/3", "b/1"] {
+            scratch.put(&Path::from(path), "own".into()).await.unwrap();
+        }
+        scratch.delete(&Path::from("a/2")).await.unwrap();
+        base.put(&Path::from("a/4"), "later".into()).await.unwrap();
+        scratch.forget(&Path::from("a")).await.unwrap();
+        assert_eq!(names(&scratch).await, ["a/1", "a/2", "a/4", "b/1"]);
+        assert_eq!(text(&scratch, "a/1").await.as_deref(), Some("base a/1"));
+        assert_eq!(text(&scratch, "b/1").await.as_deref(), Some("own"));
+        scratch.put(&Path::from("a/1"), "own".into()).await.unwrap();
+        assert_eq!(text(&scratch, "a/1").await.as_deref(), Some("own"));
         assert_eq!(text(&*base, "a/1").await.as_deref(), Some("base a/1"));
     }
 

@@ -11,10 +11,15 @@ const BEGINNINGS: [&str; 4] = ["host=", "hostaddr=", "postgres://", "postgresql:
 /// What a server says that is not the owner of a tenant, or may not be.
 const NOT_OWNER: [&str; 2] = ["not the owner", "another server has taken the tenant over"];
 
+/// What a connection string has in its `options` whose server may be asked as a standby.
+const STANDBY_READS: &str = "pageserver.standby_reads=on";
+
 /// Several pageservers, of which one is asked. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Servers {
     all: Arc<[PageServer]>,
+    /// Which of them are asked whether or not they are the owner.
+    standbys: Arc<[bool]>,
     at: usize,
 }
 
@@ -25,7 +30,8 @@ impl Servers {
     /// If one is malformed. The error does not repeat it.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let all: Result<Vec<_>, _> = split(text).map(|connstr| PageServer::new(connstr, token)).collect();
-        Ok(Self { all: all?.into(), at: 0 })
+        let standbys = split(text).map(|connstr| connstr.contains(STANDBY_READS)).collect();
+        Ok(Self { all: all?.into(), standbys, at: 0 })
     }
 
     /// How many there are.
@@ -41,6 +47,11 @@ impl Servers {
     /// The one that is asked. There is always one.
     pub(crate) fn current(&self) -> Option<&PageServer> {
         self.all.get(self.at)
+    }
+
+    /// Whether the one that is asked need not be the owner.
+    pub(crate) fn is_at_standby(&self) -> bool {
+        self.standbys.get(self.at).copied().unwrap_or_default()
     }
 
     /// All of them with their numbers, beginning with the one that is asked.
@@ -65,7 +76,7 @@ impl Servers {
 
 impl From<PageServer> for Servers {
     fn from(server: PageServer) -> Self {
-        Self { all: Arc::new([server]), at: 0 }
+        Self { all: Arc::new([server]), standbys: Arc::new([false]), at: 0 }
     }
 }
 
@@ -99,6 +110,13 @@ mod tests {
         assert_eq!(parts("host=a,b port=1,2"), ["host=a,b port=1,2"], "one server with two addresses");
         assert_eq!(parts("host=a password='x,y', host=b port=2"), ["host=a password='x,y'", "host=b port=2"]);
         assert_eq!(parts("postgres://a:1,postgresql://b"), ["postgres://a:1", "postgresql://b"]);
+    }
+
+    #[test]
+    fn some_may_be_asked_as_standbys() {
+        let text = "host=a options='-c pageserver.standby_reads=on',host=b";
+        let mut servers = Servers::parse(text, None).unwrap();
+        assert!(servers.is_at_standby() && servers.go_over(0, 1) && !servers.is_at_standby());
     }
 
     #[test]

@@ -189,6 +189,8 @@ metrics! {
     standby_full: Counter = Counter::default();
     /// Timelines whose WAL a standby has given up, since WAL of its own timelines had no room.
     standby_given_up: Counter = Counter::default();
+    /// Times that a tenant of which this server is a standby was opened to be read here.
+    standby_reads_opened: Counter = Counter::default();
     /// Objects with the tail of a timeline's WAL that were put into the bucket.
     tail_objects: Counter = Counter::default();
     /// Bytes of WAL in them.

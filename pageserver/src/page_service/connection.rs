@@ -14,6 +14,7 @@ use utils::shard::TenantShardId;
 use super::auth::Gate;
 use super::command::{self, Command};
 use super::errors::CommandError;
+use super::reading::{self, Read};
 use super::session::Session;
 use super::shared::Shared;
 use super::{backup, stream};
@@ -45,7 +46,8 @@ pub(super) async fn run(shared: &Shared, stream: BoxStream, peer: &str, place: &
     let application = connection.startup().get("application_name").unwrap_or_default();
     let client = CLIENTS.fetch_add(1, Ordering::Relaxed);
     tracing::debug!(client, %peer, application, "client of the page service let in");
-    let session = Session { shared, number: client, grant, cancel };
+    let reads_standbys = reading::reads_standbys(connection.startup());
+    let session = Session { shared, number: client, grant, reads_standbys, cancel };
     match session.serve(&mut connection).await {
         Ok(()) => tracing::debug!(client, %peer, "client left"),
         Err(CommandError::Connection(error)) => log_end(client, peer, &error),
@@ -102,21 +104,21 @@ impl Session<'_> {
         }
         match command {
             Command::PageStream { version, tenant, timeline } => {
-                let timeline = self.timeline(TenantShardId::unsharded(tenant), timeline)?;
+                let timeline = self.to_read(TenantShardId::unsharded(tenant), timeline).await?;
                 stream::serve(self, connection, timeline, version).await?;
                 return Ok(Next::End);
             }
             Command::BaseBackup { tenant, timeline, lsn, gzip, replica: _ } => {
-                let timeline = self.unsharded(tenant, timeline)?;
-                backup::send(self, connection, &timeline, lsn, Extent::WithoutRelations, gzip).await?;
+                let timeline = self.unsharded(tenant, timeline).await?;
+                backup::send(self, connection, timeline.timeline(), lsn, Extent::WithoutRelations, gzip).await?;
             }
             Command::FullBackup { tenant, timeline, lsn } => {
-                let timeline = self.unsharded(tenant, timeline)?;
-                backup::send(self, connection, &timeline, lsn, Extent::Full, false).await?;
+                let timeline = self.unsharded(tenant, timeline).await?;
+                backup::send(self, connection, timeline.timeline(), lsn, Extent::Full, false).await?;
             }
             Command::BootImage { tenant, timeline, lsn, gzip } => {
-                let timeline = self.unsharded(tenant, timeline)?;
-                backup::send(self, connection, &timeline, lsn, Extent::BootImage, gzip).await?;
+                let timeline = self.unsharded(tenant, timeline).await?;
+                backup::send(self, connection, timeline.timeline(), lsn, Extent::BootImage, gzip).await?;
             }
             Command::Lease { tenant, timeline, lsn } => {
                 let timeline = self.timeline(tenant, timeline)?;
@@ -132,16 +134,13 @@ impl Session<'_> {
         Ok(Next::Command)
     }
 
-    fn unsharded(&self, tenant: TenantId, timeline: TimelineId) -> Result<Timeline, CommandError> {
-        self.timeline(TenantShardId::unsharded(tenant), timeline)
+    async fn unsharded(&self, tenant: TenantId, timeline: TimelineId) -> Result<Read, CommandError> {
+        self.to_read(TenantShardId::unsharded(tenant), timeline).await
     }
 
-    /// Looks up a timeline that the client may use.
+    /// Looks up a timeline that the client may use, and that this server owns.
     fn timeline(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<Timeline, CommandError> {
-        if let Err(refused) = self.grant.permission().check_tenant(tenant.tenant_id) {
-            METRICS.auth_refused.inc();
-            return Err(refused.into());
-        }
+        self.check_tenant(tenant)?;
         Ok(self.shared.manager.get(tenant, timeline)?)
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Session<'a> {
     /// The client's number, by which log lines about it can be found.
     pub(super) number: u64,
     pub(super) grant: Grant,
+    /// Whether the client also reads from a standby.
+    pub(super) reads_standbys: bool,
     pub(super) cancel: &'a CancellationToken,
 }
 

@@ -1,5 +1,6 @@
 //! State shared by all connections.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pq_proto::server::ServerOptions;
@@ -9,6 +10,7 @@ use super::command;
 use super::rel_sizes::RelSizes;
 use crate::auth::Auth;
 use crate::places::Places;
+use crate::walreceiver::StandbyReads;
 use engine::tenant::manager::TenantManager;
 
 /// Settings of the page service.
@@ -48,6 +50,8 @@ pub(super) struct Shared {
     pub(super) settings: PageServiceSettings,
     pub(super) sizes: RelSizes,
     pub(super) places: Places,
+    /// Reads of tenants of which this server is a standby, if it serves those.
+    pub(super) standby_reads: OnceLock<StandbyReads>,
 }
 
 impl Shared {

@@ -9,10 +9,10 @@ use pq_proto::server::{Connection, ConnectionError, ServerWriter};
 use super::batch::{Batches, Work};
 use super::errors::CommandError;
 use super::pages::Reader;
+use super::reading::Read;
 use super::serve::{self, Served};
 use super::session::Session;
 use super::trace;
-use engine::tenant::timeline::Timeline;
 use errors::StorageError;
 use metrics::{METRICS, SmgrQuery, seconds_since};
 
@@ -23,13 +23,13 @@ const PAGE_ANSWER: usize = 8192 + 64;
 pub(super) async fn serve(
     session: &Session<'_>,
     connection: &mut Connection,
-    timeline: Timeline,
+    read: Read,
     version: ProtocolVersion,
 ) -> Result<(), CommandError> {
     put::copy_both(connection.writer().buffer());
     connection.writer().flush().await?;
-    let gone = timeline.cancelled();
-    let streaming = answer_all(session, connection, timeline, version);
+    let gone = read.timeline().cancelled();
+    let streaming = answer_all(session, connection, &read, version);
     tokio::select! {
         biased;
         end = session.must_end() => Err(end),
@@ -41,14 +41,14 @@ pub(super) async fn serve(
 async fn answer_all(
     session: &Session<'_>,
     connection: &mut Connection,
-    timeline: Timeline,
+    read: &Read,
     version: ProtocolVersion,
 ) -> Result<(), CommandError> {
     let settings = &session.shared.settings;
     let conf = session.shared.manager.conf();
     let max_size = settings.max_batch_size.min(conf.max_get_vectored_keys.get());
     let mut batches = Batches::new(version, max_size);
-    let reader = Reader::new(timeline, &session.shared.sizes, conf.wait_lsn_timeout);
+    let reader = Reader::new(read.timeline().clone(), &session.shared.sizes, conf.wait_lsn_timeout);
     let caller = trace::caller(connection.startup());
     let (input, output) = connection.split();
     loop {
@@ -61,6 +61,9 @@ async fn answer_all(
                 let served = serve::other(&reader, &request).await;
                 METRICS.smgr_query_seconds.of(kind(&request)).observe(seconds_since(started));
                 trace::end(trace, &reader, &request, 1, served.as_ref().err());
+                if read.has_ended(served.as_ref().err()).await {
+                    return Err(CommandError::shutdown());
+                }
                 send(output, version, &request, session.number, served)?;
             }
             Work::Pages(requests) => {
@@ -72,6 +75,9 @@ async fn answer_all(
                 let (seconds, histogram) = (seconds_since(started), METRICS.smgr_query_seconds.of(kind(first)));
                 requests.iter().for_each(|_| histogram.observe(seconds));
                 trace::end(trace, &reader, first, requests.len(), pages.iter().find_map(|page| page.as_ref().err()));
+                if read.has_ended(pages.iter().filter_map(|page| page.as_ref().err())).await {
+                    return Err(CommandError::shutdown());
+                }
                 output.buffer().reserve(requests.len() * PAGE_ANSWER);
                 for (request, page) in requests.iter().zip(pages) {
                     send(output, version, request, session.number, serve::page(page))?;

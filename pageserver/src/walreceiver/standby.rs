@@ -180,7 +180,7 @@ impl Standing {
     }
 
     /// Whether what the journal has of a timeline continues what the bucket has of it.
-    async fn is_of_its_writer(&self, timeline: &Timeline) -> Result<bool, StorageError> {
+    pub(super) async fn is_of_its_writer(&self, timeline: &Timeline) -> Result<bool, StorageError> {
         let source = WalSource::of(timeline).ok().flatten();
         let known = Mark::of(self.conf, (timeline.tenant_shard_id(), timeline.timeline_id())).read().await?;
         let is_same = known.is_some() && known == source.map(|source| source.writer_mark());

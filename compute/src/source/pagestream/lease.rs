@@ -18,14 +18,16 @@ const PERIOD_BETWEEN: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Renews the lease well before it ends, at whichever server is the owner, until the source is gone. `go_over` has
-/// another server asked for pages, too: from which number, and to which.
+/// another server asked for pages, too: from which number, and to which. A standby that is asked for pages stays so.
 pub(super) async fn keep(mut servers: watch::Receiver<Servers>, at: TimelineAt, go_over: impl Fn(usize, usize)) {
     let mut last_error = String::new();
     loop {
         let asked = servers.borrow_and_update().clone();
         let pause = match renew_at_any(&asked, &at).await {
             Ok((left, number)) => {
-                go_over(asked.at(), number);
+                if !asked.is_at_standby() {
+                    go_over(asked.at(), number);
+                }
                 last_error.clear();
                 let longest = if asked.count() > 1 { PERIOD_BETWEEN } else { PERIOD_MAX };
                 (left / 3).clamp(Duration::from_millis(100), longest)

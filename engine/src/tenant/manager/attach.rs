@@ -218,6 +218,20 @@ impl TenantManager {
         Ok(())
     }
 
+    /// Closes a tenant. Its files stay, and the bucket is told nothing.
+    ///
+    /// # Errors
+    /// If the manager has been shut down.
+    pub async fn close_tenant(&self, id: TenantShardId) -> Result<(), ManageError> {
+        let _changing = self.change(id).await?;
+        let tenant = self.inner.tenants.write().remove(&id);
+        self.inner.broken.write().retain(|(tenant, _), _| *tenant != id);
+        for timeline in tenant.into_iter().flat_map(|tenant| tenant.timelines.into_values()) {
+            timeline.shutdown().await;
+        }
+        Ok(())
+    }
+
     /// The tenant's state in the bucket; `None` without a bucket.
     pub fn remote_of(&self, id: TenantShardId) -> Option<Arc<TenantRemote>> {
         self.inner.tenants.read().get(&id)?.remote.clone()

@@ -181,7 +181,8 @@ impl Running {
             lease_length: settings.lsn_lease_length,
             ..PageServiceSettings::default()
         };
-        let service = PageService::new(self.manager.clone(), secrets.auth(settings.pg_auth_type), options);
+        let service = PageService::new(self.manager.clone(), secrets.auth(settings.pg_auth_type), options)
+            .with_standby_reads(self.receivers.standby_reads().clone());
         let serving = service.serve(listener, self.cancel.child_token());
         env::spawn::vital("page service", self.tasks.track_future(serving));
         Ok(())
