@@ -167,7 +167,9 @@ impl TenantManager {
         let keeper = eviction::keep(conf, move || all.all_timelines(), manager.inner.cancel.clone());
         env::spawn::vital("local disk", keeper);
         let all = manager.clone();
-        let warming = warm::keep(conf, move || all.open_tenants(), manager.inner.cancel.clone());
+        let followed = manager.clone();
+        let standbys = move || followed.inner.standbys.read().keys().copied().collect();
+        let warming = warm::keep(conf, move || all.open_tenants(), standbys, manager.inner.cancel.clone());
         *manager.inner.warming.lock() = Some(env::spawn::task("hot layers", warming));
         Ok(manager)
     }

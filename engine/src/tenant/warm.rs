@@ -3,8 +3,10 @@
 //! there is room.
 //!
 //! The list is a hint. Losing it costs no more than a cold start, so it is written rarely: to the local disk at most
-//! once a minute, to the bucket at most once an hour and at shutdown, and only if something was read since.
+//! once a minute, to the bucket at most once an hour and at shutdown, and only if something was read since. Standbys
+//! read it there, and have hot layers on their disks before they take over ([`ahead`]).
 
+pub(crate) mod ahead;
 mod hot_list;
 
 use std::collections::HashMap;
@@ -34,6 +36,8 @@ const PERIOD: Duration = Duration::from_secs(10);
 const STORE_PERIOD: Duration = Duration::from_secs(60);
 /// Minimum interval between two writes of the object.
 const UPLOAD_PERIOD: Duration = Duration::from_secs(3600);
+/// The same where standbys read it, and how often these do.
+const FOLLOWED_PERIOD: Duration = Duration::from_secs(300);
 /// Upper bound of a list's size, in bytes.
 const MAX_LEN: u64 = 16 << 20;
 /// Layers of one tenant downloaded concurrently.
@@ -51,8 +55,15 @@ pub(crate) struct Open {
 }
 
 /// Maintains the hot lists of all tenants returned by `open` until `cancel`; then writes them once more.
-pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<Open>, cancel: CancellationToken) {
+/// Has those on this disk that are hot at the owners of `standbys`.
+pub(crate) async fn keep(
+    conf: &'static PageServerConf,
+    open: impl Fn() -> Vec<Open>,
+    standbys: impl Fn() -> Vec<TenantShardId> + Clone + Send + Sync + 'static,
+    cancel: CancellationToken,
+) {
     let mut tenants: HashMap<TenantShardId, Heat> = HashMap::new();
+    env::spawn::task("hot layers of other servers", keep_ahead(conf, standbys, cancel.clone()));
     let mut ticks = env::clock::interval(PERIOD);
     loop {
         let last = tokio::select! {
@@ -77,12 +88,46 @@ pub(crate) async fn keep(conf: &'static PageServerConf, open: impl Fn() -> Vec<O
                     heat.observe(&open);
                     heat.write_here(conf, last).await;
                     // At shutdown, give up on the bucket after the first failure.
-                    bucket_answers = (bucket_answers || !last) && heat.write_there(&open, last).await;
+                    bucket_answers = (bucket_answers || !last) && heat.write_there(conf, &open, last).await;
                 }
             }
         }
         if last {
             return;
+        }
+    }
+}
+
+/// Has hot layers of other servers' tenants here, before this server takes their place.
+async fn keep_ahead(
+    conf: &'static PageServerConf,
+    standbys: impl Fn() -> Vec<TenantShardId>,
+    cancel: CancellationToken,
+) {
+    let Some(storage) = &conf.remote_storage else { return };
+    let mut looked = HashMap::<TenantShardId, Instant>::new();
+    loop {
+        tokio::select! {
+            () = env::clock::sleep(PERIOD) => {}
+            () = cancel.cancelled() => return,
+        }
+        let all = standbys();
+        looked.retain(|tenant, _| all.contains(tenant));
+        for tenant in all {
+            let now = env::clock::now();
+            if looked.get(&tenant).is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWED_PERIOD) {
+                continue;
+            }
+            looked.insert(tenant, now);
+            let keeping = ahead::keep(conf, storage, tenant, || standbys().contains(&tenant));
+            tokio::select! {
+                kept = keeping => match kept {
+                    Ok(0) => {}
+                    Ok(count) => tracing::info!(%tenant, count, "layers that are hot at its owner are here as well"),
+                    Err(error) => tracing::info!(%tenant, "what is hot at its owner is not here: {error}"),
+                },
+                () = cancel.cancelled() => return,
+            }
         }
     }
 }
@@ -147,9 +192,10 @@ impl Heat {
     }
 
     /// Writes the object if due. Returns false if the bucket did not take it.
-    async fn write_there(&mut self, open: &Open, last: bool) -> bool {
+    async fn write_there(&mut self, conf: &PageServerConf, open: &Open, last: bool) -> bool {
         let Some(remote) = open.remote.as_ref().filter(|remote| remote.fenced().is_none()) else { return true };
-        if !self.unsent || !is_due(&mut self.sent, UPLOAD_PERIOD, last) {
+        let period = if conf.resources.lease.is_bound() { FOLLOWED_PERIOD } else { UPLOAD_PERIOD };
+        if !self.unsent || !is_due(&mut self.sent, period, last) {
             return true;
         }
         let sent = self.send(remote.storage()).await;

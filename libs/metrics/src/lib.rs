@@ -169,6 +169,8 @@ metrics! {
     layers_healed: Counter = Counter::default();
     /// Whole layers downloaded from the bucket.
     layers_downloaded: Counter = Counter::default();
+    /// Layers that are hot at the owner of a tenant and were downloaded to its standby.
+    layers_warmed_ahead: Counter = Counter::default();
     /// Layers whose local files were evicted, since the bucket has them.
     layers_evicted: Counter = Counter::default();
     /// Blocks of layers in the bucket requested.

@@ -11,12 +11,15 @@ use super::{ManageError, TenantManager};
 use crate::lease::Held;
 use crate::placement::{Order, Placements, Side, Stage, What};
 use crate::tenant::remote::{Purpose, newest};
+use crate::tenant::warm::ahead;
 use metrics::METRICS;
 
 /// How often it is looked whether the owner has given the tenant: clients wait meanwhile.
 const GIVEN: Duration = Duration::from_millis(10);
 /// How long a new standby has to follow all timelines. One whose server is away is not waited for.
 const FOLLOWING: Duration = Duration::from_secs(5);
+/// This part of the time that is left may go into fetching what is hot at the owner.
+const WARMING_PART: u32 = 4;
 
 impl TenantManager {
     /// Does what an order says, as its target.
@@ -63,6 +66,12 @@ impl TenantManager {
         }
         // It acts as the owner at once then.
         self.get_lease().await?;
+        let limit = deadline.saturating_duration_since(env::clock::now()) / WARMING_PART;
+        let warming = ahead::keep(self.inner.conf, storage, id, || self.inner.standbys.read().contains_key(&id));
+        // Without it the tenant is slower for a while.
+        if !matches!(env::clock::timeout(limit, warming).await, Ok(Ok(_))) {
+            tracing::info!(tenant = %id, "not all that is hot at its owner is here");
+        }
         let until = env::clock::now() + FOLLOWING;
         let is_following = || self.inner.placing.receivers.get().is_none_or(|Receiving(one)| one.is_following(id));
         while !is_following() && env::clock::now() < until {

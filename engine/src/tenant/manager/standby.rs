@@ -14,6 +14,7 @@ use super::{ManageError, TenantManager};
 use crate::lease::objects::Objects;
 use crate::lease::{Held, LeaseState, Verdict, Watch};
 use crate::tenant::remote::{Newest, Purpose, newest};
+use crate::tenant::warm::ahead;
 use errors::StorageError;
 use metrics::METRICS;
 use remote_storage::RemoteStorage;
@@ -92,6 +93,7 @@ impl TenantManager {
             fs::unlink(&dir.join(STANDBY_NAME)).await?;
             // A restart must not attach what may be left of an earlier time.
             self.mark_detached(id, "this server was a standby").await?;
+            ahead::forget(self.inner.conf, id).await?;
             self.inner.standbys.write().remove(&id);
             if let Some(Kept(journals)) = self.inner.journals.get() {
                 journals.forget(id).await?;
@@ -327,6 +329,7 @@ impl TenantManager {
             fs::unlink(&dir.join(mark)).await?;
         }
         fs::fsync_dir(&dir).await?;
+        ahead::forget(self.inner.conf, id).await?;
         self.inner.standbys.write().remove(&id);
         self.inner.conf.resources.lease.forget(id);
         self.inner.conf.resources.lease.look_soon();
