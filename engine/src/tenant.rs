@@ -1,5 +1,6 @@
 //! Tenants and their timelines.
 
+pub(crate) mod ahead;
 pub mod eviction;
 pub mod layer_map;
 mod locate;

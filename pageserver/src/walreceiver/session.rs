@@ -18,6 +18,7 @@ use super::failure::{Failure, SILENCE_MAX, in_time};
 use super::history::History;
 use super::intake::Beginning;
 use super::journaled::{self, JournalWatch, Journaled};
+use super::mark::Mark;
 use super::slot;
 use super::source::WalSource;
 use super::status::{StatusCell, WalReceiverState, WalReceiverStatus};

@@ -14,6 +14,7 @@ use super::recovery::{self, InBucket};
 use super::state::Branching;
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
+use crate::tenant::ahead;
 use crate::tenant::remote::{IndexPart, TenantRemote, layer_names};
 use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};

@@ -1,10 +1,8 @@
-//! What a standby has of layers that are hot at the owner: whole files beside the tenant's timelines, which an attach
-//! moves into these. They are a cache: each is read like any layer, block by block with its checksum, and one that is
-//! damaged comes again from the bucket.
+//! Has at a standby what is hot at the owner (`tenant::ahead`).
 
 use std::collections::HashSet;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use futures_util::StreamExt;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
@@ -12,6 +10,7 @@ use utils::id::TimelineId;
 use super::hot_list::{HotList, Named};
 use super::{MAX_LEN, PARALLEL};
 use crate::config::PageServerConf;
+use crate::tenant::ahead::{forget, root};
 use crate::tenant::storage_layer::LayerFileName;
 use errors::{ErrorKind, StorageError};
 use metrics::METRICS;
@@ -19,14 +18,8 @@ use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 use virtual_file::fs::{self, TEMP_SUFFIX};
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
-/// Directory in that of a tenant, with one for each timeline.
-const DIRECTORY: &str = "warm";
 /// Bytes fetched at once.
 const CHUNK: u64 = 8 << 20;
-
-fn root(conf: &PageServerConf, tenant: TenantShardId) -> Utf8PathBuf {
-    conf.tenant_path(&tenant).join(DIRECTORY)
-}
 
 /// Makes the files of a tenant those that are hot at its owner, as far as there is room, the hottest first. Returns how
 /// many came. `wanted` says whether they still are of use.
@@ -114,7 +107,7 @@ async fn fetch(
     let file = VirtualFile::open(&temp, OpenMode::CreateNew).await?;
     let mut at = 0;
     while at < size {
-        let bytes = storage.get_range(RequestClass::Background, &object, at..size.min(at + CHUNK)).await?;
+        let bytes = storage.get_range(RequestClass::Prefetch, &object, at..size.min(at + CHUNK)).await?;
         let whole = bytes.len().next_multiple_of(usize::try_from(file.align()).unwrap_or(1));
         let mut buf = AlignedBuf::with_capacity(whole);
         buf.extend_from_slice(&bytes);
@@ -127,27 +120,4 @@ async fn fetch(
     file.rename(&path).await?;
     METRICS.layers_warmed_ahead.inc();
     Ok(true)
-}
-
-/// Moves the files of a timeline that is being opened into its directory: those among `names`.
-pub(crate) async fn take(
-    conf: &PageServerConf,
-    (tenant, timeline): (TenantShardId, TimelineId),
-    dir: &Utf8Path,
-    names: impl IntoIterator<Item = String>,
-) -> Result<(), StorageError> {
-    let warm = root(conf, tenant).join(timeline.to_string());
-    let there: HashSet<String> = fs::list_dir_if_any(&warm).await?.into_iter().collect();
-    if there.is_empty() {
-        return Ok(());
-    }
-    for name in names.into_iter().filter(|name| there.contains(name)) {
-        fs::rename(&warm.join(&name), &dir.join(&name)).await?;
-    }
-    Ok(())
-}
-
-/// Removes what is left of a tenant.
-pub(crate) async fn forget(conf: &PageServerConf, tenant: TenantShardId) -> Result<(), StorageError> {
-    fs::remove_tree(&root(conf, tenant)).await
 }
