@@ -6,9 +6,12 @@ import time
 
 import pytest
 
+from fixtures import lsn as lsns
 from fixtures.fleet import Writer
+from fixtures.followed import rel_of
 from fixtures.load import TimedBench
 from fixtures.pageserver import new_id
+from fixtures.pagestream import get_page
 from fixtures.wait import wait_until
 
 JOURNAL = {"durability": "journal"}
@@ -171,6 +174,34 @@ def test_a_server_is_drained_restarted_and_filled(make_fleet, make_computes):
     wait_for(first, "Active", "Standby")
     assert "nothing is to be moved" in computes.pagectl("fleet", "rebalance", "--dry-run").stdout
     compute.stop()
+
+
+def test_what_is_hot_goes_with_a_tenant(make_fleet, make_computes):
+    """The server that is to have it has the layers on its disk that were read at the owner, and no others."""
+    fleet = make_fleet()
+    first, second = fleet.servers
+    followed = fleet.followed
+    computes = make_computes(first)
+    computes.servers = fleet.servers
+    end = lsns.parse(followed.catch_up())
+    first.http.put(f"{followed.timeline.path}/checkpoint")
+    with followed.timeline.stream() as stream:
+        for block in range(200):
+            stream.ask(get_page(rel_of(followed.postgres, "pgbench_accounts"), block, end, end))
+    # What was read is noted in the bucket at the end of the process at the latest.
+    first.restart()
+    wait_until(lambda: fleet.state(first) == "Active", 20, what="the owner")
+    layers = lambda server: {path.name for path in (  # noqa: E731
+        server.workdir / "tenants" / fleet.tenant / "timelines" / followed.timeline.id).glob("*__*")
+        if "." not in path.name}
+    assert not layers(second)
+    move(fleet, computes, second)
+    warmed = second.http.metrics()["pageserver_layers_warmed_ahead_total"]
+    assert warmed >= 1 and len(layers(second)) >= warmed, layers(second)
+    assert layers(second) <= layers(first)
+    assert not (second.workdir / "tenants" / fleet.tenant / "warm").exists()
+    followed.pageserver, followed.timeline = second, fleet.timeline(second, followed.timeline)
+    followed.stop_and_compare()
 
 
 def test_a_new_server_gets_standbys_and_tenants_when_it_is_asked(make_fleet, make_computes):
