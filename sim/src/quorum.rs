@@ -66,7 +66,6 @@ struct Host {
 }
 
 struct World {
-    bucket: Arc<AgedStore>,
     servers: [Server; 2],
     /// Until when each does nothing.
     stopped: [Option<Instant>; 2],
@@ -98,6 +97,8 @@ struct Twists {
     loses_all: bool,
     /// In the end the disk of the server that is left is slow.
     ends_slowly: bool,
+    /// In the end the standby has just taken over when it is lost.
+    ends_after_a_takeover: bool,
 }
 
 /// Runs the world of a seed.
@@ -115,6 +116,11 @@ pub fn run_on_a_slow_disk(seed: u64, telling: Telling) -> Outcome {
     run_with(seed, telling, Twists { ends_slowly: true, ..Twists::default() })
 }
 
+/// Runs that in which the server that is lost has just taken over, and cannot put anything into the bucket.
+pub fn run_after_a_takeover(seed: u64, telling: Telling) -> Outcome {
+    run_with(seed, telling, Twists { ends_after_a_takeover: true, ..Twists::default() })
+}
+
 /// Runs that in which all disks are lost in the end.
 pub fn run_to_the_tail(seed: u64, telling: Telling) -> Outcome {
     run_with(seed, telling, Twists { has_tail: true, loses_all: true, ..Twists::default() })
@@ -126,6 +132,8 @@ fn run_with(seed: u64, telling: Telling, twists: Twists) -> Outcome {
             let Some(mut world) = World::live(seed, twists, story).await? else { return Ok(()) };
             if twists.loses_all {
                 world.lose_all_disks().await;
+            } else if twists.ends_after_a_takeover {
+                world.lose_after_a_takeover().await;
             } else {
                 world.lose(twists.ends_slowly).await;
             }
@@ -180,7 +188,6 @@ impl World {
         let origin = Origin::new(timeline, BEGINS, Model::default(), Vec::new(), Some(Postgres::new(BEGINS, CREATED)));
         let (host, none) = (Host::new(origin, 1, &is_calm), [None; 2]);
         let mut world = Self {
-            bucket,
             servers,
             stopped: none,
             down: none,
@@ -407,8 +414,7 @@ impl World {
         have_both.then(|| self.random.below(2) as usize)
     }
 
-    /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
-    /// is started again.
+    /// Any of the two servers is lost, as [`lose_one`](Self::lose_one) says.
     async fn lose(&mut self, slowly: bool) {
         let Some(lost) = self.one_of_two() else { return tell!(self.story, "there are no two servers") };
         let left = 1 - lost;
@@ -421,6 +427,50 @@ impl World {
                 return tell!(self.story, "there are no two servers any more");
             }
         }
+        self.lose_one(lost).await;
+    }
+
+    /// The standby takes over, perhaps from an owner that had more, and perhaps another Postgres writes then; the
+    /// bucket gets nothing of it, and the former owner is back for a moment when the standby is lost.
+    async fn lose_after_a_takeover(&mut self) {
+        let (&[first], Some(_)) = (&self.acting()[..], self.one_of_two()) else {
+            return tell!(self.story, "there are no owner and standby");
+        };
+        let second = 1 - first;
+        tell!(self.story, "the disk of {} is slow", NAMES[second]);
+        self.servers[second].disk.delay_calls(self.random.next(), SLOW);
+        let length = Duration::from_millis(self.random.below(6_000));
+        self.pass(length).await;
+        let Some(process) = self.servers[first].process() else { return };
+        tell!(self.story, "{} does nothing until it has lost its place", NAMES[first]);
+        process.stop();
+        let begun = env::clock::now();
+        self.stopped[first] = Some(begun + RECOVERY * 2);
+        while self.acting() != [second] {
+            self.pass(LOOK).await;
+            if env::clock::now().saturating_duration_since(begun) > RECOVERY {
+                return tell!(self.story, "{} does not take over", NAMES[second]);
+            }
+        }
+        self.servers[second].disk.delay_calls(0, Duration::ZERO);
+        if self.random.coin() {
+            self.replace().await;
+        }
+        tell!(self.story, "the bucket is out of reach of {}, and {} goes on", NAMES[second], NAMES[first]);
+        self.servers[second].bucket.set_gone(true);
+        self.ill[second] = Some(env::clock::now() + RECOVERY);
+        self.stopped[first] = Some(env::clock::now());
+        let length = Duration::from_millis(500 + self.random.below(8_000));
+        self.pass(length).await;
+        if self.one_of_two().is_some() {
+            self.lose_one(second).await;
+        }
+    }
+
+    /// One server is lost with its disk, and the Postgres as well; the other one's process ends at the same moment, and
+    /// is started again.
+    async fn lose_one(&mut self, lost: usize) {
+        let left = 1 - lost;
         let committed = self.host.committed();
         tell!(self.story, "{} and the Postgres are lost; committed to {committed}", NAMES[lost]);
         let writers: Vec<Origin> = std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect();

@@ -2,7 +2,7 @@
 //! Postgres; what the tail in the bucket has survives the loss of all; and mistakes in that are found.
 
 use fault::{Bug, plant};
-use sim::quorum::{run, run_on_a_slow_disk, run_to_the_tail};
+use sim::quorum::{run, run_after_a_takeover, run_on_a_slow_disk, run_to_the_tail};
 use sim::run::{Outcome, prepare};
 use sim::story::Telling;
 
@@ -24,15 +24,16 @@ fn what_a_quorum_has_acknowledged_is_there_and_mistakes_in_that_are_found() {
     prepare();
     let (first, count) = (number("QUORUM_FIRST_SEED", 1), number("QUORUM_SEEDS", 60));
     // One after the other: simulated disks are known by their paths, which are drawn.
-    for run in [run as World, run_on_a_slow_disk, run_to_the_tail] {
+    for run in [run as World, run_on_a_slow_disk, run_after_a_takeover, run_to_the_tail] {
         if let Some((seed, reason)) = look(run, first..first + count) {
             run(seed, Telling::Aloud);
             panic!("seed {seed}: {reason}");
         }
     }
-    let planted: [(Bug, World); 5] = [
+    let planted: [(Bug, World); 6] = [
         (Bug::ForgetAtTakeover, run),
-        (Bug::ForgetWhenSteppingDown, run),
+        (Bug::ForgetWhenSteppingDown, run_after_a_takeover),
+        (Bug::ReplayOtherWriter, run_after_a_takeover),
         (Bug::StandbyLeavesGap, run),
         (Bug::StandbyBeforeSync, run_on_a_slow_disk),
         (Bug::TailLeavesGap, run_to_the_tail),

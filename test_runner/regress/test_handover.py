@@ -185,9 +185,12 @@ def test_what_is_hot_goes_with_a_tenant(make_fleet, make_computes):
     computes.servers = fleet.servers
     end = lsns.parse(followed.catch_up())
     first.http.put(f"{followed.timeline.path}/checkpoint")
+    # Reads are counted every ten seconds.
+    time.sleep(11)
+    accounts = rel_of(followed.postgres, "pgbench_accounts")
     with followed.timeline.stream() as stream:
         for block in range(200):
-            stream.ask(get_page(rel_of(followed.postgres, "pgbench_accounts"), block, end, end))
+            stream.ask(get_page(accounts, block, end, end))
     # What was read is noted in the bucket at the end of the process at the latest.
     first.restart()
     wait_until(lambda: fleet.state(first) == "Active", 20, what="the owner")

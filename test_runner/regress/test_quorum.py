@@ -122,7 +122,7 @@ def test_two_of_two_survive_the_standby_with_its_disk_and_the_compute(make_fleet
 @pytest.mark.parametrize("how", ["standby", "by-hand"])
 def test_two_of_two_survive_the_new_owner_with_its_disk_and_the_compute(how, make_fleet, make_computes):
     """A standby has taken over, and the bucket does not have what it had: the journal of the former owner does."""
-    settings = {"checkpoint_distance": 256 << 20, "bucket_tail_interval": "0s"}
+    settings = {"checkpoint_distance": 256 << 20, "bucket_tail_interval": "1h"}
     fleet, computes, compute = begin(make_fleet, make_computes, "--quorum", "2", settings=settings)
     first, second = fleet.servers
     for server in fleet.servers:
@@ -219,7 +219,7 @@ def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_comput
     """It says so, and receives nothing; commits for which one server is enough go on. When the bucket has more it goes
     on by itself, and what it has counts."""
     # The bucket has nothing until it is told to.
-    settings = {"checkpoint_distance": 512 << 20, "bucket_tail_interval": "0s"}
+    settings = {"checkpoint_distance": 512 << 20, "bucket_tail_interval": "1h"}
     fleet, computes, compute = begin(make_fleet, make_computes, settings=settings)
     first, second = fleet.servers
     limit = 64 << 20

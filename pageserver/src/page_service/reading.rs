@@ -36,11 +36,19 @@ impl Read {
         }
     }
 
-    /// Whether the client has to come again, as what it reads from may have been removed, and is opened anew then.
-    pub(super) async fn has_ended<'a>(&self, errors: impl IntoIterator<Item = &'a StorageError>) -> bool {
+    /// Among the errors of answers, one that may be due to what was removed since this was opened.
+    pub(super) fn removed<'a>(&self, errors: impl IntoIterator<Item = &'a StorageError>) -> Option<String> {
         match self {
-            Self::AtStandby(read) if errors.into_iter().any(may_be_removed) => read.has_ended().await,
-            Self::Owned(_) | Self::AtStandby(_) => false,
+            Self::Owned(_) => None,
+            Self::AtStandby(_) => errors.into_iter().find(|error| may_be_removed(error)).map(ToString::to_string),
+        }
+    }
+
+    /// Whether the client has to come again, as what it reads from is opened anew after that error.
+    pub(super) async fn has_ended(&self, removed: Option<String>) -> bool {
+        match (self, removed) {
+            (Self::AtStandby(read), Some(error)) => read.has_ended(error).await,
+            _ => false,
         }
     }
 }

@@ -61,7 +61,7 @@ async fn answer_all(
                 let served = serve::other(&reader, &request).await;
                 METRICS.smgr_query_seconds.of(kind(&request)).observe(seconds_since(started));
                 trace::end(trace, &reader, &request, 1, served.as_ref().err());
-                if read.has_ended(served.as_ref().err()).await {
+                if read.has_ended(read.removed(served.as_ref().err())).await {
                     return Err(CommandError::shutdown());
                 }
                 send(output, version, &request, session.number, served)?;
@@ -75,7 +75,8 @@ async fn answer_all(
                 let (seconds, histogram) = (seconds_since(started), METRICS.smgr_query_seconds.of(kind(first)));
                 requests.iter().for_each(|_| histogram.observe(seconds));
                 trace::end(trace, &reader, first, requests.len(), pages.iter().find_map(|page| page.as_ref().err()));
-                if read.has_ended(pages.iter().filter_map(|page| page.as_ref().err())).await {
+                let removed = read.removed(pages.iter().filter_map(|page| page.as_ref().err()));
+                if read.has_ended(removed).await {
                     return Err(CommandError::shutdown());
                 }
                 output.buffer().reserve(requests.len() * PAGE_ANSWER);

@@ -7,7 +7,7 @@
 
 mod feed;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,8 +42,8 @@ const BEHIND_MAX: u32 = 3;
 /// It is closed when so many times the bytes of an in-memory layer have come in since, if the bucket has them: nothing
 /// here compacts.
 const DISTANCES: u64 = 4;
-/// What fails sooner after it was opened is no fault of what was removed since.
-const FRESH: Duration = Duration::from_secs(5);
+/// So many errors of a tenant are remembered, to know those that come again.
+const ERRORS: usize = 32;
 
 /// See the module's documentation. Cheap to clone.
 #[derive(Clone)]
@@ -57,6 +57,7 @@ struct Inner {
     /// Made when somebody reads for the first time.
     engine: OnceCell<Engine>,
     open: Mutex<HashMap<TenantShardId, Arc<Open>>>,
+    failed: Mutex<HashMap<TenantShardId, Failed>>,
     /// Held while a tenant is opened or closed.
     turns: KeyedLock<TenantShardId>,
     cancel: CancellationToken,
@@ -71,7 +72,6 @@ struct Engine {
 
 /// A tenant that is open in it.
 struct Open {
-    since: Instant,
     /// Who reads has one of these.
     users: Arc<()>,
     used: Mutex<Instant>,
@@ -100,13 +100,34 @@ pub struct StandbyRead {
 
 impl StandbyRead {
     /// A read has failed. True if the cause may be that the owner has removed what this needed: then it was closed, and
-    /// whoever comes again gets what is there now.
-    pub async fn has_ended(&self) -> bool {
-        let is_old = env::clock::now().saturating_duration_since(self.open.since) >= FRESH;
-        if is_old {
-            self.reads.close(self.timeline.tenant_shard_id(), &self.open, "a read failed").await;
+    /// whoever comes again gets what is there now. What has failed in the same way before does not change by that.
+    pub async fn has_ended(&self, error: String) -> bool {
+        let tenant = self.timeline.tenant_shard_id();
+        let is_new = self.reads.inner.failed.lock().entry(tenant).or_default().is_new(error);
+        if is_new {
+            self.reads.close(tenant, &self.open, "a read failed").await;
         }
-        is_old
+        is_new
+    }
+}
+
+/// The last errors of a tenant's reads.
+#[derive(Default)]
+struct Failed {
+    errors: VecDeque<String>,
+}
+
+impl Failed {
+    /// Notes an error. False if it is known.
+    fn is_new(&mut self, error: String) -> bool {
+        if self.errors.contains(&error) {
+            return false;
+        }
+        self.errors.push_back(error);
+        if self.errors.len() > ERRORS {
+            self.errors.pop_front();
+        }
+        true
     }
 }
 
@@ -114,8 +135,8 @@ impl StandbyReads {
     /// Reads of the tenants of which a server is a standby. Without a `standing` it has no journal, and serves what the
     /// bucket has.
     pub(super) fn new(manager: TenantManager, standing: Option<Arc<Standing>>, cancel: CancellationToken) -> Self {
-        let (engine, open, turns) = Default::default();
-        Self { inner: Arc::new(Inner { manager, standing, engine, open, turns, cancel }) }
+        let (engine, open, failed, turns) = Default::default();
+        Self { inner: Arc::new(Inner { manager, standing, engine, open, failed, turns, cancel }) }
     }
 
     /// Removes what an earlier process has left, and looks after what is open from now on.
@@ -185,7 +206,6 @@ impl StandbyReads {
             (timeline.timeline_id(), Seen { began: last, last, behind: 0 })
         };
         let open = Arc::new(Open {
-            since: started,
             users: Arc::default(),
             used: Mutex::new(started),
             seen: Mutex::new(timelines.iter().map(seen).collect()),
@@ -329,4 +349,19 @@ impl Engine {
 pub fn may_be_removed(error: &StorageError) -> bool {
     use errors::ErrorKind;
     !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Retry | ErrorKind::Shutdown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_comes_again_is_known() {
+        let mut failed = Failed::default();
+        assert!(failed.is_new("one".to_owned()) && failed.is_new("two".to_owned()) && !failed.is_new("one".to_owned()));
+        for number in 0..ERRORS {
+            assert!(failed.is_new(number.to_string()));
+        }
+        assert!(failed.is_new("one".to_owned()), "it was long ago");
+    }
 }
