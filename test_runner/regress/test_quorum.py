@@ -234,7 +234,7 @@ def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_comput
         assert compute.sql(STANDBYS) == "pageserver"
         writer.acknowledged_after(time.monotonic())
         status = fleet.standing(second, compute.timeline)
-        assert "journal_size" in status["error"] and status["lag_bytes"] != 0, status
+        assert "journal_size" in status["error"] and status["lag_bytes"] is None, status
         # One segment more may have been begun, and spare ones stay.
         assert limit < size() <= limit + (limit >> 1), size()
         first.http.put(f"{compute.timeline.path}/checkpoint")

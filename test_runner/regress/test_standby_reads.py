@@ -90,11 +90,10 @@ class Reader:
                 assert time.monotonic() - begun < timeout, "the standby does not answer"
 
     def compare(self, *tables: str, pages=100):
-        end = end_of(self.pg)
+        end, rels = end_of(self.pg), [rel_of(self.pg, table) for table in tables]
         with self.fleet.followed.timeline.stream() as owner:
             for _ in range(pages):
-                rel = rel_of(self.pg, self.random.choice(tables))
-                request = get_page(rel, self.random.randrange(30), end, end)
+                request = get_page(self.random.choice(rels), self.random.randrange(30), end, end)
                 assert owner.ask(request) == self.at_standby(request), request
                 self.equal += 1
 

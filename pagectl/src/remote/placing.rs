@@ -160,7 +160,8 @@ pub(super) fn fill(remote: &Remote<'_>, args: &FillArgs) -> anyhow::Result<()> {
 pub(super) fn rebalance(remote: &Remote<'_>, args: &RebalanceArgs) -> anyhow::Result<()> {
     let fleet = look(remote)?;
     let mut steps = fleet.rebalance(args.by);
-    steps.extend(args.standbys.into_iter().flat_map(|count| fleet.standbys(count)));
+    let moved = fleet.after(&steps);
+    steps.extend(args.standbys.into_iter().flat_map(|count| moved.standbys(count)));
     let rows: Vec<_> = steps.iter().map(|step| fleet.row(step)).collect();
     let shown = if rows.is_empty() { "nothing is to be moved".to_owned() } else { table(&Fleet::HEAD, &rows) };
     if args.dry_run {
@@ -215,7 +216,7 @@ fn follow(remote: &Remote<'_>, steps: Vec<Step>, timeout: Duration, at_once: u64
     let mut nudged = None::<Instant>;
     while !waiting.is_empty() || !going.is_empty() {
         while (going.len() as u64) < at_once
-            && let Some(step) = waiting.pop_front()
+            && let Some(step) = next_of(&mut waiting, |tenant| going.iter().any(|one| one.step.tenant == tenant))
         {
             match give(remote, &step, timeout) {
                 Ok(order) => {
@@ -240,6 +241,12 @@ fn follow(remote: &Remote<'_>, steps: Vec<Step>, timeout: Duration, at_once: u64
         env::clock::pause(LOOK);
     }
     Ok(ended)
+}
+
+/// The next step for a tenant that is not busy: a later order would take the place of one that is on its way.
+fn next_of(waiting: &mut VecDeque<Step>, is_busy: impl Fn(&str) -> bool) -> Option<Step> {
+    let at = waiting.iter().position(|step| !is_busy(&step.tenant))?;
+    waiting.remove(at)
 }
 
 fn path(step: &Step) -> String {
@@ -286,4 +293,20 @@ fn look_at(remote: &Remote<'_>, mut one: Going, is_due: bool) -> Result<Going, B
         _ => Some(format!("it is not known how it ended, the last that was seen is: {state}")),
     };
     Err(Box::new(Done { step: one.step, answer, error }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_one_order_at_a_time() {
+        let step = |tenant: &str, to: &str| Step { tenant: tenant.to_owned(), to: to.to_owned(), is_standby: false };
+        let mut waiting = VecDeque::from([step("a", "1"), step("a", "2"), step("b", "3")]);
+        let mut next = |busy: &str| next_of(&mut waiting, |tenant| tenant == busy).map(|step| step.to);
+        assert_eq!(next("a").as_deref(), Some("3"));
+        assert_eq!(next("a"), None);
+        assert_eq!(next("").as_deref(), Some("1"));
+        assert_eq!(next("").as_deref(), Some("2"));
+    }
 }

@@ -201,6 +201,22 @@ impl Fleet {
         steps
     }
 
+    /// What will be when these steps were done: a former owner is a standby then.
+    pub(super) fn after(&self, steps: &[Step]) -> Self {
+        let mut fleet = self.clone();
+        for tenant in &mut fleet.tenants {
+            for step in steps.iter().filter(|step| step.tenant == tenant.id) {
+                tenant.standbys.retain(|id| *id != step.to);
+                let standby = match step.is_standby {
+                    true => step.to.clone(),
+                    false => std::mem::replace(&mut tenant.owner, step.to.clone()),
+                };
+                tenant.standbys.push(standby);
+            }
+        }
+        fleet
+    }
+
     /// Who is to become a standby so that each tenant has so many.
     pub(super) fn standbys(&self, count: usize) -> Vec<Step> {
         let mut follow: BTreeMap<&String, usize> = BTreeMap::new();
@@ -282,6 +298,17 @@ mod tests {
         assert_eq!(moves(&some.rebalance(By::Bytes)), [("1", "b"), ("4", "a")]);
         let good = fleet(&all, &[("1", "a", &[], 100), ("2", "b", &[], 60), ("3", "b", &[], 30)]);
         assert!(good.rebalance(By::Bytes).is_empty());
+    }
+
+    #[test]
+    fn who_follows_whom_is_planned_for_when_all_has_moved() {
+        let all = [("a", false), ("b", false)];
+        let some = fleet(&all, &[("1", "a", &[], 0), ("2", "a", &[], 0), ("3", "a", &["b"], 0), ("4", "a", &["b"], 0)]);
+        let steps = some.rebalance(By::Tenants);
+        assert_eq!(moves(&steps), [("3", "b"), ("4", "b")]);
+        // Both that move have their former owner for a standby.
+        assert_eq!(moves(&some.after(&steps).standbys(1)), [("1", "b"), ("2", "b")]);
+        assert!(some.after(&steps).rebalance(By::Tenants).is_empty());
     }
 
     #[test]

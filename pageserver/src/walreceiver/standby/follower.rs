@@ -69,7 +69,8 @@ impl Follower {
 
     pub(super) fn failed(&self, state: WalReceiverState, error: String) {
         let mut progress = self.progress.lock();
-        (progress.state, progress.error) = (state, Some(error));
+        // How far the server is by now is not known.
+        (progress.state, progress.server_end, progress.error) = (state, None, Some(error));
     }
 
     pub(super) fn read_status(&self) -> StandbyStatus {
