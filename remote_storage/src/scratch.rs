@@ -3,7 +3,7 @@
 //!
 //! Objects that the live server removes are gone here too.
 //!
-//! An [`Overlay`] is such a bucket that can be made to look like the one below it again.
+//! [`Scratch::forget`] makes it look like the one below it again.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,42 +21,7 @@ use object_store::{
 use parking_lot::Mutex;
 
 use super::directory::Directory;
-use super::{RemotePath, RemoteStorage};
 use errors::StorageError;
-
-/// A bucket that is only read, with a directory before it. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Overlay {
-    storage: RemoteStorage,
-    scratch: Scratch,
-}
-
-impl Overlay {
-    /// Puts `dir` in front of `base`, with what it has from earlier.
-    ///
-    /// # Errors
-    /// If the directory cannot be created or read.
-    pub async fn open(base: &RemoteStorage, dir: &Utf8Path) -> std::result::Result<Self, StorageError> {
-        let scratch = Scratch::open(Arc::clone(&base.inner.store), dir).await?;
-        let storage = RemoteStorage::with_options(Arc::new(scratch.clone()), base.url(), base.inner.options.clone());
-        Ok(Self { storage, scratch })
-    }
-
-    /// Both, as one bucket.
-    pub fn storage(&self) -> &RemoteStorage {
-        &self.storage
-    }
-
-    /// Forgets what was written and removed below `prefix`: what the bucket has there is seen again. Nobody may use
-    /// what is there meanwhile.
-    ///
-    /// # Errors
-    /// Those of the directory.
-    pub async fn forget(&self, prefix: &RemotePath) -> std::result::Result<(), StorageError> {
-        let forgotten = self.scratch.forget(prefix.as_path()).await;
-        forgotten.map_err(|error| StorageError::Invalid(format!("what was written before {prefix} stays: {error}")))
-    }
-}
 
 /// Two stores that look like one.
 #[derive(Clone, Debug)]
@@ -107,7 +72,8 @@ impl Scratch {
         }
     }
 
-    async fn forget(&self, prefix: &Path) -> Result<()> {
+    /// Forgets what was written and removed below `prefix`.
+    pub(super) async fn forget(&self, prefix: &Path) -> Result<()> {
         for directory in [&self.own, &self.marks] {
             let all: Vec<ObjectMeta> = directory.list(Some(prefix)).try_collect().await?;
             for object in all {

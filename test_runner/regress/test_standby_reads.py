@@ -1,4 +1,4 @@
-"""Reads from a standby: the same pages as the owner has, as of every LSN that the standby has, whatever the owner does."""
+"""Reads from a standby: the same pages as the owner has, as of each LSN that this has, whatever the owner does."""
 
 import random
 import time
@@ -132,7 +132,7 @@ def test_the_owner_compacts_and_removes(make_fleet):
 
 
 def test_reads_go_on_while_nobody_owns_the_tenant(make_fleet, make_computes):
-    """A compute that may read from a standby waits for no takeover; after it the standby is the owner, and serves it."""
+    """A compute that may read from a standby waits for no takeover; after that the standby is the owner."""
     fleet = fleet_of_two(make_fleet)
     first, second = fleet.servers
     computes = make_computes(first)

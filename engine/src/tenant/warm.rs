@@ -25,6 +25,7 @@ use crate::tenant::layer_map::Layer;
 use crate::tenant::remote::TenantRemote;
 use crate::tenant::timeline::Timeline;
 use errors::{ErrorKind, StorageError};
+use hot_list::MAX_LEN;
 pub use hot_list::{HotList, Named};
 use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 
@@ -38,8 +39,6 @@ const STORE_PERIOD: Duration = Duration::from_secs(60);
 const UPLOAD_PERIOD: Duration = Duration::from_secs(3600);
 /// The same where standbys read it, and how often these do.
 const FOLLOWED_PERIOD: Duration = Duration::from_secs(300);
-/// Upper bound of a list's size, in bytes.
-const MAX_LEN: u64 = 16 << 20;
 /// Layers of one tenant downloaded concurrently.
 const PARALLEL: usize = 2;
 /// How long one write to the bucket may take.

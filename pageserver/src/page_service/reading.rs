@@ -1,4 +1,4 @@
-//! What a client reads: a timeline that this server owns, or, if the client asks for that, one of which it is a standby.
+//! What a client reads: a timeline that this server owns, or one of which it is a standby, if the client asks for that.
 
 use pq_proto::frontend::StartupParameters;
 use utils::id::TimelineId;

@@ -15,12 +15,12 @@ pub trait Journals: Send + Sync {
     /// now on. What there is stays, and counts like that of any standby: if it is of the writer that the owner has.
     fn step_down(&self, tenant: TenantShardId);
 
-    /// Nothing more is added for a tenant of which this server is about to become the owner. Unless it `is_standby`,
-    /// that what there is may be of another writer is noted on the disk, until it was taken in or made void.
+    /// Nothing more is added for a tenant of which this server is about to become the owner. Unless it `is_standby`, it
+    /// is noted on the disk that what there is may be of another writer, until it was taken in or made void.
     fn stand_still(&self, tenant: TenantShardId, is_standby: bool) -> BoxFuture<'static, Result<(), StorageError>>;
 
-    /// Takes in what there is of a tenant's timelines behind their layers, which are open and not served yet: here, if it
-    /// is of the writer that the timeline has, and is void otherwise, and in the bucket.
+    /// Takes in what there is of a tenant's timelines behind their layers, which are open and not served yet: in the
+    /// bucket, and here, if it is of the writer that the timeline has; it is void otherwise.
     fn take_in(&self, tenant: TenantShardId, timelines: Vec<Timeline>) -> BoxFuture<'static, Result<(), StorageError>>;
 
     /// The attempt to attach the tenant is over.

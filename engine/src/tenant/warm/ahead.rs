@@ -7,8 +7,7 @@ use futures_util::StreamExt;
 use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
-use super::hot_list::{HotList, Named};
-use super::{MAX_LEN, PARALLEL};
+use super::hot_list::{HotList, MAX_LEN, Named};
 use crate::config::PageServerConf;
 use crate::tenant::ahead::{forget, root};
 use crate::tenant::storage_layer::LayerFileName;
@@ -18,6 +17,8 @@ use remote_storage::{RemotePath, RemoteStorage, RequestClass};
 use virtual_file::fs::{self, TEMP_SUFFIX};
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
+/// Layers of one tenant downloaded concurrently.
+const PARALLEL: usize = 2;
 /// Bytes fetched at once.
 const CHUNK: u64 = 8 << 20;
 

@@ -15,6 +15,8 @@ use errors::StorageError;
 const HALF_LIFE: Duration = Duration::from_secs(3600);
 /// Colder layers are dropped.
 const HEAT_MIN: f64 = 0.05;
+/// Upper bound of an encoded list's size, in bytes.
+pub(super) const MAX_LEN: u64 = 16 << 20;
 /// Maximum number of layers in an encoded list.
 const LAYERS_MAX: usize = 20_000;
 
