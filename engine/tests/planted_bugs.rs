@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 28] = [
+const ELSEWHERE: [Bug; 29] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -47,6 +47,8 @@ const ELSEWHERE: [Bug; 28] = [
     Bug::TakeTooEarly,
     // `sim/tests/quorum.rs` looks for these.
     Bug::ForgetAtTakeover,
+    Bug::ForgetWhenSteppingDown,
+    Bug::ReplayOtherWriter,
     Bug::StandbyLeavesGap,
     Bug::StandbyBeforeSync,
     Bug::TailLeavesGap,
@@ -54,8 +56,6 @@ const ELSEWHERE: [Bug; 28] = [
     Bug::GiveAndGoOn,
     Bug::TakeUngiven,
     Bug::GoOnInGivenGeneration,
-    // Nothing finds this one yet.
-    Bug::ReplayOtherWriter,
 ];
 
 /// A test that may catch a bug.

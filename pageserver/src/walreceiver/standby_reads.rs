@@ -21,7 +21,7 @@ use utils::lsn::Lsn;
 use utils::sync::keyed_lock::KeyedLock;
 
 use super::standby::Standing;
-use engine::config::{CompactionPolicy, LeasePolicy, PageServerConf, RetentionPolicy};
+use engine::config::{AttachOnStart, CompactionPolicy, LeasePolicy, PageServerConf, RetentionPolicy};
 use engine::resources::Resources;
 use engine::tenant::manager::{ManageError, TenantManager};
 use engine::tenant::timeline::Timeline;
@@ -322,6 +322,8 @@ impl Engine {
             // Nothing here evicts whole layers.
             prefetch_whole_after: 101,
             workdir: dir,
+            // Nothing is there yet. The tenants that this server owns are served by its own engine.
+            attach_on_start: AttachOnStart::Local,
             compaction: CompactionPolicy::OFF,
             retention: RetentionPolicy::ON_REQUEST,
             bucket_tail_interval: None,
