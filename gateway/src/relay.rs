@@ -17,23 +17,26 @@ const TO_CLIENT: usize = 16 << 10;
 const PIECE: usize = 2 << 10;
 
 /// How the start of a session ended.
-pub(crate) enum Begun {
-    /// It is ready, or refused; this is its key for cancel requests, if it has one.
-    Ready(Option<Bytes>),
+pub(crate) enum Begun<K> {
+    /// It is ready, or refused; with its key for cancel requests, if it has one.
+    Ready(Option<K>),
     /// One side has gone.
     Gone,
 }
 
-/// Starts a session at `server`, and passes bytes until it is ready.
-pub(crate) async fn begin(
+/// Starts a session at `server`, and passes bytes until it is ready. Its key for cancel requests goes to `know` before
+/// the client can send one.
+pub(crate) async fn begin<K>(
     client: &mut BoxStream,
     server: &mut BoxStream,
     startup: StartupParameters,
-) -> io::Result<Begun> {
+    know: impl Fn(Bytes) -> K,
+) -> io::Result<Begun<K>> {
     let mut questions = BytesMut::with_capacity(PIECE);
     StartupPacket::Startup(startup).encode(&mut questions);
     server.write_all_buf(&mut questions).await?;
     let (mut greeting, mut answers) = (Greeting::default(), BytesMut::with_capacity(PIECE));
+    let mut known = None;
     while !greeting.is_over() {
         questions.reserve(PIECE);
         answers.reserve(PIECE);
@@ -50,12 +53,13 @@ pub(crate) async fn begin(
                     return Ok(Begun::Gone);
                 }
                 greeting.read(&answers);
+                known = greeting.key().map(&know);
                 client.write_all_buf(&mut answers).await?;
                 client.flush().await?;
             }
         }
     }
-    Ok(Begun::Ready(greeting.key()))
+    Ok(Begun::Ready(known))
 }
 
 /// Passes bytes both ways until both sides have ended, or one is broken.

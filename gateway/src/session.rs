@@ -56,13 +56,11 @@ pub(crate) async fn serve<F: Fleet>(gateway: &Shared<F>, client: TcpStream) {
             return refuse(stream, error).await;
         }
     };
-    let begun = relay::begin(&mut stream, &mut server, startup).await;
+    let know = |key| gateway.keys.know(key, visit.address().clone());
+    let begun = relay::begin(&mut stream, &mut server, startup, know).await;
     end(trace, Some(visit.place()), begun.as_ref().err().map(ToString::to_string));
     let passed = match begun {
-        Ok(Begun::Ready(key)) => {
-            let _known = key.map(|key| gateway.keys.know(key, visit.address().clone()));
-            relay::pass(&mut stream, &mut server).await
-        }
+        Ok(Begun::Ready(_known)) => relay::pass(&mut stream, &mut server).await,
         Ok(Begun::Gone) => Ok(()),
         Err(error) => Err(error),
     };

@@ -282,7 +282,7 @@ impl StandbyReads {
             if seen.behind >= BEHIND_MAX {
                 return Some("the bucket has more, and the journal does not go on from what it has");
             }
-            if known.told != timeline.told() && known.end.last >= last {
+            if known.told != timeline.told() {
                 return Some("what the bucket says of a timeline has changed");
             }
             if known.end.last.0.saturating_sub(seen.began.0) > limit {
