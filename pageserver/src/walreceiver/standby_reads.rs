@@ -24,7 +24,7 @@ use super::standby::Standing;
 use engine::config::{AttachOnStart, CompactionPolicy, LeasePolicy, PageServerConf, RetentionPolicy};
 use engine::resources::Resources;
 use engine::tenant::manager::{ManageError, TenantManager};
-use engine::tenant::timeline::Timeline;
+use engine::tenant::timeline::{Timeline, Told};
 use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::fs;
@@ -81,12 +81,13 @@ struct Open {
     cancel: CancellationToken,
 }
 
-#[derive(Clone, Copy)]
 struct Seen {
     began: Lsn,
     last: Lsn,
     /// For how many looks it was behind what the bucket has.
     behind: u32,
+    /// What the bucket said of it at the last look.
+    told: Option<Option<Told>>,
 }
 
 /// A timeline to read from, for as long as this is there.
@@ -132,8 +133,7 @@ impl Failed {
 }
 
 impl StandbyReads {
-    /// Reads of the tenants of which a server is a standby. Without a `standing` it has no journal, and serves what the
-    /// bucket has.
+    /// Reads of the tenants of which a server is a standby. Without a `standing` it has no journal, and serves none.
     pub(super) fn new(manager: TenantManager, standing: Option<Arc<Standing>>, cancel: CancellationToken) -> Self {
         let (engine, open, failed, turns) = Default::default();
         Self { inner: Arc::new(Inner { manager, standing, engine, open, failed, turns, cancel }) }
@@ -151,10 +151,15 @@ impl StandbyReads {
     /// A timeline of a tenant of which this server is a standby.
     ///
     /// # Errors
-    /// [`ManageError::Elsewhere`] if it is none; those of opening it.
+    /// [`ManageError::NotFound`] if it is none; [`ManageError::Precondition`] without a journal; those of opening it.
     pub async fn read(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<StandbyRead, ManageError> {
         if !self.is_standby(tenant) {
             return Err(ManageError::NotFound(format!("tenant {tenant} is not here")));
+        }
+        if self.inner.standing.is_none() {
+            let reason = "a standby serves reads only with a journal (durability = \"journal\"): without one it receives \
+                          nothing";
+            return Err(ManageError::Precondition(reason.to_owned()));
         }
         match self.read_once(tenant, timeline).await {
             // It may have been made since.
@@ -203,7 +208,7 @@ impl StandbyReads {
         let timelines = engine.manager.timelines(tenant)?;
         let seen = |timeline: &Timeline| {
             let last = timeline.last_record_lsn();
-            (timeline.timeline_id(), Seen { began: last, last, behind: 0 })
+            (timeline.timeline_id(), Seen { began: last, last, behind: 0, told: None })
         };
         let open = Arc::new(Open {
             users: Arc::default(),
@@ -282,8 +287,11 @@ impl StandbyReads {
             if seen.behind >= BEHIND_MAX {
                 return Some("the bucket has more, and the journal does not go on from what it has");
             }
-            if known.told != timeline.told() {
-                return Some("what the bucket says of a timeline has changed");
+            if seen.told.as_ref() != Some(&known.told) {
+                // The first look may have been before what was opened.
+                if seen.told.replace(known.told.clone()).is_some() && known.told != timeline.told() {
+                    return Some("what the bucket says of a timeline has changed");
+                }
             }
             if known.end.last.0.saturating_sub(seen.began.0) > limit {
                 return Some("the bucket has layers of what came in");
