@@ -145,9 +145,9 @@ def test_two_of_two_survive_the_new_owner_with_its_disk_and_the_compute(how, mak
         first.http.put(path, {"mode": "AttachedSingle"})
     else:
         first.http.put(path, {"mode": "Secondary"})
-        status = wait_until(lambda: fleet.standing(first, compute.timeline), 20, what="the standby to follow")
-        assert lsns.parse(status["bucket_lsn"]) < end <= lsns.parse(status["journaled_lsn"]), status
     fleet.wait_for_owner(first)
+    last = fleet.timeline(first, compute.timeline).info()["last_record_lsn"]
+    assert lsns.parse(last) >= end, (last, end)
     assert "was in the journal" in first.log_text()
     heir = replace(fleet, first, make_computes)
     assert heir.sql("SELECT count(*), max(i) FROM t") == "40000|40000"
@@ -246,7 +246,6 @@ def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_comput
         fleet.wait_for_owner(second)
         writer.acknowledged_after(killed)
     writer.check()
-    assert compute.sql("SELECT count(*) FROM much") == "120000"
     compute.stop()
 
 
