@@ -157,8 +157,7 @@ impl StandbyReads {
             return Err(ManageError::NotFound(format!("tenant {tenant} is not here")));
         }
         if self.inner.standing.is_none() {
-            let reason = "a standby serves reads only with a journal (durability = \"journal\"): without one it receives \
-                          nothing";
+            let reason = "a standby serves reads only if it has a journal (durability = \"journal\")";
             return Err(ManageError::Precondition(reason.to_owned()));
         }
         match self.read_once(tenant, timeline).await {
