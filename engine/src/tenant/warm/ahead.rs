@@ -1,6 +1,7 @@
 //! Has at a standby what is hot at the owner (`tenant::ahead`).
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use camino::Utf8Path;
 use futures_util::StreamExt;
@@ -44,12 +45,13 @@ pub(crate) async fn keep(
     let hot = if conf.disk_budget.has_room_for(0) { list.hottest_first() } else { Vec::new() };
     let there = remove_others(&root, &hot.iter().cloned().collect()).await?;
     let cold: Vec<Named> = hot.into_iter().filter(|named| is_layer(named) && !there.contains(named)).collect();
-    let mut limit = if conf.disk_budget_bytes == 0 { u64::MAX } else { conf.disk_budget_bytes / 2 };
+    let mut left = if conf.disk_budget_bytes == 0 { u64::MAX } else { conf.disk_budget_bytes / 2 };
     for named in &there {
-        limit = limit.saturating_sub(size_of(&root, named).await.unwrap_or_default());
+        left = left.saturating_sub(size_of(&root, named).await.unwrap_or_default());
     }
+    let left = &AtomicU64::new(left);
     let fetched = futures_util::stream::iter(cold)
-        .map(|named| fetch(conf, storage, tenant, named, limit))
+        .map(|named| fetch(conf, storage, tenant, named, left))
         .buffered(PARALLEL)
         .take_while(|fetched| std::future::ready(matches!(fetched, Ok(true)) && wanted()))
         .count()
@@ -92,12 +94,14 @@ async fn fetch(
     storage: &RemoteStorage,
     tenant: TenantShardId,
     (timeline, name): Named,
-    limit: u64,
+    left: &AtomicU64,
 ) -> Result<bool, StorageError> {
     let object = RemotePath::layer(&tenant, &timeline, &name);
     // It may have been replaced since.
     let Some(size) = storage.head(RequestClass::Control, &object).await? else { return Ok(true) };
-    if size > limit || !conf.disk_budget.has_room_for(size) {
+    let take = |left: u64| left.checked_sub(size);
+    let has_left = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+    if !has_left || !conf.disk_budget.has_room_for(size) {
         return Ok(false);
     }
     conf.disk_budget.note_used(size);
