@@ -142,8 +142,10 @@ impl Computes {
         for entry in entries {
             let name = entry.map_err(io_error(&self.dir))?.file_name().to_string_lossy().into_owned();
             let Ok(layout) = self.layout(&name) else { continue };
-            if layout.config().exists() {
-                all.push((name, ComputeConfig::load(&layout)));
+            let loaded = ComputeConfig::load(&layout);
+            // Also one that was destroyed just now.
+            if loaded.is_ok() || layout.config().exists() {
+                all.push((name, loaded));
             }
         }
         all.sort_by(|one, other| one.0.cmp(&other.0));

@@ -31,7 +31,9 @@ def follow(make_postgres, make_pageserver, name: str, bucket, **settings) -> Fol
 
 def tails(bucket) -> dict[str, tuple[int, int]]:
     """The objects of the tail, with where their WAL begins and ends."""
-    found = {path: path.name.split("-") for path in bucket.rglob("tail-*")}
+    # Without those that are being written.
+    paths = (path for path in bucket.rglob("tail-*") if "#" not in path.name)
+    found = {path: path.name.split("-") for path in paths}
     return {path: (int(start, 16), int(end, 16)) for path, (_, start, end, _) in found.items()}
 
 

@@ -169,12 +169,17 @@ def test_a_long_outage_keeps_the_disk_within_its_budget(kind, followed_by, reque
                     assert bucket in str(error), error
                     refused += 1
             time.sleep(min(max(1, seconds / 60), max(0, end - time.monotonic())))
-        behind = lsns.parse(followed.postgres.sql("SELECT pg_current_wal_flush_lsn()"))
-        behind -= lsns.parse(followed.timeline.last_record_lsn())
+        written, behind = lsns.parse(followed.postgres.sql("SELECT pg_current_wal_flush_lsn()")), 0
+
+        def has_come_or_has_no_room():
+            """Nothing but a lack of room stops the intake, however slow the machine is."""
+            nonlocal largest, behind
+            largest = max(largest, disk_usage(followed.pageserver.workdir))
+            behind = written - lsns.parse(followed.timeline.last_record_lsn())
+            return behind <= 8 << 20 or largest >= budget * 0.8
+
+        wait_until(has_come_or_has_no_room, 60, what="the WAL, or a full disk")
     assert largest <= budget * 1.1, f"{largest >> 20} MiB on disk, the budget is {budget >> 20}"
-    if behind > 8 << 20:
-        # Intake stopped for lack of room, so the room must have been used up.
-        assert largest >= budget * 0.8, f"only {largest >> 20} MiB on disk, the budget is {budget >> 20}"
     followed.catch_up(timeout=300)
     lsn = all_stored(followed)
     followed.pageserver.stop()

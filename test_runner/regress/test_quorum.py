@@ -1,6 +1,7 @@
 """A standby with a journal receives WAL itself, and a commit that waits for two servers survives the loss of one of
 them with its disk, together with the server that wrote it."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from fixtures import lsn as lsns
+from fixtures.computes import stay_where_it_is
 from fixtures.fleet import TAKEOVER, Writer, standby_name, store_dir
 from fixtures.load import load
 from fixtures.tokens import Signer, write_certificate
@@ -59,7 +61,9 @@ def lose(server):
 def end_at_once(pid: int, compute):
     """Ends all processes of a compute's Postgres: nothing more is sent."""
     for process in [pid, *compute.children()]:
-        os.kill(process, signal.SIGKILL)
+        # Those that are left end by themselves once the first one is gone.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def forget_files(compute):
@@ -223,6 +227,7 @@ def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_comput
     fleet, computes, compute = begin(make_fleet, make_computes, settings=settings)
     first, second = fleet.servers
     limit = 64 << 20
+    stay_where_it_is(second)
     second.configure(journal_size=limit)
     second.restart()
     fleet.wait_for_standby(second, compute, compute.timeline)
@@ -246,6 +251,7 @@ def test_a_standby_whose_journal_is_full_holds_nobody_up(make_fleet, make_comput
         fleet.wait_for_owner(second)
         writer.acknowledged_after(killed)
     writer.check()
+    assert compute.sql("SELECT count(*) FROM much") == "120000"
     compute.stop()
 
 
@@ -255,18 +261,20 @@ def test_what_only_the_standby_has_is_brought_to_the_owner(how, make_fleet, make
     it brings what the standby has to the owner. What the lost compute wrote is not mixed up with what comes then, when
     the standby has taken over in the end. Also where all of them ask for TLS and tokens."""
     guard = Guard(work_dir / "guard") if how == "guarded" else None
-    more = {"settings": guard.settings, "prepare": guard.prepare} if guard else {}
-    fleet, computes, compute = begin(make_fleet, make_computes, **more)
+    settings = {**(guard.settings if guard else {}), "takeover_after": "8s"}
+    fleet, computes, compute = begin(make_fleet, make_computes, settings=settings, prepare=guard and guard.prepare)
     first, second = fleet.servers
     compute.sql("CREATE TABLE t (i int, filler text)")
     pid = compute.pid()
     # Not for as long as it takes to take over.
     os.kill(first.process.pid, signal.SIGSTOP)
     paused = time.monotonic()
-    # More than connections have room for.
-    compute.sql("INSERT INTO t SELECT g, repeat('x', 900) FROM generate_series(1, 10000) g")
-    end_at_once(pid, compute)
-    os.kill(first.process.pid, signal.SIGCONT)
+    try:
+        # More than connections have room for.
+        compute.sql("INSERT INTO t SELECT g, repeat('x', 900) FROM generate_series(1, 10000) g")
+        end_at_once(pid, compute)
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
     print(f"the owner was paused for {time.monotonic() - paused:.2f} s")
     forget_files(compute)
     wait_until(lambda: fleet.state(first) == "Active", 10, what="the owner to go on")

@@ -104,6 +104,13 @@ impl JournalWatch {
             else => std::future::pending().await,
         }
     }
+
+    /// Waits until all before `end` may be called durable.
+    pub(super) async fn reaches(mut self, end: Lsn) {
+        while !*self.is_kept.borrow() || *self.synced.borrow() < end {
+            self.changed().await;
+        }
+    }
 }
 
 /// Takes in the WAL that the journal has, and layers have not.

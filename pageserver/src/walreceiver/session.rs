@@ -44,6 +44,8 @@ const DROP_SLOT_MAX: Duration = Duration::from_secs(20);
 const ASKED_AGAIN: Duration = Duration::from_millis(300);
 /// Pause after a flush that failed.
 const FLUSH_PAUSE: Duration = Duration::from_millis(500);
+/// How long a server that is shutting down waits for the journal before its WAL is written to layers.
+const JOURNAL: Duration = Duration::from_secs(2);
 /// Time limit for the upload that a server waits for while shutting down.
 const UPLOAD: Duration = Duration::from_secs(20);
 /// Time limit for an upload before the final status message.
@@ -392,7 +394,8 @@ impl Session<'_> {
         }
     }
 
-    /// A server that is shutting down asks until all of its WAL is durable here; the answer then waits for a flush.
+    /// A server that is shutting down asks until all of its WAL is durable here; the answer then waits for the journal,
+    /// or for a flush if there is none, or it is full or slow.
     async fn answer(&mut self, server_end: Lsn) -> Result<(), Failure> {
         let now = env::clock::now();
         let before = self.asked.replace(now);
@@ -401,8 +404,16 @@ impl Session<'_> {
             return self.report(false).await;
         }
         if self.flushing.is_none() {
-            self.flushing =
-                Some(env::spawn::task("flush for a server that stops", flush(self.receiver.timeline.clone(), UPLOAD)));
+            let (timeline, journal) = (self.receiver.timeline.clone(), self.journaled.as_ref().map(Journaled::watch));
+            let made = async move {
+                if let Some(journal) = journal
+                    && env::clock::timeout(JOURNAL, journal.reaches(server_end)).await.is_ok()
+                {
+                    return;
+                }
+                flush(timeline, UPLOAD).await;
+            };
+            self.flushing = Some(env::spawn::task("flush for a server that stops", made));
         }
         Ok(())
     }

@@ -119,7 +119,12 @@ pub(super) fn end_computes(
         bail!("{elsewhere} writes the branch {wanted}: destroy it first");
     }
     for compute in going {
-        lifecycle::destroy(&computes.layout(&compute.name)?, of_it.force, &Registry::of(remote))?;
+        let layout = computes.layout(&compute.name)?;
+        match lifecycle::destroy(&layout, of_it.force, &Registry::of(remote)) {
+            // A gateway ends what nobody uses, at any moment.
+            Err(_) if !layout.config().exists() => {}
+            done => done?,
+        }
     }
     Ok(())
 }
