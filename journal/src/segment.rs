@@ -31,9 +31,10 @@ pub(crate) async fn set_aside(dir: &Utf8Path, number: u64) -> Result<Utf8PathBuf
     Ok(spare)
 }
 
-/// Removes what an earlier process has set aside, or was about to make.
+/// Removes what an earlier process has set aside, or was about to make. What else there is, such as `lost+found` where a
+/// disk of its own is mounted, is not the journal's.
 pub(crate) async fn remove_spares(dir: &Utf8Path, names: &[String]) -> Result<(), StorageError> {
-    for name in names.iter().filter(|name| number_of(name).is_none()) {
+    for name in names.iter().filter(|name| name.starts_with(SPARE)) {
         unlink(&dir.join(name)).await?;
     }
     Ok(())
@@ -155,4 +156,24 @@ async fn read_all(path: &Utf8Path) -> Result<Vec<u8>, StorageError> {
 pub(crate) async fn read_at(file: &VirtualFile, offset: u64, len: usize) -> Result<AlignedBuf, StorageError> {
     let read = file.start_read(offset, len.next_multiple_of(BLOCK)).await;
     read.map_err(|source| file.error("read", offset, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_the_journals_stays() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        std::fs::create_dir(dir.join("lost+found")).unwrap();
+        let mut names = vec!["lost+found".to_owned()];
+        for name in ["notes", "0000000000000001", "spare-0000000000000001", "spare-new-0000000000000002"] {
+            std::fs::write(dir.join(name), name).unwrap();
+            names.push(name.to_owned());
+        }
+        remove_spares(dir, &names).await.unwrap();
+        let left = |name: &&String| dir.join(name).exists();
+        assert_eq!(names.iter().filter(left).collect::<Vec<_>>(), ["lost+found", "notes", "0000000000000001"]);
+    }
 }

@@ -154,6 +154,7 @@ def test_a_server_is_drained_restarted_and_filled(make_fleet, make_computes):
         path = f"/v1/tenant/{new_id()}/location_config"
         time.sleep(1)
         first.http.refuse("PUT", path, {"mode": "AttachedSingle"}, status=412, names=["drained"])
+        assert first.http.metrics()["pageserver_drained"] == 1
         plan = computes.pagectl("--json", "fleet", "rebalance", "--dry-run")
         assert plan.code == 0 and json.loads(plan.stdout) == {"plan": []}, plan.text
         writer.acknowledged_after(time.monotonic())
@@ -162,6 +163,7 @@ def test_a_server_is_drained_restarted_and_filled(make_fleet, make_computes):
         writer.acknowledged_after(time.monotonic())
     writer.check()
     wait_for(first, "Active", "Standby")
+    assert first.http.metrics()["pageserver_drained"] == 0
     # All at one of them, then equally many.
     done = computes.pagectl("fleet", "drain", other)
     assert done.code == 0, done.text

@@ -45,6 +45,7 @@ struct Gauges {
     standby_following: Of<3>,
     standby_journaled_lsn: Of<3>,
     standby_lag_bytes: Of<3>,
+    drained: Gauge<u64, AtomicU64>,
     layers: Of<5>,
     layer_bytes: Of<5>,
     block_memory: Of<1>,
@@ -102,6 +103,7 @@ pub(super) fn text(manager: &TenantManager, sources: &Sources, wanted: Expositio
     for (tenant, _) in manager.standbys() {
         sources.as_standby(tenant).iter().for_each(|status| gauges.add_standby(tenant, status));
     }
+    gauges.drained.set(u64::from(manager.is_drained()));
     set(&gauges.timeline_states, [("state", "Active".to_owned())], active);
     set(&gauges.timeline_states, [("state", "Broken".to_owned())], broken);
     METRICS.scrape(&gauges.registry(), wanted)
@@ -201,6 +203,8 @@ impl Gauges {
         for (name, help, family) in named {
             registry.register(name, help, family.clone());
         }
+        let help = "Whether this server is to own nothing, and to take nothing over, as far as it has seen";
+        registry.register("drained", help, self.drained.clone());
         registry.register("layers", "Layers but the open one", self.layers.clone());
         registry.register("layer_bytes", "Bytes of layers but the open one", self.layer_bytes.clone());
         let help = "Memory of blocks from the bucket, which block_cache_memory limits";
