@@ -42,7 +42,7 @@ pub(crate) async fn recover(dir: &Utf8Path) -> Result<(State, Next), StorageErro
             }
             // The file goes when it is the oldest one.
             Err(error @ StorageError::Corrupt { .. }) => {
-                note_damage(&error.to_string());
+                state.note_damage(&error.to_string());
                 Vec::new()
             }
             Err(error) => return Err(error),
@@ -51,7 +51,7 @@ pub(crate) async fn recover(dir: &Utf8Path) -> Result<(State, Next), StorageErro
         for batch in batches {
             if batch.number != next.batch && !first {
                 let (path, first, offset) = (segment::path(dir, number), next.batch, batch.offset);
-                note_damage(&format!("{path}: batches from {first} to {} before offset {offset}", batch.number - 1));
+                state.note_damage(&format!("{path}: batches from {first} to {} before offset {offset}", batch.number - 1));
             }
             (first, next.batch) = (false, batch.number + 1);
             state.note(number, &batch);
@@ -60,12 +60,13 @@ pub(crate) async fn recover(dir: &Utf8Path) -> Result<(State, Next), StorageErro
     Ok((state, next))
 }
 
-fn note_damage(what: &str) {
-    tracing::error!("the journal is damaged: {what}. WAL that was there has to come again from whoever has it");
-    metrics::METRICS.journal_damages.inc();
-}
-
 impl State {
+    fn note_damage(&mut self, what: &str) {
+        tracing::error!("the journal is damaged: {what}. WAL that was there has to come again from whoever has it");
+        metrics::METRICS.journal_damages.inc();
+        self.stats.damages += 1;
+    }
+
     /// Notes what a batch of the last segment has.
     pub(crate) fn note(&mut self, segment: u64, batch: &Found) {
         for frame in &batch.frames {

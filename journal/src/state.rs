@@ -60,6 +60,8 @@ pub struct Stats {
     pub syncs: u64,
     /// Files.
     pub segments: u64,
+    /// Places that were damaged when it was opened.
+    pub damages: u64,
 }
 
 #[derive(Debug)]

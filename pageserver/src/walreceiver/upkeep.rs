@@ -12,7 +12,6 @@ use engine::context::{DownloadBehavior, RequestContext};
 use engine::lease::LeaseState;
 use engine::task_mgr::TaskKind;
 use engine::tenant::timeline::Timeline;
-use metrics::METRICS;
 
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
@@ -56,7 +55,8 @@ impl WalReceivers {
     /// Takes in what the bucket has of WAL that the journal has lost. Makes no request if it has lost none.
     async fn recover_tails(&self, all: &[Timeline]) -> bool {
         let Some(journal) = &self.inner.journal else { return true };
-        let is_lost = journal.stats().segments == 0 || METRICS.journal_damages.get() > 0;
+        let stats = journal.stats();
+        let is_lost = stats.segments == 0 || stats.damages > 0;
         if !is_lost || self.inner.manager.conf().bucket_tail_interval.is_none() {
             return true;
         }
@@ -122,6 +122,10 @@ impl WalReceivers {
     /// What this server has as a standby must not keep WAL of its own timelines out.
     async fn relieve(&self, journal: &Journal, pins: &[journal::Id]) {
         let Some(standing) = self.inner.standing.as_ref().filter(|_| journal.is_strained()) else { return };
+        if self.inner.manager.tenants().is_empty() {
+            // Nobody needs the room: it receives no more as a standby, and what it has may be all that there is.
+            return;
+        }
         for pin in pins {
             if self.inner.manager.get(pin.tenant, pin.timeline).is_err() {
                 standing.give_up((pin.tenant, pin.timeline)).await;
