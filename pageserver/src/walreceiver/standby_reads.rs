@@ -172,7 +172,16 @@ impl StandbyReads {
         }
     }
 
+    /// Opening and closing go on to their end, although whoever asks for them may go away meanwhile: a timeline that
+    /// nobody knows any more must not write where it is opened anew.
     async fn read_once(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<StandbyRead, ManageError> {
+        let reads = self.clone();
+        let reading = async move { reads.read_to_the_end(tenant, timeline).await };
+        let read = env::spawn::task("opening for reads from a standby", reading).await;
+        read.unwrap_or_else(|error| Err(StorageError::Internal(format!("opening: {error}")).into()))
+    }
+
+    async fn read_to_the_end(&self, tenant: TenantShardId, timeline: TimelineId) -> Result<StandbyRead, ManageError> {
         let _turn = self.inner.turns.lock(tenant).await;
         let engine = self.inner.engine.get_or_try_init(|| Engine::make(self.inner.manager.conf())).await?;
         let open = match self.opened(tenant) {
@@ -229,7 +238,14 @@ impl StandbyReads {
     }
 
     /// Closes what is open of a tenant, if it still is this. Who reads from it comes again.
-    async fn close(&self, tenant: TenantShardId, open: &Arc<Open>, why: &str) {
+    async fn close(&self, tenant: TenantShardId, open: &Arc<Open>, why: &'static str) {
+        let (reads, open) = (self.clone(), Arc::clone(open));
+        let closing = async move { reads.close_to_the_end(tenant, &open, why).await };
+        // If it panicked, that was logged.
+        let _ = env::spawn::task("closing what is read at a standby", closing).await;
+    }
+
+    async fn close_to_the_end(&self, tenant: TenantShardId, open: &Arc<Open>, why: &str) {
         let _turn = self.inner.turns.lock(tenant).await;
         {
             let mut all = self.inner.open.lock();
