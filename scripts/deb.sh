@@ -67,8 +67,10 @@ libc=$(for program in "$root"/usr/bin/*; do readelf -VW "$program"; done |
 
 mkdir "$root/DEBIAN"
 for script in postinst prerm postrm; do install -m 0755 "packaging/debian/$script" "$root/DEBIAN/$script"; done
-sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@LIBC@/$libc/" \
-    -e "s/@SIZE@/$(du -sk --apparent-size --exclude=DEBIAN "$root" | cut -f1)/" packaging/debian/control >"$root/DEBIAN/control"
+# Not what the disk has of it by now.
+size=$(du -sk --apparent-size --exclude=DEBIAN "$root" | cut -f1)
+sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@LIBC@/$libc/" -e "s/@SIZE@/$size/" \
+    packaging/debian/control >"$root/DEBIAN/control"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 
 # Modes as the system's own files have them, whatever this user's mask is.

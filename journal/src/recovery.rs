@@ -51,7 +51,10 @@ pub(crate) async fn recover(dir: &Utf8Path) -> Result<(State, Next), StorageErro
         for batch in batches {
             if batch.number != next.batch && !first {
                 let (path, first, offset) = (segment::path(dir, number), next.batch, batch.offset);
-                state.note_damage(&format!("{path}: batches from {first} to {} before offset {offset}", batch.number - 1));
+                state.note_damage(&format!(
+                    "{path}: batches from {first} to {} before offset {offset}",
+                    batch.number - 1
+                ));
             }
             (first, next.batch) = (false, batch.number + 1);
             state.note(number, &batch);

@@ -31,8 +31,8 @@ pub(crate) async fn set_aside(dir: &Utf8Path, number: u64) -> Result<Utf8PathBuf
     Ok(spare)
 }
 
-/// Removes what an earlier process has set aside, or was about to make. What else there is, such as `lost+found` where a
-/// disk of its own is mounted, is not the journal's.
+/// Removes what an earlier process has set aside, or was about to make. What else there is, such as `lost+found` where
+/// a disk of its own is mounted, is not the journal's.
 pub(crate) async fn remove_spares(dir: &Utf8Path, names: &[String]) -> Result<(), StorageError> {
     for name in names.iter().filter(|name| name.starts_with(SPARE)) {
         unlink(&dir.join(name)).await?;

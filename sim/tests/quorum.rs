@@ -12,7 +12,8 @@ fn begin() {
     prepare();
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_writer(std::io::stderr).try_init();
+        let _ =
+            tracing_subscriber::fmt().with_env_filter(filter).without_time().with_writer(std::io::stderr).try_init();
     }
 }
 

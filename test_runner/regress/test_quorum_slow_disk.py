@@ -25,7 +25,7 @@ def pauses(writer: Writer, count: int) -> list[float]:
 @pytest.mark.parametrize("who", ["owner", "standby"])
 def test_a_slow_journal_disk(who, quorum, make_fleet, make_computes, work_dir):
     """Commits for which one server is enough do not wait for the slow one, those of two do. What one has acknowledged
-    survives the slow one with its disk, and the compute; what two have, the other one with its disk, and the compute."""
+    survives the loss of the slow one, what two have that of the other one, with its disk and the compute."""
     made = []
     with slow_disk(work_dir, 600) as (disk, slow):
 
