@@ -6,7 +6,7 @@ import time
 from fixtures import lsn as lsns
 from fixtures.followed import Followed, follow_new
 from fixtures.killed import kill_postgres
-from fixtures.pageserver import POSTGRES_IS_GONE
+from fixtures.pageserver import POSTGRES_IS_GONE, SLOT_IS_GONE
 from fixtures.stored import wipe
 from fixtures.wait import wait_until
 from fixtures.load import load
@@ -19,9 +19,7 @@ def follow(make_postgres, make_pageserver, name: str, bucket, **settings) -> Fol
     settings = {"durability": "journal", "checkpoint_timeout": "1h", "bucket_tail_interval": f"{INTERVAL}s",
                 "remote_storage": f"file://{bucket}", **settings}
     followed = follow_new(make_postgres, make_pageserver, name, settings=settings)
-    # A Postgres may end while its slot is moved.
-    ends = r"WARN.*does not keep what only the journal has: .*(administrator|shutting down|refused|closed|No such file)"
-    followed.pageserver.allow(POSTGRES_IS_GONE, ends)
+    followed.pageserver.allow(POSTGRES_IS_GONE, SLOT_IS_GONE)
     followed.catch_up()
     pg = followed.postgres
     pg.sql("CREATE TABLE acknowledged (i int PRIMARY KEY)")
