@@ -10,7 +10,10 @@ FUZZ_SECONDS ?= 60
 # Of the simulation.
 SEEDS ?= 500
 FIRST_SEED ?= 1
-SIM_PROGRESS ?= target/sim-release.json
+# What lives in the worlds: `sim --help` lists them.
+WORLD ?= tenants
+SIM_PROGRESS ?= target/sim-release-$(WORLD).json
+STANDBY_WORLDS = succession succession-moves quorum quorum-moves quorum-slow-disk quorum-takeover quorum-tail
 SIMULATED = $(CARGO) run --locked --workspace --profile simulated --quiet --bin sim --
 API_EXAMPLES ?= 1000
 # Of a fleet, by quorum.
@@ -38,7 +41,8 @@ AARCH64_TESTED = postgres_formats wal_decoder redo layer_format pageserver_api u
 
 .PHONY: help setup setup-demo build deb test test-build test-rust test-py lint fmt deny layers tidy soak kills
 .PHONY: kills-fleet test-daily test-stores test-faults test-api golden golden-journal build-aarch64 test-aarch64
-.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-bugs sim-coverage
+.PHONY: test-all-versions redo-coverage fuzz fuzz-seeds sim sim-release sim-standbys
+.PHONY: sim-bugs sim-coverage
 .PHONY: bench-ingest bench-server bench-load bench-mixed bench-tiered bench-redo bench-compaction
 .PHONY: bench-compaction-postgres bench-social bench-surface bench-swmr bench-memory bench-wide bench-first-copy
 .PHONY: bench-attribution bench-ingest-more bench-commit bench-gateway bench-asleep bench-takeover bench-console
@@ -129,12 +133,18 @@ sim:  ## SEEDS worlds of servers, disks and buckets in virtual time, each twice;
 	SIM_SEEDS=$(SEEDS) SIM_FIRST_SEED=$(FIRST_SEED) $(CARGO) test $(TESTED) --test seeds promises -- --nocapture
 
 sim-release: SEEDS = 200000
-sim-release:  ## 200,000 seeds, each once, and what they reached; goes on where it was stopped (SIM_PROGRESS)
-	$(SIMULATED) $(FIRST_SEED) --count $(SEEDS) --progress $(SIM_PROGRESS)
+sim-release:  ## 200,000 seeds of a WORLD, each once, and what they reached; goes on where it was stopped (SIM_PROGRESS)
+	$(SIMULATED) $(FIRST_SEED) --world $(WORLD) --count $(SEEDS) --progress $(SIM_PROGRESS)
+
+sim-standbys: SEEDS = 50000
+sim-standbys:  ## 50,000 seeds of the worlds of owners and standbys, in equal parts; goes on where it was stopped
+	+set -e; for world in $(STANDBY_WORLDS); do \
+		$(MAKE) --no-print-directory sim-release WORLD=$$world SEEDS=$$(($(SEEDS) / $(words $(STANDBY_WORLDS)) + 1)); \
+	done
 
 sim-bugs: SEEDS = 500
 sim-bugs:  ## how many seeds each bug takes that can be planted
-	$(SIMULATED) $(FIRST_SEED) --count $(SEEDS) --bugs
+	$(SIMULATED) $(FIRST_SEED) --world $(WORLD) --count $(SEEDS) --bugs
 
 sim-coverage: SEEDS = 10000
 sim-coverage:  ## which branches of the code the simulation reaches; writes docs/sim-coverage.md (nightly toolchain)

@@ -4,9 +4,9 @@
 Two pageservers share a bucket, a directory, with the default times of leases. A compute knows both. In each round the
 owner is killed; at once one client asks for a row whose page the compute does not have, and another one commits rows
 one after the other. Both wait, and neither may see an error; every acknowledged row is there afterwards. Then the
-killed server starts again and becomes the standby of the other one. First with few layers, then with many. Then the
-tenant is handed over on purpose in the middle of pgbench, whose longest transaction counts, there and back; and the
-same without a handover. Nothing is left behind but takeover.json.
+killed server starts again and becomes the standby of the other one. Then the tenant is handed over on purpose in the
+middle of pgbench, whose longest transaction counts, there and back; and the same without a handover. All that first
+with few layers, then with many. Nothing is left behind but takeover.json.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import artifact
+from compaction import total
 from compute_figures import Bench, with_place
 
 from fixtures.computes import Computes
@@ -29,7 +30,11 @@ from fixtures.wait import wait_until
 
 # Of pgbench's accounts: 61 rows in each page.
 PAGES_PER_SCALE = 1640
-SETTINGS = {"durability": "journal", "compaction_threshold": 0, "keep_lease": True}
+# Layers as small as they may be: as many as a large database has, in little room.
+SETTINGS = {"durability": "journal", "compaction_target_size": 64 << 10, "keep_lease": True}
+# Rows of about 2 kB that do not compress.
+NOISE = """INSERT INTO many SELECT (SELECT string_agg(sha512((random()::text || j)::bytea), '')
+    FROM generate_series(1, 30) AS j WHERE i > 0) FROM generate_series(1, 30000) AS i"""
 
 
 class Takeovers(Bench):
@@ -53,23 +58,25 @@ class Takeovers(Bench):
         compute = self.computes.start("dev", "--branch", "dev", "--wait-for-pageserver")
         self.owner, self.standby = self.servers_of_both
         found = {"takeover_after_s": 10, "lease_interval_s": 2, "few": self.rounds(compute)}
+        found["handovers"] = [self.handovers(compute)]
         if self.args.layers:
-            self.make_layers(compute, followed)
+            self.make_layers(compute)
             found["many"] = self.rounds(compute)
-        found["handover"] = self.handovers(compute)
+            found["handovers"].append(self.handovers(compute))
         compute.stop()
         server.stop()
         return found
 
-    def make_layers(self, compute, followed):
-        """Small ones, of the branch that the compute writes."""
+    def make_layers(self, compute):
+        """Sorted ones, beside each other as those of a large table, of the branch that the compute writes."""
         path = f"/v1/tenant/{self.tenant}/timeline/{compute.timeline.id}"
-        compute.sql("CREATE TABLE many (i int)")
+        compute.sql("CREATE TABLE many (noise bytea)")
         began = time.monotonic()
         while self.layers(path) < self.args.layers:
-            for _ in range(100):
-                compute.sql("INSERT INTO many VALUES (1)")
-                self.owner.http.put(f"{path}/checkpoint", timeout=600)
+            compute.sql(NOISE)
+            self.owner.http.put(f"{path}/checkpoint", timeout=600)
+            wait_until(lambda: not total(self.owner.http.metrics(), "compaction_debt_bytes"), 600, every=0.5,
+                       what="the end of all jobs")
         self.say(f"{self.layers(path)} layers in {time.monotonic() - began:.0f} s")
 
     def layers(self, path: str) -> int:

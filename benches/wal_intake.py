@@ -74,7 +74,10 @@ class Bench:
     def prepare(self):
         full_page_writes = "on" if self.fpw else "off"
         self.primary.init(**PRIMARY, full_page_writes=full_page_writes).start().bench_init(self.args.scale)
-        self.pageserver = Pageserver(program("pageserver"), self.root / "store").start()
+        self.pageserver = Pageserver(program("pageserver"), self.root / "store")
+        if self.args.bucket == "none":
+            self.pageserver.configure(remote_storage="none")
+        self.pageserver.start()
         self.timeline = self.pageserver.follow(self.primary)
         Followed(self.primary, self.pageserver, self.timeline).catch_up()
         self.pageserver.stop()
@@ -187,6 +190,8 @@ def parse_arguments():
     parser.add_argument("--scale", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--by", choices=["pgbench", "updates"], default="pgbench", help="what writes the WAL")
+    parser.add_argument("--bucket", choices=["directory", "none"], default="directory",
+                        help="a directory on the same disk, to which all is uploaded meanwhile")
     parser.add_argument("--fpw", choices=["on", "off", "both"], default="both")
     parser.add_argument("--out", type=Path, help="directory for wal_intake.json")
     return parser.parse_args()
@@ -204,7 +209,7 @@ def main():
             bench.clean()
         print(json.dumps({name: value for name, value in cases[-1].items() if name != "rounds"}))
     if args.out:
-        results = {"scale": args.scale, "gib": args.gib, "by": args.by, "cases": cases}
+        results = {"scale": args.scale, "gib": args.gib, "by": args.by, "bucket": args.bucket, "cases": cases}
         artifact.refusing(lambda: artifact.write(args.out / "wal_intake.json", topology, validity, results))
 
 

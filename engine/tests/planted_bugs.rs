@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 29] = [
+const ELSEWHERE: [Bug; 31] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -45,14 +45,15 @@ const ELSEWHERE: [Bug; 29] = [
     Bug::IgnoreClaims,
     Bug::TakeWithoutSecondLook,
     Bug::TakeTooEarly,
-    // `sim/tests/quorum.rs` looks for these.
+    // `sim/tests/seeds/standbys.rs` looks for these, and for those that concern leases.
     Bug::ForgetAtTakeover,
     Bug::ForgetWhenSteppingDown,
+    Bug::GiveUpForNobody,
+    Bug::GiveUpWhatIsTaken,
     Bug::ReplayOtherWriter,
     Bug::StandbyLeavesGap,
     Bug::StandbyBeforeSync,
     Bug::TailLeavesGap,
-    // `sim/tests/handover.rs` looks for these.
     Bug::GiveAndGoOn,
     Bug::TakeUngiven,
     Bug::GoOnInGivenGeneration,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
 use errors::StorageError;
 use metrics::METRICS;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use virtual_file::{AlignedBuf, VirtualFile};
 
 use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
@@ -27,12 +27,19 @@ struct Current {
     offset: u64,
 }
 
+/// A segment that is begun before it is needed.
+struct Ahead {
+    beginning: JoinHandle<Result<Current, StorageError>>,
+    /// Cancelled when somebody waits for it.
+    hurry: CancellationToken,
+}
+
 struct Writer {
     inner: Arc<Inner>,
     next: Next,
     current: Option<Current>,
-    /// A file for the next segment, on its way.
-    ahead: Option<JoinHandle<Result<Utf8PathBuf, StorageError>>>,
+    /// The next segment, on its way.
+    ahead: Option<Ahead>,
     /// Why nothing can be written, if so.
     trouble: String,
 }
@@ -63,8 +70,8 @@ pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
     }
     writer.inner.ended.cancel();
     if let Some(ahead) = writer.ahead.take() {
-        // What it has made is removed by the next start.
-        let _ = ahead.await;
+        // The next start finds a segment without batches, or a file that it removes.
+        let _ = ahead.come().await;
     }
 }
 
@@ -168,34 +175,31 @@ impl Writer {
         let (bytes, frames) = batch.encode(&current.header, self.next.batch);
         let offset = u32::try_from(current.offset);
         let offset = offset.map_err(|_| StorageError::Internal(format!("offset {} in a journal", current.offset)))?;
-        current.file.write_at(current.offset, bytes).await?;
-        if !fault::planted(fault::Bug::JournalBeforeSync) {
-            current.file.sync().await?;
+        match fault::planted(fault::Bug::JournalBeforeSync) {
+            true => current.file.write_at(current.offset, bytes).await?,
+            false => current.file.write_durably_at(current.offset, bytes).await?,
         }
         Ok(Found { offset, number: self.next.batch, frames })
     }
 
-    /// Begins the next segment.
+    /// The next segment.
     async fn begin(&mut self) -> Result<Current, StorageError> {
-        let (dir, len) = (&self.inner.dir, self.inner.options.segment_bytes);
-        let spare = match self.ahead.take() {
-            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))?,
-            None => find_spare(Arc::clone(&self.inner), self.next.segment).await,
+        let next = match self.ahead.take() {
+            Some(ahead) => ahead.come().await?,
+            None => Ahead::begin(&self.inner, self.next.segment).come().await?,
         };
-        let header = SegmentHeader { number: self.next.segment, len, key: env::random::u64() };
-        let file = segment::begin(dir, &spare?, &header).await?;
         self.next.segment += 1;
-        self.inner.state.lock().segments.push_back(Segment { number: header.number, ids: Default::default() });
+        self.inner.state.lock().segments.push_back(Segment { number: next.header.number, ids: Default::default() });
         self.inner.grown.notify_waiters();
-        Ok(Current { header, file, offset: BLOCK as u64 })
+        Ok(next)
     }
 
-    /// Has a file made before it is needed.
+    /// Has the next segment begun before it is needed: that changes metadata, whose syncs may have to wait for what
+    /// others have written to the same file system.
     fn look_ahead(&mut self) {
-        let is_half_full = |current: &Current| current.offset * 2 > u64::from(current.header.len);
-        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_half_full) {
-            let find = find_spare(Arc::clone(&self.inner), self.next.segment);
-            self.ahead = Some(env::spawn::task("a file for the journal", find));
+        let is_quarter_full = |current: &Current| current.offset * 4 > u64::from(current.header.len);
+        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_quarter_full) {
+            self.ahead = Some(Ahead::begin(&self.inner, self.next.segment));
         }
     }
 
@@ -209,11 +213,28 @@ impl Writer {
     }
 }
 
-/// A file that can become a segment.
-async fn find_spare(inner: Arc<Inner>, number: u64) -> Result<Utf8PathBuf, StorageError> {
-    let spare = inner.state.lock().spares.pop();
-    match spare {
-        Some(spare) => Ok(spare),
-        None => segment::make_spare(&inner.dir, number, inner.options.segment_bytes).await,
+impl Ahead {
+    fn begin(inner: &Arc<Inner>, number: u64) -> Self {
+        let hurry = CancellationToken::new();
+        let beginning = begin(Arc::clone(inner), number, hurry.clone());
+        Self { beginning: env::spawn::task("the journal's next segment", beginning), hurry }
     }
+
+    async fn come(self) -> Result<Current, StorageError> {
+        self.hurry.cancel();
+        self.beginning.await.map_err(|error| StorageError::Internal(error.to_string()))?
+    }
+}
+
+/// Begins a segment, in a file that was one before, or a new one.
+async fn begin(inner: Arc<Inner>, number: u64, hurry: CancellationToken) -> Result<Current, StorageError> {
+    let (dir, len) = (&inner.dir, inner.options.segment_bytes);
+    let spare = inner.state.lock().spares.pop();
+    let spare = match spare {
+        Some(spare) => spare,
+        None => segment::make_spare(dir, number, len, &hurry).await?,
+    };
+    let header = SegmentHeader { number, len, key: env::random::u64() };
+    let file = segment::begin(dir, &spare, &header).await?;
+    Ok(Current { header, file, offset: BLOCK as u64 })
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use parking_lot::Mutex;
 
+use crate::kind::Kind;
 use crate::plan::Plan;
 use crate::run::Outcome;
 use crate::tally::{Tally, millis};
@@ -22,6 +23,8 @@ const MARK: &str = "outcome ";
 pub struct Fleet {
     /// The program `sim`.
     pub program: PathBuf,
+    /// What lives in the worlds.
+    pub kind: Kind,
     /// The bug to be planted there.
     pub bug: Option<String>,
 }
@@ -68,7 +71,10 @@ impl Fleet {
     fn run_and_look(&self, plan: &Plan) -> anyhow::Result<(Outcome, BTreeSet<String>)> {
         let steps: Vec<String> = plan.steps.iter().map(|step| step.number.to_string()).collect();
         let mut command = Command::new(&self.program);
-        command.arg(plan.seed.to_string()).arg("--report").arg(format!("--steps={}", steps.join(",")));
+        command.arg(plan.seed.to_string()).arg("--report").arg(format!("--world={}", self.kind.name()));
+        if self.kind == Kind::Tenants {
+            command.arg(format!("--steps={}", steps.join(",")));
+        }
         // Memory that stays is cheaper for a short life: it need not be mapped again.
         for name in ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"] {
             command.env(name, (1 << 30).to_string());
@@ -82,14 +88,14 @@ impl Fleet {
 
     /// Runs seeds from `first` on in `jobs` processes at once, each twice if `twice`, until one fails.
     pub fn run_all(&self, first: u64, count: u64, jobs: usize, twice: bool) -> Sum {
-        let tally = Tally { first, ..Tally::default() };
+        let tally = Tally::new(self.kind, first);
         let (next, sum) = (AtomicU64::new(0), Mutex::new(Sum { tally, failure: None }));
         let began = env::clock::now();
         std::thread::scope(|scope| {
             for _ in 0..jobs {
                 scope.spawn(|| {
                     while let Some(seed) = take(&next, first, count, &sum) {
-                        let plan = Plan::draw(seed);
+                        let plan = self.kind.plan(seed);
                         let result = self.judge(&plan, twice);
                         let mut sum = sum.lock();
                         match result {

@@ -9,8 +9,9 @@ use std::time::Duration;
 use clap::Parser;
 use fault::Bug;
 use sim::fleet::{Fleet, Sum};
+use sim::kind::Kind;
 use sim::plan::Plan;
-use sim::run::{prepare, run};
+use sim::run::prepare;
 use sim::shrink::shrink;
 use sim::story::Telling;
 use sim::tally::{Tally, reached};
@@ -23,6 +24,9 @@ const BLOCK: u64 = 500;
 struct Args {
     /// The first seed.
     seed: u64,
+    /// What lives in the worlds.
+    #[arg(long, value_enum, default_value_t)]
+    world: Kind,
     /// How many seeds, from the first one on, each in a process of its own.
     #[arg(long, default_value_t = 1)]
     count: u64,
@@ -41,7 +45,7 @@ struct Args {
     /// Print all calls of disks and bucket, too.
     #[arg(long, conflicts_with = "count")]
     calls: bool,
-    /// Of the seed's steps only those with these numbers.
+    /// Of the seed's steps only those with these numbers (of the world `tenants`, as the next).
     #[arg(long, value_delimiter = ',', conflicts_with = "count")]
     steps: Option<Vec<usize>>,
     /// Afterwards, so many hours in which nobody does anything: ten requests a day are allowed for each tenant.
@@ -78,7 +82,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let fleet = Fleet { program, bug: args.bug.clone() };
+    if args.world != Kind::Tenants && (args.steps.is_some() || args.idle_hours > 0) {
+        eprintln!("--steps and --idle-hours are of the world {:?} only", Kind::Tenants.name());
+        return ExitCode::from(2);
+    }
+    let fleet = Fleet { program, kind: args.world, bug: args.bug.clone() };
     match () {
         () if args.bugs => find_bugs(&args, &fleet),
         () if args.report || args.trace || args.calls || args.steps.is_some() || args.idle_hours > 0 => run_here(&args),
@@ -87,7 +95,11 @@ fn main() -> ExitCode {
 }
 
 fn plan_of(args: &Args) -> Plan {
-    let plan = args.steps.as_ref().map_or_else(|| Plan::draw(args.seed), |steps| Plan::draw(args.seed).only(steps));
+    let plan = args.world.plan(args.seed);
+    let plan = match &args.steps {
+        Some(steps) => plan.only(steps),
+        None => plan,
+    };
     Plan { idle: Duration::from_secs(3600 * args.idle_hours), ..plan }
 }
 
@@ -98,7 +110,7 @@ fn run_here(args: &Args) -> ExitCode {
         (false, false) => Telling::Quiet,
     };
     prepare();
-    let outcome = run(&plan_of(args), telling);
+    let outcome = args.world.run(&plan_of(args), telling);
     let line = if args.report { reached().map(|reached| outcome.line(&reached)) } else { Ok(format!("{outcome:?}")) };
     match line {
         Ok(line) => println!("{line}"),
@@ -120,15 +132,15 @@ fn run_many(args: &Args, fleet: &Fleet) -> ExitCode {
 
 /// Runs seeds in blocks, each of which is noted once all of it has passed. False if one breaks a promise.
 fn try_many(args: &Args, fleet: &Fleet) -> anyhow::Result<bool> {
-    let empty = Tally { first: args.seed, ..Tally::default() };
-    let mut all = args.progress.as_ref().map_or(Ok(empty), |path| Tally::load(path, args.seed))?;
+    let empty = Tally::new(args.world, args.seed);
+    let mut all = args.progress.as_ref().map_or(Ok(empty), |path| Tally::load(path, args.world, args.seed))?;
     while all.seeds < args.count {
         let (first, count) = (args.seed + all.seeds, BLOCK.min(args.count - all.seeds));
         let Sum { tally, failure } = fleet.run_all(first, count, args.jobs, args.twice);
         if let Some((seed, reason)) = failure {
             println!("seed {seed}: {reason}");
             if !args.no_shrink {
-                tell_fewest(fleet, &Plan::draw(seed));
+                tell_fewest(fleet, &args.world.plan(seed));
             }
             return Ok(false);
         }
@@ -146,19 +158,26 @@ fn try_many(args: &Args, fleet: &Fleet) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Looks for the fewest steps that break a promise, and tells their story.
+/// Looks for the fewest steps that break a promise, if there are steps, and tells their story.
 fn tell_fewest(fleet: &Fleet, plan: &Plan) {
     let fails = |plan: &Plan| fleet.run(plan).is_ok_and(|outcome| outcome.violation.is_some());
     if !fails(plan) {
         return;
     }
-    println!("looking for the fewest of its {} steps that do...", plan.steps.len());
-    let fewest = shrink(plan, fails);
+    let mut fewest = plan.clone();
+    if !plan.steps.is_empty() {
+        println!("looking for the fewest of its {} steps that do...", plan.steps.len());
+        fewest = shrink(plan, fails);
+    }
     prepare();
-    let outcome = run(&fewest, Telling::Aloud);
-    let steps: Vec<String> = fewest.steps.iter().map(|step| step.number.to_string()).collect();
-    println!("{} steps suffice: {}", fewest.steps.len(), outcome.violation.unwrap_or_default());
-    println!("run it again: cargo run --profile tested -p sim -- {} --steps={} --trace", plan.seed, steps.join(","));
+    let outcome = fleet.kind.run(&fewest, Telling::Aloud);
+    let mut which = format!("--world={}", fleet.kind.name());
+    if !plan.steps.is_empty() {
+        let steps: Vec<String> = fewest.steps.iter().map(|step| step.number.to_string()).collect();
+        println!("{} steps suffice: {}", fewest.steps.len(), outcome.violation.unwrap_or_default());
+        which = format!("--steps={}", steps.join(","));
+    }
+    println!("run it again: cargo run --profile tested -p sim -- {} {which} --trace", plan.seed);
 }
 
 /// Shows how many seeds each planted bug takes.

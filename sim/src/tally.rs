@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::kind::Kind;
 use crate::plan::Plan;
 
 /// The counters of the servers that have moved in this process, by their names without the common beginning.
@@ -29,6 +30,9 @@ pub fn reached() -> anyhow::Result<BTreeSet<String>> {
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
+    /// What lives in the worlds.
+    #[serde(default)]
+    pub world: String,
     /// The first seed.
     pub first: u64,
     /// How many have ended, without a gap.
@@ -67,20 +71,28 @@ impl Tally {
         other.reached.into_iter().for_each(|(name, seeds)| *self.reached.entry(name).or_default() += seeds);
     }
 
-    /// As it was stored at `path`, for seeds from `first` on; an empty one if there is none.
+    /// One of no seed so far.
+    pub fn new(kind: Kind, first: u64) -> Self {
+        Self { world: kind.name(), first, ..Self::default() }
+    }
+
+    /// As it was stored at `path`, for worlds of seeds from `first` on; an empty one if there is none.
     ///
     /// # Errors
-    /// If the file cannot be read, or is one of other seeds.
-    pub fn load(path: &Path, first: u64) -> anyhow::Result<Self> {
+    /// If the file cannot be read, or is one of other worlds.
+    pub fn load(path: &Path, kind: Kind, first: u64) -> anyhow::Result<Self> {
+        let empty = Self::new(kind, first);
         if !path.exists() {
-            return Ok(Self { first, ..Self::default() });
+            return Ok(empty);
         }
         let found: Self = serde_json::from_slice(&fs::read(path)?).with_context(|| path.display().to_string())?;
         ensure!(
-            found.first == first,
-            "{} is of the seeds from {} on, not from {first}: remove it, or name another file",
+            (&found.world, found.first) == (&empty.world, first),
+            "{} is of {:?} from {} on, not of {:?} from {first}: remove it, or name another file",
             path.display(),
-            found.first
+            found.world,
+            found.first,
+            empty.world
         );
         Ok(found)
     }
@@ -108,8 +120,11 @@ impl fmt::Display for Tally {
         let share = |seeds: u64| 100.0 * seeds as f64 / self.seeds.max(1) as f64;
         let (seconds, days) = (self.real_ms as f64 / 1000.0, self.virtual_ms as f64 / 86_400_000.0);
         let per_second = self.seeds as f64 / seconds.max(0.001);
-        writeln!(f, "{} seeds from {} on, {per_second:.1} a second, {days:.1} virtual days", self.seeds, self.first)?;
-        writeln!(f, "\n| step | seeds with it, % | times |\n|---|---|---|")?;
+        let Self { seeds, world, first, .. } = self;
+        writeln!(f, "{seeds} seeds of {world} from {first} on, {per_second:.1} a second, {days:.1} virtual days")?;
+        if !self.acts.is_empty() {
+            writeln!(f, "\n| step | seeds with it, % | times |\n|---|---|---|")?;
+        }
         for (act, (seeds, times)) in &self.acts {
             writeln!(f, "| {act} | {:.0} | {times} |", share(*seeds))?;
         }
@@ -125,20 +140,22 @@ mod tests {
     #[test]
     fn a_run_goes_on_where_it_was_stopped() {
         let path = std::env::temp_dir().join(format!("tally-{}.json", std::process::id()));
-        assert_eq!(Tally::load(&path, 7).unwrap(), Tally { first: 7, ..Tally::default() });
-        let (mut tally, mut more) = (Tally { first: 7, ..Tally::default() }, Tally::default());
+        let kind = Kind::Tenants;
+        assert_eq!(Tally::load(&path, kind, 7).unwrap(), Tally::new(kind, 7));
+        let (mut tally, mut more) = (Tally::new(kind, 7), Tally::default());
         tally.add(&Plan::draw(7), Duration::from_secs(60), &BTreeSet::from(["a_total".to_owned()]));
         more.add(&Plan::draw(8), Duration::from_secs(30), &BTreeSet::from(["a_total".to_owned(), "b".to_owned()]));
         tally.join(more);
         tally.store(&path).unwrap();
-        assert_eq!(Tally::load(&path, 7).unwrap(), tally);
-        assert!(Tally::load(&path, 8).unwrap_err().to_string().contains("from 7 on"));
+        assert_eq!(Tally::load(&path, kind, 7).unwrap(), tally);
+        assert!(Tally::load(&path, kind, 8).unwrap_err().to_string().contains("\"tenants\" from 7 on"));
+        assert!(Tally::load(&path, Kind::Quorum, 7).unwrap_err().to_string().contains("not of \"quorum\" from 7"));
         fs::remove_file(&path).unwrap();
         assert_eq!((tally.seeds, tally.virtual_ms), (2, 90_000));
         assert_eq!(tally.reached, BTreeMap::from([("a_total".to_owned(), 2), ("b".to_owned(), 1)]));
         let steps: usize = [7, 8].map(|seed| Plan::draw(seed).steps.len()).iter().sum();
         assert_eq!(tally.acts.values().map(|(_, times)| *times).sum::<u64>(), steps as u64);
         let text = tally.to_string();
-        assert!(text.starts_with("2 seeds from 7 on") && text.contains("| `b` | 50.0 |"), "{text}");
+        assert!(text.starts_with("2 seeds of tenants from 7 on") && text.contains("| `b` | 50.0 |"), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pageserver_api::models::virtual_file::IoEngineKind;
 use rustix::fs::SeekFrom;
-use tokio_epoll_uring::{Slice, thread_local_system};
+use tokio_epoll_uring::{Op, Slice, SystemHandle, Write, thread_local_system};
 
 use super::buffer::AlignedBuf;
 use super::simulated::{SimulatedFile, after};
@@ -52,7 +52,7 @@ impl Handle {
     pub(super) fn write_at(&self, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
         METRICS.io_operations_bytes.of(IoOperation::Write).inc_by(range.len() as u64);
         match self {
-            Handle::Os(fd) if uring() => uring_write(Arc::clone(fd), offset, buf, range),
+            Handle::Os(fd) if uring() => uring_write(Arc::clone(fd), offset, buf, range, SystemHandle::write),
             Handle::Os(fd) => {
                 let fd = Arc::clone(fd);
                 blocking(move || as_file(&fd)?.write_all_at(&buf[range], offset))
@@ -62,6 +62,26 @@ impl Handle {
                 Box::pin(after(file.delay(), result))
             }
         }
+    }
+
+    /// As [`Handle::write_at`], then makes durable what it has written; in one operation, where there is one. `None`
+    /// for a simulated file, which is written and synced in two.
+    pub(super) fn write_durably_at(
+        &self,
+        offset: u64,
+        buf: Arc<AlignedBuf>,
+        range: Range<usize>,
+    ) -> Option<IoFuture<()>> {
+        let Handle::Os(fd) = self else { return None };
+        METRICS.io_operations_bytes.of(IoOperation::Write).inc_by(range.len() as u64);
+        let fd = Arc::clone(fd);
+        if uring() {
+            return Some(uring_write(fd, offset, buf, range, SystemHandle::write_durably));
+        }
+        Some(blocking(move || {
+            as_file(&fd)?.write_all_at(&buf[range], offset)?;
+            Ok(rustix::fs::fdatasync(fd.as_ref())?)
+        }))
     }
 
     /// Reads up to `len` bytes at `offset` into `buf`, which must be empty. A shorter result means the end of the
@@ -164,21 +184,32 @@ fn data_ranges(fd: &OwnedFd) -> io::Result<Vec<Range<u64>>> {
     Ok(found)
 }
 
-fn uring_write(fd: Arc<OwnedFd>, offset: u64, buf: Arc<AlignedBuf>, range: Range<usize>) -> IoFuture<()> {
+/// One of the ways in which a system writes.
+type StartWrite =
+    fn(&SystemHandle, Arc<OwnedFd>, u64, Slice<Arc<AlignedBuf>>) -> Op<Write<Arc<OwnedFd>, Slice<Arc<AlignedBuf>>>>;
+
+fn uring_write(
+    fd: Arc<OwnedFd>,
+    offset: u64,
+    buf: Arc<AlignedBuf>,
+    range: Range<usize>,
+    start: StartWrite,
+) -> IoFuture<()> {
     let system = match thread_local_system() {
         Ok(system) => system,
         Err(error) => return failed(error),
     };
     let len = range.len();
     let end = range.end;
-    let first = system.write(fd, offset, Slice::new(buf, range));
+    let first = start(&system, fd, offset, Slice::new(buf, range));
     Box::pin(async move {
         let ((mut fd, slice), result) = first.await;
         let mut buf = slice.into_inner();
         let mut done = written(result)?;
         while done < len {
             // A short write, due to a signal or a device limit.
-            let rest = thread_local_system()?.write(fd, offset + done as u64, Slice::new(buf, end - (len - done)..end));
+            let rest = Slice::new(buf, end - (len - done)..end);
+            let rest = start(&thread_local_system()?, fd, offset + done as u64, rest);
             let ((file, slice), result) = rest.await;
             (fd, buf) = (file, slice.into_inner());
             done += written(result)?;

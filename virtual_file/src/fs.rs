@@ -79,6 +79,15 @@ pub fn allocated_bytes(path: &Utf8Path) -> u64 {
     }
 }
 
+/// Length of a file in bytes. For many files: nothing is opened.
+pub fn file_len(path: &Utf8Path) -> Result<u64, StorageError> {
+    let len = match disk_of(path) {
+        Some(disk) => disk.open(path, OpenMode::Read).and_then(|file| file.len()),
+        None => std::fs::metadata(path).map(|stat| stat.len()),
+    };
+    len.map_err(error("stat", path))
+}
+
 /// Makes a directory's entries durable.
 pub async fn fsync_dir(dir: &Utf8Path) -> Result<(), StorageError> {
     if !sync_enabled() || fault::planted(fault::Bug::SkipDirSync) {

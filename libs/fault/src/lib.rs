@@ -138,6 +138,10 @@ bugs! {
     ForgetAtTakeover,
     /// A server that becomes the standby of a tenant that it had forgets what it has journaled.
     ForgetWhenSteppingDown,
+    /// A standby that owns nothing gives up what it has journaled, as its journal is full.
+    GiveUpForNobody,
+    /// What was journaled of a tenant is given up for want of room while the tenant is being attached.
+    GiveUpWhatIsTaken,
     /// A standby tells the server what it has received before its journal has synced that.
     StandbyBeforeSync,
     /// A standby that was away goes on where the server is, and not where it left off.

@@ -129,7 +129,13 @@ impl SystemHandle {
     /// Writes the initialized bytes of `buf` at `offset`. Yields the number of bytes written: possibly fewer than
     /// there are, and at most 2 GiB.
     pub fn write<F: AsFdOwned, B: IoBuf>(&self, file: F, offset: u64, buf: B) -> Op<Write<F, B>> {
-        self.start(Write { file, offset, buf })
+        self.start(Write { file, offset, buf, flags: 0 })
+    }
+
+    /// As [`write`](Self::write) followed by [`fdatasync`](Self::fdatasync), for what this writes, in one operation
+    /// (`RWF_DSYNC`).
+    pub fn write_durably<F: AsFdOwned, B: IoBuf>(&self, file: F, offset: u64, buf: B) -> Op<Write<F, B>> {
+        self.start(Write { file, offset, buf, flags: libc::RWF_DSYNC })
     }
 
     /// Writes the initialized bytes of the buffers, one after the other; as [`write`](Self::write). At most 1024

@@ -110,6 +110,9 @@ fn sync_allocate_truncate_stat() {
         assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
         let ((file, _), written) = system.write(file, 0, vec![1; 8192]).await;
         assert_eq!(written.unwrap(), 8192);
+        let ((file, _), written) = system.write_durably(file, 4096, vec![2; 5000]).await;
+        assert_eq!(written.unwrap(), 5000);
+        assert_eq!(std::fs::read(dir.path("file")).unwrap()[4095..9097], [&[1][..], &[2; 5000], &[0]].concat());
         let write_out = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
         let (file, result) = system.sync_file_range(file, 0, 8192, write_out).await;
         result.unwrap();

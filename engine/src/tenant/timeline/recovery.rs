@@ -12,7 +12,6 @@ use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerFileName, PARTIAL_SUFF
 use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RemoteStorage};
 use virtual_file::fs::{self, TEMP_SUFFIX};
-use virtual_file::{OpenMode, VirtualFile};
 
 /// The layers of the timeline in `dir`. Checks that each is on disk in full size or in the bucket; removes leftovers.
 pub(super) async fn recover(
@@ -28,7 +27,7 @@ pub(super) async fn recover(
     for entry in &manifest.layers {
         let local = entry.to_layer(resources, dir, whose.0, whose.1);
         let remote = bucket.and_then(|bucket| bucket.object(&local));
-        let layer = match (check_file(&names, &local).await, remote) {
+        let layer = match (check_file(&names, &local), remote) {
             (Ok(()), None) => local,
             (Ok(()), Some(object)) => {
                 local.set_remote(object);
@@ -80,12 +79,12 @@ fn check_manifest(dir: &Utf8Path, manifest: &Manifest, layers: &[Arc<Layer>]) ->
 }
 
 /// Checks that the layer's file exists and has its size. Contents are checked when they are read.
-async fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageError> {
+fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageError> {
     let corrupt = |offset, reason| StorageError::Corrupt { path: layer.path().to_owned(), offset, reason };
     if !layer.path().file_name().is_some_and(|name| names.contains(name)) {
         return Err(corrupt(0, "the manifest names this layer, but the file is missing".to_owned()));
     }
-    let (found, expected) = (VirtualFile::open(layer.path(), OpenMode::Read).await?.size()?, layer.desc().file_size);
+    let (found, expected) = (fs::file_len(layer.path())?, layer.desc().file_size);
     if found == expected {
         return Ok(());
     }

@@ -40,11 +40,14 @@ unsafe impl<F: AsFdOwned, B: IoBufMut> Operation for Read<F, B> {
     }
 }
 
-/// See [`SystemHandle::write`](crate::SystemHandle::write).
+/// See [`SystemHandle::write`](crate::SystemHandle::write) and
+/// [`SystemHandle::write_durably`](crate::SystemHandle::write_durably).
 pub struct Write<F, B> {
     pub(crate) file: F,
     pub(crate) offset: u64,
     pub(crate) buf: B,
+    /// Of `pwritev2(2)`.
+    pub(crate) flags: i32,
 }
 
 // SAFETY: file and buffer are owned, and the buffer's memory is stable by the contract of `IoBuf`.
@@ -54,7 +57,8 @@ unsafe impl<F: AsFdOwned, B: IoBuf> Operation for Write<F, B> {
     fn entry(&mut self) -> io::Result<squeue::Entry> {
         let fd = types::Fd(self.file.as_fd().as_raw_fd());
         let len = self.buf.bytes_init().min(MAX_RW_COUNT) as u32;
-        Ok(opcode::Write::new(fd, self.buf.stable_ptr(), len).offset(check_offset(self.offset)?).build())
+        let entry = opcode::Write::new(fd, self.buf.stable_ptr(), len).rw_flags(self.flags);
+        Ok(entry.offset(check_offset(self.offset)?).build())
     }
 
     fn complete(self, result: io::Result<u32>) -> Self::Output {

@@ -1,15 +1,26 @@
 //! The simulation as a whole: it is the same each time, it finds what is wrong, and it says how to see that again.
 
+mod standbys;
+
 use std::process::{Command, Output};
 
 use sim::fleet::Fleet;
+use sim::kind::Kind;
 use sim::plan::Plan;
 
 /// Worlds that do nothing for a day.
 const IDLE_SEEDS: u64 = 24;
 
-fn fleet(bug: Option<&str>) -> Fleet {
-    Fleet { program: env!("CARGO_BIN_EXE_sim").into(), bug: bug.map(str::to_owned) }
+fn fleet(kind: Kind, bug: Option<&str>) -> Fleet {
+    Fleet { program: env!("CARGO_BIN_EXE_sim").into(), kind, bug: bug.map(str::to_owned) }
+}
+
+/// Looks for what a mistake breaks in `count` seeds from `first` on.
+fn find(kind: Kind, bug: &str, first: u64, count: u64) {
+    const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
+    let sum = fleet(kind, Some(bug)).run_all(first, count, 2, false);
+    let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
+    println!("{bug}: seed {seed}: {reason}");
 }
 
 fn sim(args: &[&str]) -> (Output, String) {
@@ -26,7 +37,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn promises_are_kept_and_each_seed_is_the_same_twice() {
     let (first, count) = (number("SIM_FIRST_SEED", 1), number("SIM_SEEDS", 500));
-    let sum = fleet(None).run_all(first, count, 2, true);
+    let sum = fleet(Kind::Tenants, None).run_all(first, count, 2, true);
     if let Some((seed, reason)) = sum.failure {
         let (_, story) = sim(&[&seed.to_string()]);
         panic!("seed {seed}: {reason}\n{story}");
@@ -37,16 +48,15 @@ fn promises_are_kept_and_each_seed_is_the_same_twice() {
 
 #[test]
 fn a_seed_is_the_same_each_time_and_no_two_are_alike() {
-    let outcomes: Vec<_> = (1..5).map(|seed| fleet(None).run(&Plan::draw(seed)).unwrap()).collect();
+    let outcomes: Vec<_> = (1..5).map(|seed| fleet(Kind::Tenants, None).run(&Plan::draw(seed)).unwrap()).collect();
     for (seed, outcome) in (1..).zip(&outcomes) {
-        assert_eq!(fleet(None).run(&Plan::draw(seed)).unwrap(), *outcome, "seed {seed}");
+        assert_eq!(fleet(Kind::Tenants, None).run(&Plan::draw(seed)).unwrap(), *outcome, "seed {seed}");
         assert_eq!(outcomes.iter().filter(|other| other.hash == outcome.hash).count(), 1, "seed {seed}");
     }
 }
 
 #[test]
 fn planted_mistakes_are_found() {
-    const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
     // Rare ones are looked for near where they are.
     for (bug, first) in [
         ("SkipOneLsn", 1),
@@ -68,9 +78,7 @@ fn planted_mistakes_are_found() {
         ("JournalBeforeSync", 1),
         ("ReportBeforeKept", 601),
     ] {
-        let sum = fleet(Some(bug)).run_all(first, 200, 2, false);
-        let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
-        println!("{bug}: seed {seed}: {reason}");
+        find(Kind::Tenants, bug, first, 200);
     }
 }
 
@@ -88,7 +96,8 @@ fn an_idle_tenant_hardly_asks_the_bucket() {
 #[test]
 fn a_failure_is_shrunk_and_told() {
     let large = (1..).filter(|seed| Plan::draw(*seed).steps.len() >= 40);
-    let breaks = |seed: &u64| fleet(Some("SkipOneLsn")).run(&Plan::draw(*seed)).unwrap().violation.is_some();
+    let breaks =
+        |seed: &u64| fleet(Kind::Tenants, Some("SkipOneLsn")).run(&Plan::draw(*seed)).unwrap().violation.is_some();
     let seed = large.take(5).find(breaks).expect("a large world that the mistake breaks").to_string();
     let (output, text) = sim(&[&seed, "--bug", "SkipOneLsn"]);
     assert!(!output.status.success(), "{text}");
