@@ -46,8 +46,8 @@ def rows(results):
 def handovers(results):
     transactions = sum(found["transactions"] for found in results["handovers"])
     yield from ("## Planned handover", "",
-                f"The longest transaction of each run of pgbench; {transactions:,} transactions in all. No client saw an "
-                "error.", "",
+                f"The longest transaction of each run of pgbench; {transactions:,} transactions in all. "
+                "No client saw an error.", "",
                 "| layers | | fastest run, ms | median, ms | slowest run, ms |", "|---|---|---|---|---|")
     for found in results["handovers"]:
         for name, what in (("pause_s", "with a handover"), ("calm_s", "without")):

@@ -1,11 +1,8 @@
 //! The files of the journal: of one length, filled with zeros once, and used again under later numbers.
 
-use std::time::Duration;
-
 use camino::{Utf8Path, Utf8PathBuf};
 use errors::StorageError;
 use layer_format::FormatError;
-use tokio_util::sync::CancellationToken;
 use virtual_file::fs::{fsync_dir, rename, unlink};
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
@@ -13,12 +10,8 @@ use crate::batch::{BLOCK, BatchHeader, Frame, NoSegment, SegmentHeader, parse_se
 
 /// What the names of files that are used again begin with.
 const SPARE: &str = "spare-";
-/// Bytes that are read at once.
+/// Bytes that are read or filled with zeros at once.
 const CHUNK: usize = 1 << 20;
-/// Bytes that are filled with zeros at once.
-const FILLED: usize = 256 << 10;
-/// Pause after each, while nobody waits: a sync of the journal also waits for what the device has of these.
-const FILL_PAUSE: Duration = Duration::from_millis(4);
 
 /// Where the segment of a number is.
 pub(crate) fn path(dir: &Utf8Path, number: u64) -> Utf8PathBuf {
@@ -47,19 +40,13 @@ pub(crate) async fn remove_spares(dir: &Utf8Path, names: &[String]) -> Result<()
     Ok(())
 }
 
-/// Makes a file of `len` bytes that can become a segment: with zeros, so that later writes change no metadata. Slowly,
-/// until there is a `hurry`.
-pub(crate) async fn make_spare(
-    dir: &Utf8Path,
-    number: u64,
-    len: u32,
-    hurry: &CancellationToken,
-) -> Result<Utf8PathBuf, StorageError> {
+/// Makes a file of `len` bytes that can become a segment: with zeros, so that later writes change no metadata.
+pub(crate) async fn make_spare(dir: &Utf8Path, number: u64, len: u32) -> Result<Utf8PathBuf, StorageError> {
     let path = dir.join(format!("{SPARE}new-{number:016X}"));
     // One that could not be made a segment.
     let _ = unlink(&path).await;
     let file = VirtualFile::open(&path, OpenMode::CreateNew).await?;
-    let filled = fill(&file, len, hurry).await;
+    let filled = fill(&file, len).await;
     if filled.is_err() {
         // Whatever keeps it from going will be met again by the next attempt.
         let _ = unlink(&path).await;
@@ -67,14 +54,11 @@ pub(crate) async fn make_spare(
     filled.map(|()| path)
 }
 
-async fn fill(file: &VirtualFile, len: u32, hurry: &CancellationToken) -> Result<(), StorageError> {
-    for offset in (0..len as usize).step_by(FILLED) {
-        let mut zeros = AlignedBuf::with_capacity(FILLED);
-        zeros.extend_with_zeros(FILLED.min(len as usize - offset));
+async fn fill(file: &VirtualFile, len: u32) -> Result<(), StorageError> {
+    for offset in (0..len as usize).step_by(CHUNK) {
+        let mut zeros = AlignedBuf::with_capacity(CHUNK);
+        zeros.extend_with_zeros(CHUNK.min(len as usize - offset));
         file.write_at(offset as u64, zeros).await?;
-        if offset + FILLED < len as usize {
-            let _ = env::clock::timeout(FILL_PAUSE, hurry.cancelled()).await;
-        }
     }
     file.sync().await
 }

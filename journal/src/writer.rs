@@ -6,7 +6,6 @@ use std::time::Duration;
 use errors::StorageError;
 use metrics::METRICS;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use virtual_file::{AlignedBuf, VirtualFile};
 
 use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
@@ -27,19 +26,12 @@ struct Current {
     offset: u64,
 }
 
-/// A segment that is begun before it is needed.
-struct Ahead {
-    beginning: JoinHandle<Result<Current, StorageError>>,
-    /// Cancelled when somebody waits for it.
-    hurry: CancellationToken,
-}
-
 struct Writer {
     inner: Arc<Inner>,
     next: Next,
     current: Option<Current>,
     /// The next segment, on its way.
-    ahead: Option<Ahead>,
+    ahead: Option<JoinHandle<Result<Current, StorageError>>>,
     /// Why nothing can be written, if so.
     trouble: String,
 }
@@ -71,7 +63,7 @@ pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
     writer.inner.ended.cancel();
     if let Some(ahead) = writer.ahead.take() {
         // The next start finds a segment without batches, or a file that it removes.
-        let _ = ahead.come().await;
+        let _ = ahead.await;
     }
 }
 
@@ -185,9 +177,9 @@ impl Writer {
     /// The next segment.
     async fn begin(&mut self) -> Result<Current, StorageError> {
         let next = match self.ahead.take() {
-            Some(ahead) => ahead.come().await?,
-            None => Ahead::begin(&self.inner, self.next.segment).come().await?,
-        };
+            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))?,
+            None => begin(Arc::clone(&self.inner), self.next.segment).await,
+        }?;
         self.next.segment += 1;
         self.inner.state.lock().segments.push_back(Segment { number: next.header.number, ids: Default::default() });
         self.inner.grown.notify_waiters();
@@ -197,9 +189,10 @@ impl Writer {
     /// Has the next segment begun before it is needed: that changes metadata, whose syncs may have to wait for what
     /// others have written to the same file system.
     fn look_ahead(&mut self) {
-        let is_quarter_full = |current: &Current| current.offset * 4 > u64::from(current.header.len);
-        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_quarter_full) {
-            self.ahead = Some(Ahead::begin(&self.inner, self.next.segment));
+        let is_half_full = |current: &Current| current.offset * 2 > u64::from(current.header.len);
+        if self.ahead.is_none() && self.current.as_ref().is_some_and(is_half_full) {
+            let beginning = begin(Arc::clone(&self.inner), self.next.segment);
+            self.ahead = Some(env::spawn::task("the journal's next segment", beginning));
         }
     }
 
@@ -213,26 +206,13 @@ impl Writer {
     }
 }
 
-impl Ahead {
-    fn begin(inner: &Arc<Inner>, number: u64) -> Self {
-        let hurry = CancellationToken::new();
-        let beginning = begin(Arc::clone(inner), number, hurry.clone());
-        Self { beginning: env::spawn::task("the journal's next segment", beginning), hurry }
-    }
-
-    async fn come(self) -> Result<Current, StorageError> {
-        self.hurry.cancel();
-        self.beginning.await.map_err(|error| StorageError::Internal(error.to_string()))?
-    }
-}
-
 /// Begins a segment, in a file that was one before, or a new one.
-async fn begin(inner: Arc<Inner>, number: u64, hurry: CancellationToken) -> Result<Current, StorageError> {
+async fn begin(inner: Arc<Inner>, number: u64) -> Result<Current, StorageError> {
     let (dir, len) = (&inner.dir, inner.options.segment_bytes);
     let spare = inner.state.lock().spares.pop();
     let spare = match spare {
         Some(spare) => spare,
-        None => segment::make_spare(dir, number, len, &hurry).await?,
+        None => segment::make_spare(dir, number, len).await?,
     };
     let header = SegmentHeader { number, len, key: env::random::u64() };
     let file = segment::begin(dir, &spare, &header).await?;

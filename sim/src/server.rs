@@ -359,6 +359,12 @@ impl Server {
         self.replace_disk(self.disk.survivor(Survival::Everything));
     }
 
+    /// Whether the journal has no room for more than what is needed of it.
+    pub fn journal_is_full(&self) -> bool {
+        let journal = self.life.as_ref().and_then(|life| life.journal.as_ref());
+        journal.is_some_and(|journal| journal.stats().segments * u64::from(JOURNAL.segment_bytes) >= JOURNAL.bytes)
+    }
+
     /// Notes what the journal has made durable.
     pub fn note_journal(&mut self) {
         let Some(Life { manager, journal: Some(journal), number, .. }) = &self.life else { return };

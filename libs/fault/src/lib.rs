@@ -140,8 +140,6 @@ bugs! {
     ForgetWhenSteppingDown,
     /// A standby that owns nothing gives up what it has journaled, as its journal is full.
     GiveUpForNobody,
-    /// What was journaled of a tenant is given up for want of room while the tenant is being attached.
-    GiveUpWhatIsTaken,
     /// A standby tells the server what it has received before its journal has synced that.
     StandbyBeforeSync,
     /// A standby that was away goes on where the server is, and not where it left off.

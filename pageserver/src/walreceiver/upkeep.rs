@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use journal::{Journal, Lane, Need};
 use pageserver_api::shard::TenantShardId;
+use utils::lsn::Lsn;
 
 use super::{Id, LOOK_PERIOD, WalReceivers, journaled, session, tail};
 use engine::context::{DownloadBehavior, RequestContext};
@@ -15,6 +16,9 @@ use engine::tenant::timeline::Timeline;
 
 /// Pause after each attempt to make the journal smaller.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
+/// For so long a server that has lost what it owned, or has just started, keeps what it does not know: it is about to
+/// be made a standby, whose journal counts.
+const UNKNOWN_KEPT: Duration = Duration::from_secs(60);
 
 impl WalReceivers {
     /// Whether WAL is durable in a journal before layers have it.
@@ -66,21 +70,35 @@ impl WalReceivers {
 
     /// Trims the journal again and again, at once when it becomes too large, until shutdown.
     pub(super) async fn keep_journal_small(self, journal: Journal) {
+        let mut owned = env::clock::now();
         loop {
             tokio::select! {
                 () = env::clock::sleep(LOOK_PERIOD) => {}
                 () = journal.crowded() => {}
                 () = self.inner.cancel.cancelled() => return,
             }
-            self.trim_journal(&journal).await;
+            let owns_nothing = self.owns_nothing();
+            if !owns_nothing {
+                owned = env::clock::now();
+            }
+            let is_new = env::clock::now().saturating_duration_since(owned) < UNKNOWN_KEPT;
+            self.trim_journal(&journal, owns_nothing && is_new).await;
             env::clock::sleep(TRIM_PAUSE).await;
         }
     }
 
-    /// Gives up what of the journal layers have, and has those timelines written to layers that keep it from going when
-    /// it is too large.
-    async fn trim_journal(&self, journal: &Journal) {
+    /// Whether no tenant is this server's: then nobody needs room in the journal.
+    fn owns_nothing(&self) -> bool {
         let manager = &self.inner.manager;
+        let is_owned = |tenant| manager.remote_of(tenant).is_none_or(|remote| remote.fenced().is_none());
+        !manager.tenants().into_iter().any(is_owned)
+    }
+
+    /// Gives up what of the journal layers have, and has those timelines written to layers that keep it from going when
+    /// it is too large. What is not known goes then, too, unless it is to be kept.
+    async fn trim_journal(&self, journal: &Journal, keeps_unknown: bool) {
+        let manager = &self.inner.manager;
+        let unknown = if keeps_unknown { Need::From(Lsn(0)) } else { Need::Unknown };
         let closed: HashSet<Id> = manager.broken().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
         let standbys: HashSet<TenantShardId> = manager.standbys().into_iter().map(|(tenant, _)| tenant).collect();
         let as_standby = |id: &journal::Id| self.inner.standing.as_ref()?.need(id, &standbys);
@@ -88,7 +106,7 @@ impl WalReceivers {
         let is_followed = manager.lease() != LeaseState::None;
         let need = |id: &journal::Id| match manager.get(id.tenant, id.timeline) {
             // Another server's, which may be lost before the bucket has all of it.
-            Ok(timeline) if timeline.fenced().is_some() => Need::Unknown,
+            Ok(timeline) if timeline.fenced().is_some() => unknown,
             // It is written to layers no more, and must not hold up all others.
             Ok(timeline) if timeline.broken().is_some() => Need::Unknown,
             Ok(timeline) if is_followed => {
@@ -98,7 +116,7 @@ impl WalReceivers {
             Ok(timeline) => Need::From(timeline.disk_consistent_lsn()),
             Err(_) if closed.contains(&(id.tenant, id.timeline)) => Need::Unknown,
             Err(_) if manager.timelines(id.tenant).is_ok() => Need::Nothing,
-            Err(_) => as_standby(id).unwrap_or(Need::Unknown),
+            Err(_) => as_standby(id).unwrap_or(unknown),
         };
         let pins = match journal.trim(need).await {
             Ok(pins) => pins,
@@ -122,7 +140,7 @@ impl WalReceivers {
     /// What this server has as a standby must not keep WAL of its own timelines out.
     async fn relieve(&self, journal: &Journal, pins: &[journal::Id]) {
         let Some(standing) = self.inner.standing.as_ref().filter(|_| journal.is_strained()) else { return };
-        if self.inner.manager.tenants().is_empty() && !fault::planted(fault::Bug::GiveUpForNobody) {
+        if self.owns_nothing() && !fault::planted(fault::Bug::GiveUpForNobody) {
             // Nobody needs the room: it receives no more as a standby, and what it has may be all that there is.
             return;
         }
