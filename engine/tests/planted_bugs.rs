@@ -49,6 +49,7 @@ const ELSEWHERE: [Bug; 30] = [
     Bug::ForgetAtTakeover,
     Bug::ForgetWhenSteppingDown,
     Bug::GiveUpForNobody,
+    // Nothing finds this yet.
     Bug::ReplayOtherWriter,
     Bug::StandbyLeavesGap,
     Bug::StandbyBeforeSync,

@@ -64,7 +64,6 @@ fn mistakes_of_standbys_are_found() {
         (Kind::Quorum, "StandbyLeavesGap", 1),
         (Kind::QuorumSlowDisk, "StandbyBeforeSync", 1),
         (Kind::QuorumTakeover, "ForgetWhenSteppingDown", 1),
-        (Kind::QuorumTakeover, "ReplayOtherWriter", 701),
         (Kind::QuorumTakeover, "GiveUpForNobody", 20_701),
         (Kind::QuorumTail, "TailLeavesGap", 1),
     ] {
