@@ -20,6 +20,9 @@ fn find(kind: Kind, bug: &str, first: u64, count: u64) {
     const { assert!(fault::CAN_BE_PLANTED, "this build cannot have bugs: it needs debug assertions") };
     let sum = fleet(kind, Some(bug)).run_all(first, count, 2, false);
     let (seed, reason) = sum.failure.unwrap_or_else(|| panic!("{bug} was missed"));
+    // Otherwise it is another mistake, and one that is there.
+    let without = fleet(kind, None).run(&kind.plan(seed)).unwrap();
+    assert_eq!(without.violation, None, "seed {seed} of {kind:?} fails without {bug} as well");
     println!("{bug}: seed {seed}: {reason}");
 }
 
