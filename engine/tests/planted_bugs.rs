@@ -24,7 +24,7 @@ const SEED: u64 = 11;
 
 /// What needs a bucket, several servers, or much at once: `planted_bugs_remote.rs` and the simulation look for it
 /// (`docs/testing.md` says what they find).
-const ELSEWHERE: [Bug; 30] = [
+const ELSEWHERE: [Bug; 31] = [
     Bug::DeleteBeforeConfirm,
     Bug::SwallowUploadError,
     Bug::PromiseUploadTooEarly,
@@ -49,6 +49,7 @@ const ELSEWHERE: [Bug; 30] = [
     Bug::ForgetAtTakeover,
     Bug::ForgetWhenSteppingDown,
     Bug::GiveUpForNobody,
+    Bug::GiveUpUnknownAtOnce,
     // Nothing finds this yet.
     Bug::ReplayOtherWriter,
     Bug::StandbyLeavesGap,

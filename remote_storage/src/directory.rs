@@ -3,6 +3,8 @@
 //! Without checks of the directory itself, the objects of an unavailable directory would appear not to exist, and a
 //! write would create another directory in its place.
 
+mod listing;
+
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 
@@ -99,6 +101,11 @@ impl ObjectStore for Directory {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.root.during_stream(self.files.list(prefix))
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        let prefix = prefix.cloned().unwrap_or_default();
+        self.root.during_stream(listing::sorted_after(self.files.clone(), prefix, offset.clone()))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -9,6 +9,7 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use crate::config::PageServerConf;
+use crate::tenant::storage_layer::LayerFileName;
 use errors::StorageError;
 use virtual_file::fs;
 
@@ -25,14 +26,11 @@ pub(crate) async fn take(
     conf: &PageServerConf,
     (tenant, timeline): (TenantShardId, TimelineId),
     dir: &Utf8Path,
-    names: impl IntoIterator<Item = String>,
+    names: &HashSet<LayerFileName>,
 ) -> Result<(), StorageError> {
     let warm = root(conf, tenant).join(timeline.to_string());
-    let there: HashSet<String> = fs::list_dir_if_any(&warm).await?.into_iter().collect();
-    if there.is_empty() {
-        return Ok(());
-    }
-    for name in names.into_iter().filter(|name| there.contains(name)) {
+    let is_named = |name: &String| name.parse().is_ok_and(|name| names.contains(&name));
+    for name in fs::list_dir_if_any(&warm).await?.into_iter().filter(is_named) {
         fs::rename(&warm.join(&name), &dir.join(&name)).await?;
     }
     Ok(())

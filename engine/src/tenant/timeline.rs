@@ -364,8 +364,7 @@ impl Timeline {
 
     /// Whether the bucket has the whole layer.
     pub fn is_uploaded(&self, layer: &Layer) -> bool {
-        let name = layer.path().file_name().unwrap_or_default();
-        self.state.uploader.as_ref().is_some_and(|uploader| uploader.is_uploaded(name))
+        self.state.uploader.as_ref().is_some_and(|uploader| uploader.is_uploaded(layer.file_name()))
     }
 
     /// Marks the timeline as deleted in its bucket, if it has one. After an error it continues to serve, but uploads

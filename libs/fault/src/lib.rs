@@ -140,6 +140,8 @@ bugs! {
     ForgetWhenSteppingDown,
     /// A standby that owns nothing gives up what it has journaled, as its journal is full.
     GiveUpForNobody,
+    /// A server that has just started, and owns nothing yet, gives up what its journal has of tenants it does not know.
+    GiveUpUnknownAtOnce,
     /// A standby tells the server what it has received before its journal has synced that.
     StandbyBeforeSync,
     /// A standby that was away goes on where the server is, and not where it left off.

@@ -81,7 +81,8 @@ impl WalReceivers {
             if !owns_nothing {
                 owned = env::clock::now();
             }
-            let is_new = env::clock::now().saturating_duration_since(owned) < UNKNOWN_KEPT;
+            let is_new = env::clock::now().saturating_duration_since(owned) < UNKNOWN_KEPT
+                && !fault::planted(fault::Bug::GiveUpUnknownAtOnce);
             self.trim_journal(&journal, owns_nothing && is_new).await;
             env::clock::sleep(TRIM_PAUSE).await;
         }

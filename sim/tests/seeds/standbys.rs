@@ -65,6 +65,7 @@ fn mistakes_of_standbys_are_found() {
         (Kind::QuorumSlowDisk, "StandbyBeforeSync", 1),
         (Kind::QuorumTakeover, "ForgetWhenSteppingDown", 1),
         (Kind::QuorumTakeover, "GiveUpForNobody", 20_701),
+        (Kind::QuorumTakeover, "GiveUpUnknownAtOnce", 801),
         (Kind::QuorumTail, "TailLeavesGap", 1),
     ] {
         find(kind, bug, first, 400);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::tenant::layer_map::{Violation, invariants};
-use crate::tenant::storage_layer::PersistentLayerDesc;
+use crate::tenant::storage_layer::{LayerFileName, PersistentLayerDesc};
 use crate::tenant::timeline::manifest::{LayerEntry, Manifest};
 
 /// Why an index part must not be written: others would trust it.
@@ -62,13 +62,14 @@ fn desc_of(manifest: &Manifest, entry: &LayerEntry) -> PersistentLayerDesc {
     entry.desc(manifest.tenant_shard_id, manifest.timeline_id)
 }
 
-/// The names of all layers of a manifest.
-pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = String> {
-    manifest.layers.iter().map(|entry| manifest.file_name(entry))
+/// The names of all layers of a manifest. Not as text: there may be ten thousands, and each publication compares them.
+pub(super) fn names(manifest: &Manifest) -> impl Iterator<Item = LayerFileName> {
+    let (tenant, timeline) = (manifest.tenant_shard_id, manifest.timeline_id);
+    manifest.layers.iter().map(move |entry| entry.file_name(tenant, timeline))
 }
 
 /// The file names of all layers of a manifest, as a set.
-pub fn layer_names(manifest: &Manifest) -> HashSet<String> {
+pub fn layer_names(manifest: &Manifest) -> HashSet<LayerFileName> {
     names(manifest).collect()
 }
 
@@ -76,19 +77,15 @@ pub fn layer_names(manifest: &Manifest) -> HashSet<String> {
 pub(super) fn same_contents(one: &Manifest, other: &Manifest) -> bool {
     let neutral =
         |manifest: &Manifest| Manifest { generation: 0, in_bucket: false, layers: Vec::new(), ..manifest.clone() };
-    let sorted = |manifest: &Manifest| {
-        let mut names: Vec<String> = names(manifest).collect();
-        names.sort();
-        names
-    };
-    neutral(one) == neutral(other) && sorted(one) == sorted(other)
+    let is_like = one.layers.len() == other.layers.len() && neutral(one) == neutral(other);
+    is_like && layer_names(one) == layer_names(other)
 }
 
 /// Checks all conditions that an index part must meet before it is written. `before` is its predecessor.
 pub(super) fn check(
     next: &Manifest,
     before: Option<&Manifest>,
-    uploaded: &HashSet<String>,
+    uploaded: &HashSet<LayerFileName>,
     own: u32,
 ) -> Result<(), Unfit> {
     if next.generation != own {
@@ -97,13 +94,12 @@ pub(super) fn check(
     let descs: Vec<PersistentLayerDesc> = next.layers.iter().map(|entry| desc_of(next, entry)).collect();
     invariants::check(descs.iter())?;
     invariants::within_consistent(descs.iter(), next.disk_consistent_lsn)?;
-    for entry in &next.layers {
-        let name = next.file_name(entry);
-        if entry.generation > own {
-            return Err(Unfit::LaterGeneration(name, own));
+    for name in names(next) {
+        if name.generation > own {
+            return Err(Unfit::LaterGeneration(name.to_string(), own));
         }
         if !uploaded.contains(&name) {
-            return Err(Unfit::NotUploaded(name));
+            return Err(Unfit::NotUploaded(name.to_string()));
         }
     }
     match before {
@@ -123,8 +119,8 @@ pub(super) fn check(
 }
 
 /// Layers that `before` names and `next` does not: nobody needs them once all later owners see `next`.
-pub(super) fn unnamed(before: &Manifest, next: &Manifest) -> Vec<String> {
-    let named: HashSet<String> = names(next).collect();
+pub(super) fn unnamed(before: &Manifest, next: &Manifest) -> Vec<LayerFileName> {
+    let named = layer_names(next);
     names(before).filter(|name| !named.contains(name)).collect()
 }
 
@@ -218,7 +214,7 @@ mod tests {
         assert!(same_contents(&before, &next) && unnamed(&before, &next).is_empty());
         let dropped = next.layers.pop().unwrap();
         assert!(!same_contents(&before, &next));
-        assert_eq!(unnamed(&before, &next), [before.file_name(&dropped)]);
+        assert_eq!(unnamed(&before, &next)[..], [dropped.file_name(before.tenant_shard_id, before.timeline_id)]);
         assert!(unnamed(&next, &before).is_empty());
     }
 }

@@ -24,6 +24,7 @@ use utils::lsn::Lsn;
 
 use super::{IndexPart, LayerList, TenantRemote, plan};
 use crate::tenant::layer_map::{Graveyard, Layer};
+use crate::tenant::storage_layer::LayerFileName;
 use crate::tenant::timeline::manifest::{Kept, Manifest};
 use errors::{ErrorKind, RemoteFailure, StorageError};
 use metrics::{self, IngestStage, METRICS, StorageOperation};
@@ -91,7 +92,7 @@ struct Shared {
     /// Whether the bucket has the ancestor.
     after: Option<watch::Receiver<bool>>,
     status: Mutex<UploadStatus>,
-    uploaded: Mutex<HashSet<String>>,
+    uploaded: Mutex<HashSet<LayerFileName>>,
     /// Layers whose upload was begun, then, and is not known to have succeeded.
     attempts: Mutex<BTreeMap<String, Instant>>,
     /// Layers that were replaced: their objects stay as long as they may be read.
@@ -202,13 +203,13 @@ impl Uploader {
         assert_eq!(manifest.layers.len(), wanted.layers.len(), "the manifest names other layers than come with it");
         if cfg!(debug_assertions) {
             let named = plan::layer_names(manifest);
-            let are_named = wanted.layers.iter().all(|layer| named.contains(file_name(layer)));
+            let are_named = wanted.layers.iter().all(|layer| named.contains(layer.file_name()));
             assert!(are_named, "the manifest does not name a layer that comes with it");
         }
         wanted.number = self.shared.submitted.fetch_add(1, Ordering::AcqRel) + 1;
         // An import uploads layers before it submits a state.
         let wanted = Arc::new(wanted);
-        let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| file_name(layer).to_owned());
+        let there = wanted.layers.iter().filter(|layer| layer.is_remote()).map(|layer| layer.file_name().clone());
         {
             // Together: whoever holds the lock finds nothing that no state names.
             let mut uploaded = self.shared.uploaded.lock();
@@ -290,8 +291,8 @@ impl Uploader {
     }
 
     /// Whether the bucket has the whole layer.
-    pub(crate) fn is_uploaded(&self, file_name: &str) -> bool {
-        self.shared.uploaded.lock().contains(file_name)
+    pub(crate) fn is_uploaded(&self, name: &LayerFileName) -> bool {
+        self.shared.uploaded.lock().contains(name)
     }
 
     /// The progress of uploading.
@@ -470,7 +471,7 @@ async fn upload(shared: &Arc<Shared>, wanted: &Wanted) -> Result<(), StorageErro
     shared.note_waiting(wanted);
     let missing: Vec<Arc<Layer>> = {
         let uploaded = shared.uploaded.lock();
-        wanted.layers.iter().filter(|layer| !uploaded.contains(file_name(layer))).cloned().collect()
+        wanted.layers.iter().filter(|layer| !uploaded.contains(layer.file_name())).cloned().collect()
     };
     let uploads: Vec<_> = missing.into_iter().map(|layer| upload_layer(Arc::clone(shared), layer)).collect();
     futures_util::stream::iter(uploads).buffer_unordered(PARALLEL).try_collect().await
@@ -485,7 +486,7 @@ async fn upload_layer(shared: Arc<Shared>, layer: Arc<Layer>) -> Result<(), Stor
         put?;
     }
     shared.attempts.lock().remove(file_name(&layer));
-    shared.uploaded.lock().insert(file_name(&layer).to_owned());
+    shared.uploaded.lock().insert(layer.file_name().clone());
     shared.note_uploaded(layer.desc().file_size);
     Ok(())
 }
@@ -503,16 +504,16 @@ impl Published {
             let (old, new) = (before.disk_consistent_lsn, next.disk_consistent_lsn);
             assert!(old <= new, "the index part goes back from {old} to {new}");
             let unnamed = plan::unnamed(&before, &next);
-            self.garbage.extend(unnamed.iter().map(|name| remote.layer_path(shared.timeline, name)));
+            self.garbage.extend(unnamed.iter().map(|name| remote.layer_path(shared.timeline, &name.to_string())));
         }
         // Uploaded for a state that was superseded before it was published.
-        let left: Vec<String> = {
+        let left: Vec<LayerFileName> = {
             let mut uploaded = shared.uploaded.lock();
             let wanted = shared.wanted.borrow().as_ref().map(|wanted| plan::layer_names(&wanted.manifest));
             let (named, wanted) = (plan::layer_names(&next), wanted.unwrap_or_default());
             uploaded.extract_if(|name| !named.contains(name) && !wanted.contains(name)).collect()
         };
-        self.garbage.extend(left.iter().map(|name| remote.layer_path(shared.timeline, name)));
+        self.garbage.extend(left.iter().map(|name| remote.layer_path(shared.timeline, &name.to_string())));
         self.garbage.sort();
         self.garbage.dedup();
         self.manifest = Some(next);
@@ -549,10 +550,10 @@ impl Shared {
         assert!(wanted.number >= accepted, "state {} is accepted after state {accepted}", wanted.number);
         {
             let uploaded = self.uploaded.lock();
-            let missing = wanted.layers.iter().map(|layer| file_name(layer)).find(|name| !uploaded.contains(*name));
+            let missing = wanted.layers.iter().map(|layer| layer.file_name()).find(|name| !uploaded.contains(*name));
             assert_eq!(missing, None, "called safe, and a layer is not in the bucket");
         }
-        for layer in &wanted.layers {
+        for layer in wanted.layers.iter().filter(|layer| !layer.is_remote()) {
             layer.set_remote(self.remote.layer_object(self.timeline, file_name(layer)));
         }
         self.in_bucket.send_replace(true);
@@ -567,7 +568,7 @@ impl Shared {
 
     fn note_waiting(&self, wanted: &Wanted) {
         let uploaded = self.uploaded.lock();
-        let waiting = wanted.layers.iter().filter(|layer| !uploaded.contains(file_name(layer)));
+        let waiting = wanted.layers.iter().filter(|layer| !uploaded.contains(layer.file_name()));
         let (count, bytes) = waiting.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.desc().file_size));
         drop(uploaded);
         let mut status = self.status.lock();

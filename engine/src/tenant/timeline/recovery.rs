@@ -34,7 +34,10 @@ pub(super) async fn recover(
                 local
             }
             (Err(StorageError::Corrupt { .. }), Some(object)) => {
-                fs::unlink(local.path()).await?;
+                // Of a tenant that is taken over most are missing.
+                if local.path().file_name().is_some_and(|name| names.contains(name)) {
+                    fs::unlink(local.path()).await?;
+                }
                 local.in_bucket_only(dir, object)
             }
             (Err(error), _) => return Err(error),
@@ -50,16 +53,16 @@ pub(super) async fn recover(
 pub(super) struct InBucket {
     pub(super) storage: RemoteStorage,
     /// Names of the layers there; `None` if not known: then the bucket is taken to have all of them.
-    pub(super) layers: Option<HashSet<String>>,
+    pub(super) layers: Option<HashSet<LayerFileName>>,
 }
 
 impl InBucket {
     /// The object of a layer, if there is one.
     fn object(&self, layer: &Layer) -> Option<RemoteObject> {
-        let name = layer.path().file_name().unwrap_or_default();
-        let there = self.layers.as_ref().is_none_or(|layers| layers.contains(name));
+        let there = self.layers.as_ref().is_none_or(|layers| layers.contains(layer.file_name()));
+        let name = layer.path().file_name().filter(|_| there)?;
         let path = RemotePath::layer(&layer.desc().tenant_shard_id, &layer.desc().timeline_id, name);
-        there.then(|| RemoteObject { storage: self.storage.clone(), path })
+        Some(RemoteObject { storage: self.storage.clone(), path })
     }
 }
 

@@ -2,7 +2,6 @@
 //! and may have had an effect all the same, and those that earlier owners left behind, such as the outputs of a job
 //! that a crash ended.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::{Published, Shared};
@@ -24,11 +23,12 @@ impl Published {
             own.is_some() || self.garbage.is_empty(),
             "objects are to be removed before an index part of our own says what is needed"
         );
-        let named = own.into_iter().flat_map(plan::names).map(|name| remote.layer_path(shared.timeline, &name));
+        let named = own.map(plan::layer_names).unwrap_or_default();
         let index_part = remote.index_part_path(shared.timeline, remote.generation);
         let list = own.and_then(LayerList::of).map(|list| list.path(&remote.tenant, &shared.timeline));
-        let needed: HashSet<RemotePath> = named.chain([index_part]).chain(list).collect();
-        let lost = self.garbage.iter().find(|path| needed.contains(path));
+        let is_named = |path: &RemotePath| path.file_name().parse().is_ok_and(|name| named.contains(&name));
+        let lost =
+            self.garbage.iter().find(|path| **path == index_part || list.as_ref() == Some(path) || is_named(path));
         assert!(lost.is_none(), "{lost:?} is needed and was about to be removed");
     }
 
@@ -36,13 +36,16 @@ impl Published {
     #[cold]
     pub(super) async fn remove_early(&self, shared: &Shared, next: &Manifest) {
         let unnamed = self.manifest.iter().flat_map(|before| plan::unnamed(before, next));
-        let paths: Vec<_> = unnamed.map(|name| shared.remote.layer_path(shared.timeline, &name)).collect();
+        let paths: Vec<_> = unnamed.map(|name| shared.remote.layer_path(shared.timeline, &name.to_string())).collect();
         let _ = shared.remote.storage.delete(&paths).await;
     }
 
     /// Removes objects that nobody needs. The generation has just been checked. Failed removals are retried: see
     /// [`Published::due`].
     pub(super) async fn collect_garbage(&mut self, shared: &Shared) -> Result<(), StorageError> {
+        if self.garbage.is_empty() {
+            return Ok(());
+        }
         self.assert_not_needed(shared);
         let is_read = |path: &RemotePath| {
             shared.graveyard.has(path.file_name()) && !fault::planted(fault::Bug::DeleteBeforeLastReader)
@@ -107,7 +110,7 @@ impl Published {
         let named = plan::layer_names(own);
         let is_orphan = |path: &RemotePath| {
             let name = path.file_name().parse::<LayerFileName>();
-            name.is_ok_and(|name| name.generation < remote.generation) && !named.contains(path.file_name())
+            name.is_ok_and(|name| name.generation < remote.generation && !named.contains(&name))
         };
         let orphans: Vec<RemotePath> =
             listed.into_iter().map(|object| object.path).filter(|path| is_orphan(path)).collect();
@@ -129,7 +132,8 @@ impl Shared {
         }
         let wanted = self.wanted.borrow();
         let wanted = wanted.as_ref().map(|wanted| plan::layer_names(&wanted.manifest)).unwrap_or_default();
-        let given_up = attempts.iter().filter(|(name, _)| !wanted.contains(name.as_str()));
+        let is_wanted = |name: &str| name.parse().is_ok_and(|name| wanted.contains(&name));
+        let given_up = attempts.iter().filter(|(name, _)| !is_wanted(name));
         given_up.map(|(name, begun)| (name.clone(), *begun)).collect()
     }
 }
