@@ -104,8 +104,10 @@ impl ObjectStore for Directory {
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
-        let prefix = prefix.cloned().unwrap_or_default();
-        self.root.during_stream(listing::sorted_after(self.files.clone(), prefix, offset.clone()))
+        self.root.during_stream(match prefix {
+            Some(prefix) => listing::sorted_after(self.files.clone(), prefix.clone(), offset.clone()),
+            None => self.files.list_with_offset(None, offset),
+        })
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

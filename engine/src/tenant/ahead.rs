@@ -9,7 +9,8 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use crate::config::PageServerConf;
-use crate::tenant::storage_layer::LayerFileName;
+use crate::tenant::remote::layer_names;
+use crate::tenant::timeline::Manifest;
 use errors::StorageError;
 use virtual_file::fs;
 
@@ -21,17 +22,18 @@ pub(crate) fn root(conf: &PageServerConf, tenant: TenantShardId) -> Utf8PathBuf 
     conf.tenant_path(&tenant).join(DIRECTORY)
 }
 
-/// Moves the files of a timeline that is being opened into its directory: those among `names`.
+/// Moves the files of a timeline that is being opened into its directory: those that its manifest names.
 pub(crate) async fn take(
     conf: &PageServerConf,
     (tenant, timeline): (TenantShardId, TimelineId),
     dir: &Utf8Path,
-    names: &HashSet<LayerFileName>,
+    manifest: &Manifest,
 ) -> Result<(), StorageError> {
     let warm = root(conf, tenant).join(timeline.to_string());
-    let is_named = |name: &String| name.parse().is_ok_and(|name| names.contains(&name));
-    for name in fs::list_dir_if_any(&warm).await?.into_iter().filter(is_named) {
-        fs::rename(&warm.join(&name), &dir.join(&name)).await?;
+    let there = fs::list_dir_if_any(&warm).await?;
+    let names = if there.is_empty() { HashSet::new() } else { layer_names(manifest) };
+    for name in there.iter().filter(|name| name.parse().is_ok_and(|name| names.contains(&name))) {
+        fs::rename(&warm.join(name), &dir.join(name)).await?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use journal::Lane;
 use pq_proto::client::{Client, ClientError};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use utils::lsn::Lsn;
 
 use super::failure::{Failure, in_time};
@@ -26,7 +27,7 @@ const KEEP_PERIOD: Duration = Duration::from_secs(10);
 
 /// How many timelines take in WAL from the journal at once.
 const REPLAYS: usize = 4;
-/// A start serves after this time although more WAL is to come from the journal.
+/// A start serves after this time although more WAL is to come from the journal. Whoever takes a tenant over says so.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether the bucket has said what it has.
@@ -144,20 +145,31 @@ pub(super) async fn replay(timeline: &Timeline, lane: &Lane) -> Result<(), Failu
 }
 
 /// Takes in what the journal has of some timelines. Returns whether all of it is there; what takes too long goes on.
-pub(super) async fn replay_all<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
-    if replays.is_empty() {
-        return true;
-    }
-    let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
-    let all = all.fold(true, async |all, one| all && one);
-    let all = env::spawn::task("WAL of the journal", all);
-    match env::clock::timeout(RECOVERY, all).await {
+pub(super) async fn replay_for_a_start<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
+    match env::clock::timeout(RECOVERY, replay_all(replays)).await {
         Ok(done) => done.unwrap_or(false),
         Err(_) => {
             tracing::warn!("WAL in the journal is still being taken in: what is served may be older for a while");
             false
         }
     }
+}
+
+/// The same for whoever serves nobody before all is there, however slow the disk is.
+pub(super) async fn replay_to_the_end<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
+    let mut all = replay_all(replays);
+    loop {
+        match env::clock::timeout(RECOVERY, &mut all).await {
+            Ok(done) => return done.unwrap_or(false),
+            Err(_) => tracing::warn!("WAL in the journal is still being taken in: its timelines are served after that"),
+        }
+    }
+}
+
+/// Goes on though nobody waits for it.
+fn replay_all<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> JoinHandle<bool> {
+    let all = futures_util::stream::iter(replays).buffer_unordered(REPLAYS);
+    env::spawn::task("WAL of the journal", all.fold(true, async |all, one| all && one))
 }
 
 /// Whether all that the journal has of a timeline is there.

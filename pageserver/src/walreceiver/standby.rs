@@ -206,8 +206,10 @@ impl Standing {
                 lane.void(Lsn(0)).await?;
             }
         }
-        journaled::replay_all(replays).await;
-        Ok(())
+        tokio::select! {
+            _ = journaled::replay_to_the_end(replays) => Ok(()),
+            () = self.cancel.cancelled() => Err(StorageError::Shutdown),
+        }
     }
 
     /// Takes in what there is of a tenant's timelines: here, as far as it counts, and in the bucket.

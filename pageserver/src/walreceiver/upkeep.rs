@@ -41,7 +41,7 @@ impl WalReceivers {
             let lane = self.lane((timeline.tenant_shard_id(), timeline.timeline_id()))?;
             Some(journaled::replay_or_warn(timeline, lane))
         });
-        let is_whole = journaled::replay_all(replays.collect()).await;
+        let is_whole = journaled::replay_for_a_start(replays.collect()).await;
         self.recover_tails(&all).await && is_whole
     }
 

@@ -52,20 +52,22 @@ fn add_below(files: &LocalFileSystem, dir: &Path, offset: &Path, names: &mut Vec
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| !name.contains(STAGED)) else { continue };
         let path = dir.clone().join(name);
-        // No file in it can sort after the offset otherwise.
-        let may_hold_some = path > *offset || offset.prefix_matches(&path);
-        if !may_hold_some {
-            continue;
-        }
         let kind = entry.file_type().map_err(failed)?;
         let is_dir = || std::fs::metadata(entry.path()).is_ok_and(|found| found.is_dir());
         match kind.is_dir() || kind.is_symlink() && is_dir() {
-            true => add_below(files, &path, offset, names)?,
+            true if may_hold_after(&path, offset) => add_below(files, &path, offset, names)?,
             false if path > *offset => names.push(path),
-            false => {}
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// Whether the path of a file in a directory can sort after `offset`. Paths are compared as text, in which `a-b` comes
+/// before `a/b`.
+fn may_hold_after(dir: &Path, offset: &Path) -> bool {
+    let within = format!("{dir}/");
+    within.as_str() > offset.as_ref() || offset.as_ref().starts_with(&within)
 }
 
 /// An object; `None` if it is gone since its name was read.

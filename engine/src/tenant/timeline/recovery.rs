@@ -132,8 +132,8 @@ fn is_ours(name: &str) -> bool {
 
 /// Whether the directory has a manifest, and thus is a timeline rather than the rest of an unfinished import.
 pub async fn has_manifest(dir: &Utf8Path) -> Result<bool, StorageError> {
-    match fs::list_dir(dir).await {
-        Ok(names) => Ok(names.iter().any(|name| name == MANIFEST_NAME)),
+    match fs::file_len(&Manifest::path(dir)) {
+        Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::Gone => Ok(false),
         Err(error) => Err(error),
     }
