@@ -89,11 +89,14 @@ impl State {
         let Some(oldest) = self.segments.front().filter(|_| self.segments.len() > 1) else {
             return Fate::Stays(vec![]);
         };
-        let (mut pins, mut carried) = (Vec::new(), Vec::new());
+        let (mut pins, mut carried, mut is_early) = (Vec::new(), Vec::new(), false);
         for id in &oldest.ids {
             let Some(end) = self.index.end_in(id, oldest.number) else { continue };
             let need = match need(id) {
-                Need::Rather { needed, .. } if is_full => Need::From(needed),
+                Need::Rather { needed, wanted } if is_full => {
+                    is_early |= end > wanted.page_start();
+                    Need::From(needed)
+                }
                 Need::Rather { wanted, .. } => Need::From(wanted),
                 need => need,
             };
@@ -111,14 +114,18 @@ impl State {
         match (pins.is_empty(), carried.is_empty()) {
             (false, _) => Fate::Stays(if is_full { pins } else { vec![] }),
             (true, false) => Fate::MustBeCarried(carried),
-            (true, true) => Fate::Goes(oldest.number),
+            (true, true) => Fate::Goes { number: oldest.number, is_early },
         }
     }
 }
 
 /// What becomes of a segment.
 enum Fate {
-    Goes(u64),
+    Goes {
+        number: u64,
+        /// Others lack some of it.
+        is_early: bool,
+    },
     /// Layers have all of its WAL, but of these timelines what comes next goes on in the middle of a page, which can
     /// only be read from its beginning on.
     MustBeCarried(Vec<Id>),
@@ -133,7 +140,8 @@ pub(crate) async fn trim(inner: &Arc<Inner>, need: impl Fn(&Id) -> Need) -> Resu
             let mut state = inner.state.lock();
             let is_full = state.bytes(&inner.options) > inner.options.bytes;
             let fate = state.oldest(&need, is_full);
-            if let Fate::Goes(number) = fate {
+            if let Fate::Goes { number, is_early } = fate {
+                state.stats.gone_early += u64::from(is_early);
                 state.segments.pop_front();
                 state.index.forget_before(number + 1);
                 inner.room.notify_waiters();
@@ -142,7 +150,7 @@ pub(crate) async fn trim(inner: &Arc<Inner>, need: impl Fn(&Id) -> Need) -> Resu
         };
         match fate {
             Fate::Stays(pins) => return Ok(pins),
-            Fate::Goes(number) => set_aside(inner, number).await?,
+            Fate::Goes { number, .. } => set_aside(inner, number).await?,
             Fate::MustBeCarried(ids) => {
                 for id in ids {
                     if !carry(inner, id).await? {

@@ -62,6 +62,8 @@ pub struct Stats {
     pub segments: u64,
     /// Places that were damaged when it was opened.
     pub damages: u64,
+    /// Files that went for want of room, although others lack what layers have of them ([`Need::Rather`]).
+    pub gone_early: u64,
 }
 
 #[derive(Debug)]

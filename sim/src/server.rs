@@ -68,6 +68,8 @@ pub struct Server {
     has_journal: bool,
     /// Up to which record its timelines were durable in the journal; of which life, and which of its instances.
     journaled: BTreeMap<(TenantShardId, TimelineId), ((u64, u64), Lsn)>,
+    /// Whether its journal gave up, in an earlier life, what its layers had and the bucket did not.
+    trimmed_early: bool,
     /// How often it was started.
     starts: u64,
     story: Story,
@@ -169,6 +171,7 @@ impl Server {
             is_postgres,
             has_journal,
             journaled: BTreeMap::new(),
+            trimmed_early: false,
             starts: 0,
             story: story.clone(),
         }
@@ -312,6 +315,7 @@ impl Server {
         tell!(self.story, "{} is killed; of its disk survives: {survival:?}", self.name);
         self.disk.crash_in(0);
         self.note_journal();
+        self.trimmed_early = self.has_trimmed_early();
         if let Some(Life { process, manager, .. }) = self.life.take() {
             process.kill();
             drop(manager);
@@ -345,6 +349,7 @@ impl Server {
             violation!(self.story, "{} does not shut down in time", self.name);
         }
         self.note_journal();
+        self.trimmed_early = self.has_trimmed_early();
         let Some(Life { process, .. }) = self.life.take() else { return };
         // Those who were told to end do so, and those who ask the bucket once more give up.
         env::clock::sleep(LAST_REQUESTS).await;
@@ -359,10 +364,10 @@ impl Server {
         self.replace_disk(self.disk.survivor(Survival::Everything));
     }
 
-    /// Whether the journal has no room for more than what is needed of it.
-    pub fn journal_is_full(&self) -> bool {
+    /// Whether its journal has ever given up, for want of room, what its layers had and the bucket did not.
+    pub fn has_trimmed_early(&self) -> bool {
         let journal = self.life.as_ref().and_then(|life| life.journal.as_ref());
-        journal.is_some_and(|journal| journal.stats().segments * u64::from(JOURNAL.segment_bytes) >= JOURNAL.bytes)
+        self.trimmed_early || journal.is_some_and(|journal| journal.stats().gone_early > 0)
     }
 
     /// Notes what the journal has made durable.
