@@ -9,8 +9,7 @@ use pageserver_api::shard::TenantShardId;
 use utils::id::TimelineId;
 
 use crate::config::PageServerConf;
-use crate::tenant::remote::layer_names;
-use crate::tenant::timeline::Manifest;
+use crate::tenant::storage_layer::LayerFileName;
 use errors::StorageError;
 use virtual_file::fs;
 
@@ -22,16 +21,17 @@ pub(crate) fn root(conf: &PageServerConf, tenant: TenantShardId) -> Utf8PathBuf 
     conf.tenant_path(&tenant).join(DIRECTORY)
 }
 
-/// Moves the files of a timeline that is being opened into its directory: those that its manifest names.
+/// Moves the files of a timeline that is being opened into its directory: those among `names`, which are asked for if
+/// there are any.
 pub(crate) async fn take(
     conf: &PageServerConf,
     (tenant, timeline): (TenantShardId, TimelineId),
     dir: &Utf8Path,
-    manifest: &Manifest,
+    names: impl FnOnce() -> HashSet<LayerFileName>,
 ) -> Result<(), StorageError> {
     let warm = root(conf, tenant).join(timeline.to_string());
     let there = fs::list_dir_if_any(&warm).await?;
-    let names = if there.is_empty() { HashSet::new() } else { layer_names(manifest) };
+    let names = if there.is_empty() { HashSet::new() } else { names() };
     for name in there.iter().filter(|name| name.parse().is_ok_and(|name| names.contains(&name))) {
         fs::rename(&warm.join(name), &dir.join(name)).await?;
     }

@@ -96,7 +96,8 @@ impl Timeline {
         if from_bucket {
             // From now on the directory's manifest is the index part.
             Manifest { in_bucket: true, ..manifest.clone() }.store(&dir).await?;
-            ahead::take(conf, (manifest.tenant_shard_id, manifest.timeline_id), &dir, &manifest).await?;
+            let id = (manifest.tenant_shard_id, manifest.timeline_id);
+            ahead::take(conf, id, &dir, || layer_names(&manifest)).await?;
         }
         manifest::take_in_told(&dir, &manifest).await?;
         let layers = found.as_ref().map(|found| layer_names(&found.manifest));
