@@ -210,6 +210,7 @@ def parse_arguments():
     parser.add_argument("--delays", type=float, nargs="+", default=[0, 25], help="ms that each request takes longer")
     parser.add_argument("--store", choices=["versity"], default="versity", help="it keeps objects as files")
     parser.add_argument("--out", type=Path, help="directory for attribution.json")
+    parser.set_defaults(by="pgbench")
     return parser.parse_args()
 
 
