@@ -155,12 +155,13 @@ pub(super) async fn replay_for_a_start<F: Future<Output = bool> + Send + 'static
     }
 }
 
-/// The same for whoever serves nobody before all is there, however slow the disk is.
-pub(super) async fn replay_to_the_end<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) -> bool {
+/// The same for whoever serves nobody before that has ended, however slow the disk is.
+pub(super) async fn replay_to_the_end<F: Future<Output = bool> + Send + 'static>(replays: Vec<F>) {
     let mut all = replay_all(replays);
     loop {
         match env::clock::timeout(RECOVERY, &mut all).await {
-            Ok(done) => return done.unwrap_or(false),
+            // What failed was logged, and is tried again when a server is followed.
+            Ok(_) => return,
             Err(_) => tracing::warn!("WAL in the journal is still being taken in: its timelines are served after that"),
         }
     }

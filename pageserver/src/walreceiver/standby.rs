@@ -207,7 +207,7 @@ impl Standing {
             }
         }
         tokio::select! {
-            _ = journaled::replay_to_the_end(replays) => Ok(()),
+            () = journaled::replay_to_the_end(replays) => Ok(()),
             () = self.cancel.cancelled() => Err(StorageError::Shutdown),
         }
     }

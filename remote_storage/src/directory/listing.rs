@@ -26,10 +26,7 @@ pub(super) fn sorted_after(
         names.sort_unstable();
         Ok(names)
     }));
-    let chunks = names.map_ok(|names| {
-        let chunks: Vec<Vec<Path>> = names.chunks(CHUNK).map(<[Path]>::to_vec).collect();
-        stream::iter(chunks).map(Ok)
-    });
+    let chunks = names.map_ok(|names| stream::iter(names).chunks(CHUNK).map(Ok));
     let looked_at = chunks.try_flatten().and_then(move |chunk| {
         let files = files.clone();
         blocking(move || {
