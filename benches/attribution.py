@@ -128,11 +128,22 @@ class Attribution(Bench):
         found = self.scrape()
         return found if found[1]["pageserver_wal_ingest_bytes_received_total"] > 0 else None
 
+    def end_stages(self, timeline: Timeline):
+        """Has every task leave the stage that it is in, which counts only then: with one more record of WAL.
+
+        Those that had nothing left to do have waited for as long as the last one took.
+        """
+        reached = timeline.last_record_lsn()
+        self.primary.sql("SELECT pg_logical_emit_message(true, '', '')")
+        while timeline.last_record_lsn() == reached:
+            time.sleep(TICK)
+
     def run(self, delay: float | None, end: int, last: bool) -> dict:
         with self.started(delay) as timeline:
             began = wait_until(self.first_wal, 60, every=TICK, what="WAL")
             while parse(timeline.last_record_lsn()) < end:
                 time.sleep(TICK)
+            self.end_stages(timeline)
             arrived = self.scrape()
             self.pageserver.http.put(f"{timeline.path}/checkpoint", timeout=600)
             durable = time.monotonic()
