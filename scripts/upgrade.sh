@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs of an earlier commit as they are built for tests, and has a fleet go from them to those of this
-# one: scripts/upgrade.sh COMMIT PYTHON. What was built stays in target/upgrade, some GB.
+# one, or a single server where the commit had no fleets yet: scripts/upgrade.sh COMMIT PYTHON. What was built stays in
+# target/upgrade, some GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=$(git rev-parse --verify "$1^{commit}")
@@ -15,4 +16,6 @@ if [ "$(git -C "$sources" rev-parse HEAD 2>/dev/null)" != "$base" ]; then
 fi
 (cd "$sources" && CARGO_TARGET_DIR=$target/built cargo build --locked --profile tested \
     --bin pageserver --bin pagectl --bin compute-fs)
-UPGRADE_FROM=$target/built/tested TEST_PROFILE=tested "$python" -m pytest test_runner/upgrade/from_earlier.py -s
+tests=from_earlier
+grep -q '`durability`' "$sources/docs/configuration.md" || tests=from_before_journals
+UPGRADE_FROM=$target/built/tested TEST_PROFILE=tested "$python" -m pytest test_runner/upgrade/$tests.py -s

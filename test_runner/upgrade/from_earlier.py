@@ -1,9 +1,7 @@
 """A fleet and its computes go from the programs of an earlier commit to those of this one, while clients write. `make
 test-upgrade BASE=COMMIT` builds those and runs this; by its name it is no part of other runs."""
 
-import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +11,6 @@ from fixtures.wait import wait_until
 
 JOURNAL = {"durability": "journal", "checkpoint_timeout": "1h"}
 BALANCED = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)"
-
-
-@pytest.fixture
-def earlier() -> Path:
-    """Where the programs of the earlier commit are."""
-    directory = Path(os.environ["UPGRADE_FROM"])
-    for name in ("pageserver", "pagectl", "compute-fs"):
-        assert (directory / name).is_file(), f"{directory / name} is not built: run make test-upgrade BASE=COMMIT"
-    return directory
 
 
 class Upgrade:
