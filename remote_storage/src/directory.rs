@@ -4,22 +4,24 @@
 //! write would create another directory in its place.
 
 mod listing;
+mod root;
+mod upload;
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
 
 use async_trait::async_trait;
-use camino::{Utf8Path, Utf8PathBuf};
-use futures_util::stream::{BoxStream, StreamExt};
-use futures_util::{TryStreamExt, future, stream};
+use camino::Utf8Path;
+use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use errors::StorageError;
+use root::Root;
+use upload::{PIECE, Upload};
 use virtual_file::fs;
 
 /// A directory whose files are objects.
@@ -27,13 +29,6 @@ use virtual_file::fs;
 pub(super) struct Directory {
     files: LocalFileSystem,
     root: Root,
-}
-
-/// The directory as found when it was opened.
-#[derive(Clone, Debug)]
-struct Root {
-    path: Utf8PathBuf,
-    inode: u64,
 }
 
 impl Directory {
@@ -47,48 +42,27 @@ impl Directory {
         }
         fs::fsync_dir(path.parent().unwrap_or(Utf8Path::new("/"))).await?;
         let error = |source| StorageError::Io { operation: "open", path: path.to_owned(), offset: 0, source };
-        let inode = std::fs::metadata(path).map_err(error)?.ino();
+        let root = Root::at(path).map_err(error)?;
         let files = LocalFileSystem::new_with_prefix(path.as_std_path());
         let files = files.map_err(|cause| error(std::io::Error::other(cause)))?.with_fsync(true);
-        Ok(Self { files, root: Root { path: path.to_owned(), inode } })
-    }
-}
-
-impl Root {
-    fn check(&self) -> Result<()> {
-        match std::fs::metadata(&self.path) {
-            Ok(found) if found.ino() == self.inode => Ok(()),
-            Ok(_) => Err(self.away("another directory is in its place".into())),
-            Err(error) => Err(self.away(error.into())),
-        }
-    }
-
-    fn away(&self, source: Box<dyn std::error::Error + Send + Sync>) -> Error {
-        let source = format!("the directory {} is away: {source}", self.path).into();
-        Error::Generic { store: "Directory", source }
-    }
-
-    /// Runs `operation`; its result counts only if the directory was there before and after.
-    async fn during<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
-        self.check()?;
-        let outcome = operation.await;
-        self.check().and(outcome)
-    }
-
-    fn during_stream<T: Send + 'static>(&self, stream: BoxStream<'static, Result<T>>) -> BoxStream<'static, Result<T>> {
-        let check = |root: Self| stream::once(async move { root.check() }).try_filter_map(|()| future::ok(None));
-        check(self.clone()).chain(stream).chain(check(self.clone())).boxed()
+        Ok(Self { files, root })
     }
 }
 
 #[async_trait]
 impl ObjectStore for Directory {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        if payload.content_length() > PIECE && matches!(options.mode, PutMode::Overwrite) {
+            let mut upload = self.put_multipart_opts(path, PutMultipartOptions::default()).await?;
+            upload.put_part(payload).await?;
+            return upload.complete().await;
+        }
         self.root.during(self.files.put_opts(path, payload, options)).await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        self.root.during(self.files.put_multipart_opts(path, options)).await
+    async fn put_multipart_opts(&self, path: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        let upload = Upload::begin(self.root.clone(), self.files.path_to_filesystem(path)?).await?;
+        Ok(Box::new(upload))
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
@@ -121,6 +95,6 @@ impl ObjectStore for Directory {
 
 impl fmt::Display for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Directory({})", self.root.path)
+        write!(f, "Directory({})", self.root.path())
     }
 }

@@ -22,6 +22,9 @@ use virtual_file::{OpenMode, VirtualFile};
 
 /// Maximum number of concurrent parts of one file.
 const PARTS_AT_ONCE: usize = 4;
+/// Bytes of a part that are read at once, a multiple of all alignments: whoever else waits for the disk, as commits do
+/// for a journal, waits for no more than these.
+const PIECE: usize = 1 << 20;
 /// How long the cleanup of a failed upload may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,9 +46,16 @@ impl Source {
     async fn part(&self, offset: u64, part_size: u64) -> Result<Bytes, StorageError> {
         let wanted = part_size.min(self.len - offset);
         let span = wanted.next_multiple_of(self.file.align()) as usize;
-        let buf = self.spare.take(span, part_size as usize);
-        let read = self.file.start_read_into(offset, span, buf).await;
-        let read = read.map_err(|source| self.file.error("read", offset, source))?;
+        let mut read = self.spare.take(span, part_size as usize);
+        loop {
+            let before = read.len();
+            let (at, piece) = (offset + before as u64, PIECE.min(span - before));
+            let more = self.file.start_read_into(at, piece, read).await;
+            read = more.map_err(|source| self.file.error("read", at, source))?;
+            if read.len() == span || read.len() < before + piece {
+                break;
+            }
+        }
         let mut bytes = self.spare.lend(read, part_size as usize);
         if (bytes.len() as u64) < wanted {
             let cut = std::io::ErrorKind::UnexpectedEof.into();

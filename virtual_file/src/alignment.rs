@@ -11,7 +11,7 @@ pub(super) const FALLBACK_ALIGN: u64 = 4096;
 
 /// Alignment of offsets and lengths for direct I/O on `fd`, in bytes (a power of two, at least 4 KiB), or `None` if
 /// the file does not support direct I/O with our buffers.
-pub(super) fn direct_io_alignment(fd: impl AsFd) -> Option<u64> {
+pub fn direct_io_alignment(fd: impl AsFd) -> Option<u64> {
     let Ok(stat) = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(FALLBACK_ALIGN);
     };

@@ -84,10 +84,9 @@ impl Handle {
         }))
     }
 
-    /// Reads up to `len` bytes at `offset` into `buf`, which must be empty. A shorter result means the end of the
-    /// file.
+    /// Reads up to `len` bytes at `offset` into `buf`, behind what it has. A shorter result means the end of the file.
     pub(super) fn read_at(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
-        debug_assert!(buf.is_empty() && len <= buf.capacity());
+        debug_assert!(len <= buf.room());
         METRICS.io_operations_bytes.of(IoOperation::Read).inc_by(len as u64);
         match self {
             Handle::Os(fd) if uring() => uring_read(Arc::clone(fd), offset, buf, len),
@@ -230,13 +229,15 @@ fn uring_read(fd: Arc<OwnedFd>, offset: u64, buf: AlignedBuf, len: usize) -> IoF
         Ok(system) => system,
         Err(error) => return failed(error),
     };
-    let first = system.read(fd, offset, Slice::new_mut(buf, 0..len));
+    let start = buf.len();
+    let first = system.read(fd, offset, Slice::new_mut(buf, start..start + len));
     Box::pin(async move {
         let ((mut fd, slice), result) = first.await;
         let mut buf = slice.into_inner();
         let mut done = result?;
         while done < len && done.is_multiple_of(READ_UNIT) {
-            let op = thread_local_system()?.read(fd, offset + done as u64, Slice::new_mut(buf, done..len));
+            let rest = Slice::new_mut(buf, start + done..start + len);
+            let op = thread_local_system()?.read(fd, offset + done as u64, rest);
             let ((file, slice), result) = op.await;
             (fd, buf) = (file, slice.into_inner());
             match result? {
@@ -253,15 +254,15 @@ fn fill(
     len: usize,
     mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
 ) -> io::Result<AlignedBuf> {
-    let mut done = 0;
+    let (start, mut done) = (buf.len(), 0);
     while done < len && done.is_multiple_of(READ_UNIT) {
-        match read(&mut buf.whole_mut()[done..len], done as u64) {
+        match read(&mut buf.whole_mut()[start + done..start + len], done as u64) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    buf.set_len(done);
+    buf.set_len(start + done);
     Ok(buf)
 }

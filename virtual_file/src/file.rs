@@ -102,9 +102,9 @@ impl VirtualFile {
         self.start_read_into(offset, len, AlignedBuf::with_capacity(len))
     }
 
-    /// As [`VirtualFile::start_read`], into an empty buffer that is large enough.
+    /// As [`VirtualFile::start_read`], into a buffer that has room for it, behind what it has.
     pub fn start_read_into(&self, offset: u64, len: usize, buf: AlignedBuf) -> IoFuture<AlignedBuf> {
-        debug_assert!(offset.is_multiple_of(self.align) && (len as u64).is_multiple_of(self.align));
+        debug_assert!([offset, len as u64, buf.len() as u64].iter().all(|it| it.is_multiple_of(self.align)));
         self.handle.read_at(offset, len, buf)
     }
 
@@ -205,6 +205,12 @@ mod tests {
                 file.write_durably_at(offset, buf).await.unwrap();
             }
             assert!(std::fs::read(&path).unwrap() == [[1; 4096], [2; 4096], [2; 4096]].concat());
+            // Read behind what a buffer has, up to the end of the file.
+            let mut buf = AlignedBuf::with_capacity(16384);
+            buf.extend_from_slice(&[3; 4096]);
+            let read = file.start_read_into(4096, 4096, buf).await.unwrap();
+            let read = file.start_read_into(8192, 8192, read).await.unwrap();
+            assert!(*read == *[[3; 4096], [2; 4096], [2; 4096]].concat());
         }
     }
 }

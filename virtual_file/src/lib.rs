@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use pageserver_api::models::virtual_file::{IoEngineKind, IoMode};
 
+pub use alignment::direct_io_alignment;
 pub use buffer::AlignedBuf;
 pub use buffered_writer::{BufferedWriter, Shutdown};
 pub use fatal::{FatalAction, set_fatal_action};

@@ -6,7 +6,9 @@ use std::io;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Error, ObjectMeta, Result};
+use object_store::{ObjectMeta, Result};
+
+use super::root::{blocking, failed};
 
 /// So many files are looked at at once.
 const CHUNK: usize = 256;
@@ -76,17 +78,6 @@ fn look(files: &LocalFileSystem, location: Path) -> Result<Option<ObjectMeta>> {
     let last_modified = found.modified().map_err(failed)?.into();
     let is_file = found.is_file();
     Ok(is_file.then_some(ObjectMeta { location, last_modified, size: found.len(), e_tag: None, version: None }))
-}
-
-fn failed(error: io::Error) -> Error {
-    Error::Generic { store: "Directory", source: error.into() }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match env::spawn::blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(Error::Generic { store: "Directory", source: error.into() }),
-    }
 }
 
 #[cfg(test)]
