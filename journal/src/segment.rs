@@ -1,8 +1,11 @@
 //! The files of the journal: of one length, filled with zeros once, and used again under later numbers.
 
+use std::time::Duration;
+
 use camino::{Utf8Path, Utf8PathBuf};
 use errors::StorageError;
 use layer_format::FormatError;
+use tokio_util::sync::CancellationToken;
 use virtual_file::fs::{fsync_dir, rename, unlink};
 use virtual_file::{AlignedBuf, OpenMode, VirtualFile};
 
@@ -10,8 +13,12 @@ use crate::batch::{BLOCK, BatchHeader, Frame, NoSegment, SegmentHeader, parse_se
 
 /// What the names of files that are used again begin with.
 const SPARE: &str = "spare-";
-/// Bytes that are read or filled with zeros at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
+/// Bytes that are filled with zeros at once, and the pause after them: batches that are written meanwhile wait for no
+/// more than these.
+const FILLED: usize = 256 << 10;
+const FILL_PAUSE: Duration = Duration::from_millis(4);
 
 /// Where the segment of a number is.
 pub(crate) fn path(dir: &Utf8Path, number: u64) -> Utf8PathBuf {
@@ -40,13 +47,19 @@ pub(crate) async fn remove_spares(dir: &Utf8Path, names: &[String]) -> Result<()
     Ok(())
 }
 
-/// Makes a file of `len` bytes that can become a segment: with zeros, so that later writes change no metadata.
-pub(crate) async fn make_spare(dir: &Utf8Path, number: u64, len: u32) -> Result<Utf8PathBuf, StorageError> {
+/// Makes a file of `len` bytes that can become a segment: with zeros, so that later writes change no metadata. Slowly,
+/// until `hurry` is cancelled.
+pub(crate) async fn make_spare(
+    dir: &Utf8Path,
+    number: u64,
+    len: u32,
+    hurry: &CancellationToken,
+) -> Result<Utf8PathBuf, StorageError> {
     let path = dir.join(format!("{SPARE}new-{number:016X}"));
     // One that could not be made a segment.
     let _ = unlink(&path).await;
     let file = VirtualFile::open(&path, OpenMode::CreateNew).await?;
-    let filled = fill(&file, len).await;
+    let filled = fill(&file, len, hurry).await;
     if filled.is_err() {
         // Whatever keeps it from going will be met again by the next attempt.
         let _ = unlink(&path).await;
@@ -54,10 +67,13 @@ pub(crate) async fn make_spare(dir: &Utf8Path, number: u64, len: u32) -> Result<
     filled.map(|()| path)
 }
 
-async fn fill(file: &VirtualFile, len: u32) -> Result<(), StorageError> {
-    for offset in (0..len as usize).step_by(CHUNK) {
-        let mut zeros = AlignedBuf::with_capacity(CHUNK);
-        zeros.extend_with_zeros(CHUNK.min(len as usize - offset));
+async fn fill(file: &VirtualFile, len: u32, hurry: &CancellationToken) -> Result<(), StorageError> {
+    for offset in (0..len as usize).step_by(FILLED) {
+        if offset > 0 {
+            let _ = env::clock::timeout(FILL_PAUSE, hurry.cancelled()).await;
+        }
+        let mut zeros = AlignedBuf::with_capacity(FILLED);
+        zeros.extend_with_zeros(FILLED.min(len as usize - offset));
         file.write_at(offset as u64, zeros).await?;
     }
     file.sync().await
@@ -161,6 +177,20 @@ pub(crate) async fn read_at(file: &VirtualFile, offset: u64, len: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_filled_slowly_until_it_is_needed() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let (len, hurry) = (8 * FILLED + 4096, CancellationToken::new());
+        let begun = env::clock::now();
+        let path = make_spare(dir.path(), 1, len as u32, &hurry).await.unwrap();
+        assert!(begun.elapsed() >= 8 * FILL_PAUSE, "{:?}", begun.elapsed());
+        hurry.cancel();
+        let other = make_spare(dir.path(), 2, len as u32, &hurry).await.unwrap();
+        for path in [path, other] {
+            assert!(std::fs::read(path).unwrap() == vec![0; len]);
+        }
+    }
 
     #[tokio::test]
     async fn what_is_not_the_journals_stays() {

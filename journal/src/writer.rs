@@ -6,6 +6,7 @@ use std::time::Duration;
 use errors::StorageError;
 use metrics::METRICS;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use virtual_file::{AlignedBuf, VirtualFile};
 
 use crate::batch::{BLOCK, FRAME, Frame, HEADER, SegmentHeader, put_frame, seal};
@@ -31,9 +32,16 @@ struct Writer {
     next: Next,
     current: Option<Current>,
     /// The next segment, on its way.
-    ahead: Option<JoinHandle<Result<Current, StorageError>>>,
+    ahead: Option<Ahead>,
     /// Why nothing can be written, if so.
     trouble: String,
+}
+
+/// A segment that is being begun.
+struct Ahead {
+    beginning: JoinHandle<Result<Current, StorageError>>,
+    /// Cancelled when it is needed.
+    hurry: CancellationToken,
 }
 
 /// What is to be written at once.
@@ -63,8 +71,23 @@ pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
     writer.inner.ended.cancel();
     if let Some(ahead) = writer.ahead.take() {
         // The next start finds a segment without batches, or a file that it removes.
-        let _ = ahead.await;
+        let _ = ahead.needed().await;
     }
+}
+
+impl Ahead {
+    /// Waits for it.
+    async fn needed(self) -> Result<Current, StorageError> {
+        self.hurry.cancel();
+        self.beginning.await.map_err(|error| StorageError::Internal(error.to_string()))?
+    }
+}
+
+/// Of a segment that is needed at once.
+fn hurrying() -> CancellationToken {
+    let hurry = CancellationToken::new();
+    hurry.cancel();
+    hurry
 }
 
 impl Batch {
@@ -177,8 +200,8 @@ impl Writer {
     /// The next segment.
     async fn begin(&mut self) -> Result<Current, StorageError> {
         let next = match self.ahead.take() {
-            Some(ahead) => ahead.await.map_err(|error| StorageError::Internal(error.to_string()))?,
-            None => begin(Arc::clone(&self.inner), self.next.segment).await,
+            Some(ahead) => ahead.needed().await,
+            None => begin(Arc::clone(&self.inner), self.next.segment, hurrying()).await,
         }?;
         self.next.segment += 1;
         self.inner.state.lock().segments.push_back(Segment { number: next.header.number, ids: Default::default() });
@@ -191,8 +214,10 @@ impl Writer {
     fn look_ahead(&mut self) {
         let is_half_full = |current: &Current| current.offset * 2 > u64::from(current.header.len);
         if self.ahead.is_none() && self.current.as_ref().is_some_and(is_half_full) {
-            let beginning = begin(Arc::clone(&self.inner), self.next.segment);
-            self.ahead = Some(env::spawn::task("the journal's next segment", beginning));
+            let hurry = CancellationToken::new();
+            let beginning = begin(Arc::clone(&self.inner), self.next.segment, hurry.clone());
+            let beginning = env::spawn::task("the journal's next segment", beginning);
+            self.ahead = Some(Ahead { beginning, hurry });
         }
     }
 
@@ -207,12 +232,12 @@ impl Writer {
 }
 
 /// Begins a segment, in a file that was one before, or a new one.
-async fn begin(inner: Arc<Inner>, number: u64) -> Result<Current, StorageError> {
+async fn begin(inner: Arc<Inner>, number: u64, hurry: CancellationToken) -> Result<Current, StorageError> {
     let (dir, len) = (&inner.dir, inner.options.segment_bytes);
     let spare = inner.state.lock().spares.pop();
     let spare = match spare {
         Some(spare) => spare,
-        None => segment::make_spare(dir, number, len).await?,
+        None => segment::make_spare(dir, number, len, &hurry).await?,
     };
     let header = SegmentHeader { number, len, key: env::random::u64() };
     let file = segment::begin(dir, &spare, &header).await?;
