@@ -74,15 +74,16 @@ class Bench:
     def prepare(self):
         full_page_writes = "on" if self.fpw else "off"
         self.primary.init(**PRIMARY, full_page_writes=full_page_writes).start().bench_init(self.args.scale)
-        self.pageserver = Pageserver(program("pageserver"), self.root / "store")
-        if self.args.bucket == "none":
-            self.pageserver.configure(remote_storage="none")
-        self.pageserver.start()
+        self.pageserver = self.make_pageserver(self.root / "store").start()
         self.timeline = self.pageserver.follow(self.primary)
         Followed(self.primary, self.pageserver, self.timeline).catch_up()
         self.pageserver.stop()
         self.standby.init_standby(self.primary)
         self.standby.configure(fsync="on", hot_standby="on")
+
+    def make_pageserver(self, store: Path) -> Pageserver:
+        settings = {"remote_storage": "none"} if self.args.bucket == "none" else {}
+        return Pageserver(program("pageserver"), store, **settings)
 
     def load(self) -> tuple[int, int]:
         """Writes WAL; returns where it begins and ends."""
@@ -105,7 +106,7 @@ class Bench:
 
     def time_pageserver(self, start: int, end: int, last: bool) -> dict:
         store = self.copy(self.root / "store", "store-copy")
-        self.pageserver = Pageserver(program("pageserver"), store)
+        self.pageserver = self.make_pageserver(store)
         timeline = Timeline(self.pageserver, self.timeline.tenant, self.timeline.id)
         clock = Clock(start, end)
         self.pageserver.start()
