@@ -61,7 +61,8 @@ impl ObjectStore for Directory {
     }
 
     async fn put_multipart_opts(&self, path: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        let upload = Upload::begin(self.root.clone(), self.files.path_to_filesystem(path)?).await?;
+        let (file, depth) = (self.files.path_to_filesystem(path)?, path.parts().count().saturating_sub(1));
+        let upload = Upload::begin(self.root.clone(), file, depth).await?;
         Ok(Box::new(upload))
     }
 

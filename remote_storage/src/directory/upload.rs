@@ -44,11 +44,11 @@ struct Begun {
 }
 
 impl Upload {
-    /// Begins one, whose directories are made if need be.
-    pub(super) async fn begin(root: Root, object: PathBuf) -> Result<Self> {
+    /// Begins one of `object`, the last `depth` directories of which are the bucket's, and are made if need be.
+    pub(super) async fn begin(root: Root, object: PathBuf, depth: usize) -> Result<Self> {
         blocking(move || {
             root.check()?;
-            let (file, begun) = create(root.path().as_std_path(), &object).map_err(failed)?;
+            let (file, begun) = create(&object, depth).map_err(failed)?;
             let (file, begun) = (Arc::new(Mutex::new(Begun::new(file))), Some(begun));
             Ok(Self { root, file, begun, object, offset: 0, given_up: Arc::default() })
         })
@@ -66,22 +66,22 @@ impl Drop for Upload {
 }
 
 /// Creates a file beside that of `object`, with a name that no other upload has.
-fn create(root: &Path, object: &Path) -> io::Result<(File, PathBuf)> {
+fn create(object: &Path, depth: usize) -> io::Result<(File, PathBuf)> {
     for number in 1_u64.. {
         let mut begun = object.as_os_str().to_owned();
         begun.push(format!("#{number}"));
         match OpenOptions::new().write(true).create_new(true).open(&begun) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => create_parents(root, object)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create_parents(object, depth)?,
             file => return Ok((file?, begun.into())),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Creates the directories between `root`, which must be there, and `object`, durably.
-fn create_parents(root: &Path, object: &Path) -> io::Result<()> {
-    let below: Vec<&Path> = object.ancestors().skip(1).take_while(|dir| *dir != root).collect();
+/// Creates the last `depth` directories of `object` durably. What these are in must be there.
+fn create_parents(object: &Path, depth: usize) -> io::Result<()> {
+    let below: Vec<&Path> = object.ancestors().skip(1).take(depth).collect();
     for dir in below.into_iter().rev() {
         match std::fs::create_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -287,6 +287,18 @@ mod tests {
             assert!(directory.get(&path).await.unwrap().bytes().await.unwrap() == content);
             assert_eq!(std::fs::read_dir(place.path().join("t")).unwrap().count(), 1);
         }
+    }
+
+    #[tokio::test]
+    async fn only_the_buckets_own_directories_are_made_and_synced() {
+        let place = camino_tempfile::tempdir().unwrap();
+        let (real, link) = (place.path().join("real"), place.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        uploaded(&link, "tenants/t/a", &[8192, 10], true).await;
+        let object = place.path().join("gone/tenants/t/a");
+        create(object.as_std_path(), 2).unwrap_err();
+        assert!(!place.path().join("gone").exists(), "the bucket itself was made");
     }
 
     #[tokio::test]
