@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from fixtures.computes import stay_where_it_is
 from fixtures.fleet import EXPECTED, SOON, Fleet, Writer, standby_name
 from fixtures.followed import follow_new
 from fixtures.load import load
@@ -20,15 +21,16 @@ def test_a_single_server_becomes_one_of_two(
     how, earlier, make_postgres, make_pageserver, make_store, make_computes, pageserver_binary
 ):
     """What it follows, its branch and the branch's compute go on; commits then survive the loss of either server."""
-    settings = {**QUICK, **make_store("directory").settings("before")}
+    settings = {**QUICK, **make_store("directory").settings(f"before-{how}")}
 
     def make_earlier(name, **settings):
         server = make_pageserver(name, **settings).allow(*EXPECTED)
         server.binary = earlier / "pageserver"
         return server
 
-    followed = follow_new(make_postgres, make_earlier, "before", settings=settings)
+    followed = follow_new(make_postgres, make_earlier, f"before-{how}", settings=settings)
     first, pg = followed.pageserver, followed.postgres
+    stay_where_it_is(first)
     computes = make_computes(first, binary=earlier / "pagectl")
     compute = computes.start("dev", "--branch", "dev")
     with load(pg), load(compute), Writer(compute, "before") as before:
@@ -38,7 +40,8 @@ def test_a_single_server_becomes_one_of_two(
         first.configure(durability="journal", **SOON)
         first.start()
         before.acknowledged_after(time.monotonic())
-        second = make_pageserver("before-second", **settings, durability="journal", **SOON).allow(*EXPECTED).start()
+        second = make_pageserver(f"before-{how}-2", **settings, durability="journal", **SOON).allow(*EXPECTED).start()
+        stay_where_it_is(second)
         fleet = Fleet(followed, [first, second], followed.timeline.tenant)
         fleet.make_standby(second)
     before.check()
