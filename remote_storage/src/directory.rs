@@ -5,6 +5,7 @@
 
 mod listing;
 mod root;
+#[allow(clippy::disallowed_methods, reason = "objects are no files of the engine; `LocalFileSystem` does the same")]
 mod upload;
 
 use std::fmt;
