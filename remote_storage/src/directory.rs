@@ -22,7 +22,8 @@ use object_store::{
 
 use errors::StorageError;
 use root::Root;
-use upload::{PIECE, Upload};
+pub(super) use upload::PIECE;
+use upload::Upload;
 use virtual_file::fs;
 
 /// A directory whose files are objects.

@@ -11,6 +11,7 @@ use object_store::retry::{RetryContext, RetryPolicy};
 use object_store::{MultipartUpload, PutMultipartOptions, PutPayload};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::directory::PIECE;
 use super::failed::{Failed, Kind};
 use super::options::RemoteOptions;
 use super::part_buffers::PartBuffers;
@@ -22,9 +23,6 @@ use virtual_file::{OpenMode, VirtualFile};
 
 /// Maximum number of concurrent parts of one file.
 const PARTS_AT_ONCE: usize = 4;
-/// Bytes of a part that are read at once, a multiple of all alignments: whoever else waits for the disk, as commits do
-/// for a journal, waits for no more than these.
-const PIECE: usize = 1 << 20;
 /// How long the cleanup of a failed upload may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -18,10 +18,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::root::{Root, blocking, failed};
 use pageserver_api::models::virtual_file::IoMode;
+use utils::durable::fsync_dir;
 use virtual_file::{AlignedBuf, direct_io_alignment, io_mode};
 
-/// Bytes that are written at once: others' writes wait for no more than these.
-pub(super) const PIECE: usize = 1 << 20;
+/// Bytes of what is uploaded that are read or written at once, a multiple of all alignments: whoever else waits for the
+/// disk, as commits do for a journal, waits for no more than these.
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// An upload: a file beside the object's, which takes its place in the end.
 pub(super) struct Upload {
@@ -93,7 +95,7 @@ fn create_parents(object: &Path, depth: usize) -> io::Result<()> {
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    path.parent().map_or(Ok(()), fsync_dir)
 }
 
 impl Begun {
