@@ -1,5 +1,6 @@
 //! The files of the journal: of one length, filled with zeros once, and used again under later numbers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -68,13 +69,14 @@ pub(crate) async fn make_spare(
 }
 
 async fn fill(file: &VirtualFile, len: u32, hurry: &CancellationToken) -> Result<(), StorageError> {
+    let mut zeros = AlignedBuf::with_capacity(FILLED);
+    zeros.extend_with_zeros(FILLED);
+    let zeros = Arc::new(zeros);
     for offset in (0..len as usize).step_by(FILLED) {
         if offset > 0 {
             let _ = env::clock::timeout(FILL_PAUSE, hurry.cancelled()).await;
         }
-        let mut zeros = AlignedBuf::with_capacity(FILLED);
-        zeros.extend_with_zeros(FILLED.min(len as usize - offset));
-        file.write_at(offset as u64, zeros).await?;
+        file.write_part_at(offset as u64, &zeros, FILLED.min(len as usize - offset)).await?;
     }
     file.sync().await
 }

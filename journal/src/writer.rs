@@ -33,6 +33,8 @@ struct Writer {
     current: Option<Current>,
     /// The next segment, on its way.
     ahead: Option<Ahead>,
+    /// What batches are encoded into, one after the other.
+    buffer: Option<AlignedBuf>,
     /// Why nothing can be written, if so.
     trouble: String,
 }
@@ -53,7 +55,7 @@ struct Batch {
 
 /// Writes until the journal ends, and nothing is pending.
 pub(crate) async fn run(inner: Arc<Inner>, next: Next) {
-    let mut writer = Writer { inner, next, current: None, ahead: None, trouble: String::new() };
+    let mut writer = Writer { inner, next, current: None, ahead: None, buffer: None, trouble: String::new() };
     loop {
         let work = Arc::clone(&writer.inner);
         let Some(batch) = writer.take() else {
@@ -91,10 +93,14 @@ fn hurrying() -> CancellationToken {
 }
 
 impl Batch {
-    /// As it is written to a segment, and its frames.
-    fn encode(&self, segment: &SegmentHeader, number: u64) -> (AlignedBuf, Vec<Frame>) {
-        let padded = self.len.next_multiple_of(BLOCK);
-        let mut bytes = AlignedBuf::with_capacity(padded);
+    /// Bytes that it takes of its segment.
+    fn padded(&self) -> usize {
+        self.len.next_multiple_of(BLOCK)
+    }
+
+    /// Makes `bytes` what is written to a segment. Returns its frames.
+    fn encode(&self, bytes: &mut AlignedBuf, segment: &SegmentHeader, number: u64) -> Vec<Frame> {
+        bytes.set_len(0);
         bytes.extend_with_zeros(HEADER);
         let mut frames = Vec::with_capacity(self.taken.len());
         for Pending { id, kind, lsn, wal, .. } in &self.taken {
@@ -102,22 +108,27 @@ impl Batch {
             put_frame(|part| bytes.extend_from_slice(part), id, *kind, *lsn, wal);
             frames.push(Frame { id: *id, kind: *kind, lsn: *lsn, wal: start..bytes.len() });
         }
-        seal(&mut bytes, segment, number);
-        bytes.extend_with_zeros(padded - self.len);
-        (bytes, frames)
+        seal(bytes, segment, number);
+        bytes.extend_with_zeros(self.padded() - self.len);
+        frames
     }
 }
 
 impl Writer {
+    /// Bytes of a batch without its padding, at most.
+    fn limit(&self) -> usize {
+        BATCH_MAX.min(self.inner.options.segment_bytes as usize - BLOCK - HEADER - FRAME)
+    }
+
     /// What is pending, as far as a batch holds it.
     fn take(&self) -> Option<Batch> {
-        let limit = BATCH_MAX.min(self.inner.options.segment_bytes as usize - BLOCK - HEADER - FRAME);
+        let limit = self.limit();
         let mut taken: Vec<Pending> = Vec::new();
         let (mut len, mut wal_bytes) = (HEADER, 0);
         {
             let mut state = self.inner.state.lock();
             while let Some(first) = state.pending.front_mut() {
-                let room = limit.saturating_sub(len + FRAME);
+                let Some(room) = limit.checked_sub(len + FRAME) else { break };
                 if !taken.is_empty() && first.wal.len() > room {
                     break;
                 }
@@ -157,7 +168,7 @@ impl Writer {
             }
         };
         let Some(current) = &mut self.current else { return };
-        let written = batch.len.next_multiple_of(BLOCK) as u64;
+        let written = batch.padded() as u64;
         current.offset += written;
         self.next.batch += 1;
         let frames = found.frames.len() as u64;
@@ -180,20 +191,23 @@ impl Writer {
     }
 
     async fn try_write(&mut self, batch: &Batch) -> Result<Found, StorageError> {
-        let padded = batch.len.next_multiple_of(BLOCK);
-        let has_room = |current: &Current| current.offset + padded as u64 <= u64::from(current.header.len);
+        let has_room = |current: &Current| current.offset + batch.padded() as u64 <= u64::from(current.header.len);
         let current = match self.current.take().filter(has_room) {
             Some(current) => current,
             None => self.begin().await?,
         };
+        let (limit, buffer) = (self.limit(), self.buffer.take());
         let current = self.current.insert(current);
-        let (bytes, frames) = batch.encode(&current.header, self.next.batch);
         let offset = u32::try_from(current.offset);
         let offset = offset.map_err(|_| StorageError::Internal(format!("offset {} in a journal", current.offset)))?;
+        let mut bytes = buffer.unwrap_or_else(|| AlignedBuf::with_capacity(limit));
+        let frames = batch.encode(&mut bytes, &current.header, self.next.batch);
+        let bytes = Arc::new(bytes);
         match fault::planted(fault::Bug::JournalBeforeSync) {
-            true => current.file.write_at(current.offset, bytes).await?,
-            false => current.file.write_durably_at(current.offset, bytes).await?,
+            true => current.file.write_part_at(current.offset, &bytes, bytes.len()).await?,
+            false => current.file.write_durably_at(current.offset, &bytes).await?,
         }
+        self.buffer = Arc::into_inner(bytes);
         Ok(Found { offset, number: self.next.batch, frames })
     }
 
@@ -242,4 +256,37 @@ async fn begin(inner: Arc<Inner>, number: u64, hurry: CancellationToken) -> Resu
     let header = SegmentHeader { number, len, key: env::random::u64() };
     let file = segment::begin(dir, &spare, &header).await?;
     Ok(Current { header, file, offset: BLOCK as u64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use camino_tempfile::tempdir;
+    use utils::id::{TenantId, TimelineId};
+    use utils::lsn::Lsn;
+    use utils::shard::TenantShardId;
+
+    use crate::{Id, Journal, Options};
+
+    fn id(number: u64) -> Id {
+        let bytes = u128::from(number).to_le_bytes();
+        Id { tenant: TenantShardId::unsharded(TenantId::from([1; 16])), timeline: TimelineId::from(bytes) }
+    }
+
+    #[tokio::test]
+    async fn frames_without_wal_are_more_than_a_segment_holds() {
+        let dir = tempdir().unwrap();
+        let options = Options { segment_bytes: 16 << 10, bytes: 1 << 20, pending_bytes: 1 << 20 };
+        let journal = Journal::open(dir.path(), options).await.unwrap();
+        let lanes: Vec<_> = (0..1000).map(|number| journal.lane(id(number))).collect();
+        lanes[999].append(Lsn(8), Bytes::from_static(b"of the last one"));
+        let void = |lane: crate::Lane| tokio::spawn(async move { lane.void(Lsn(16)).await });
+        for voided in lanes.into_iter().map(void).collect::<Vec<_>>() {
+            voided.await.unwrap().unwrap();
+        }
+        assert!(journal.stats().syncs >= 3, "{:?}", journal.stats());
+        journal.shutdown().await;
+        let journal = Journal::open(dir.path(), options).await.unwrap();
+        assert_eq!(journal.lane(id(999)).replay(Lsn(8)).end(), Some(Lsn(16)));
+    }
 }

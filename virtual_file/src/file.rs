@@ -116,18 +116,23 @@ impl VirtualFile {
     /// Writes `buf` at `offset` and waits for it.
     pub async fn write_at(&self, offset: u64, buf: AlignedBuf) -> Result<(), StorageError> {
         let len = buf.len();
-        self.start_write(offset, Arc::new(buf), len).await.map_err(|source| self.error("write", offset, source))
+        self.write_part_at(offset, &Arc::new(buf), len).await
     }
 
-    /// As [`VirtualFile::write_at`] followed by [`VirtualFile::sync`], for what this writes: in one operation, where
-    /// there is one, so that whoever waits is woken once. For files whose length does not change by it.
-    pub async fn write_durably_at(&self, offset: u64, buf: AlignedBuf) -> Result<(), StorageError> {
+    /// The same of the first `len` bytes of a buffer that is used again.
+    pub async fn write_part_at(&self, offset: u64, buf: &Arc<AlignedBuf>, len: usize) -> Result<(), StorageError> {
+        let written = self.start_write(offset, Arc::clone(buf), len);
+        written.await.map_err(|source| self.error("write", offset, source))
+    }
+
+    /// As [`VirtualFile::write_part_at`] followed by [`VirtualFile::sync`], for what this writes: in one operation,
+    /// where there is one, so that whoever waits is woken once. For files whose length does not change by it.
+    pub async fn write_durably_at(&self, offset: u64, buf: &Arc<AlignedBuf>) -> Result<(), StorageError> {
         debug_assert!(offset.is_multiple_of(self.align) && (buf.len() as u64).is_multiple_of(self.align));
-        let (len, buf) = (buf.len(), Arc::new(buf));
         let is_synced = super::sync_enabled() && !fault::planted(fault::Bug::SkipFileSync);
-        let durably = is_synced.then(|| self.handle.write_durably_at(offset, Arc::clone(&buf), 0..len)).flatten();
+        let durably = is_synced.then(|| self.handle.write_durably_at(offset, Arc::clone(buf), 0..buf.len())).flatten();
         let Some(written) = durably else {
-            self.start_write(offset, buf, len).await.map_err(|source| self.error("write", offset, source))?;
+            self.write_part_at(offset, buf, buf.len()).await?;
             return self.sync().await;
         };
         written.await.map_err(|source| match source.kind() {
@@ -202,7 +207,7 @@ mod tests {
             for (byte, offset) in [(1, 0), (2, 4096)] {
                 let mut buf = AlignedBuf::with_capacity(8192);
                 buf.extend_from_slice(&[byte; 8192]);
-                file.write_durably_at(offset, buf).await.unwrap();
+                file.write_durably_at(offset, &Arc::new(buf)).await.unwrap();
             }
             assert!(std::fs::read(&path).unwrap() == [[1; 4096], [2; 4096], [2; 4096]].concat());
             // Read behind what a buffer has, up to the end of the file.
