@@ -7,6 +7,7 @@
 
 pub mod boot;
 pub mod catalog;
+pub mod descriptors;
 pub mod fetch;
 pub mod fs;
 mod index_scan;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use compute::descriptors;
 use compute::fetch::Policy;
 use compute::layout::Layout;
 use compute::source::directory::{self, DirectorySource};
@@ -123,6 +124,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
+    if matches!(cli.command, Command::Serve { .. }) {
+        // Without it, files are opened more slowly now and then.
+        let _ = descriptors::make_room(std::io::stderr());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match cli.command {
         Command::Run { dir, serving } => runtime.block_on(supervisor::run(&layout(&dir)?, &serving.args()))?,
