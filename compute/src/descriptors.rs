@@ -17,7 +17,8 @@ pub const ROOM: u64 = 8192;
 pub fn make_room(any: impl AsFd) -> std::io::Result<()> {
     let allowed = getrlimit(Resource::Nofile).current.map_or(ROOM, |allowed| allowed.min(ROOM));
     let last = i32::try_from(allowed.saturating_sub(1)).unwrap_or(i32::MAX);
-    Ok(drop(rustix::io::fcntl_dupfd_cloexec(any, last)?))
+    rustix::io::fcntl_dupfd_cloexec(any, last)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,7 @@ def test_what_serves_it_is_killed(followed, make_unprivileged, work_dir):
     for _ in range(3):
         time.sleep(0.3)
         compute.kill_daemon()
+        assert room_for_descriptors(compute.daemon()) >= 1024
     time.sleep(0.3)
     # The pageserver may have requested the slot at the same time as pagectl.
     errors = [line for line in compute.log.read_text().splitlines() if "ERROR" in line]
@@ -127,6 +129,12 @@ def kill_postgres_before_mounting(compute: Compute, work_dir, bench: subprocess.
     print(f"{len(old)} processes were gone before the new mount ({looks} looks)")
     assert bench.wait(20) != 0
     wait_until(lambda: compute.state() == "crashed", 5)
+
+
+def room_for_descriptors(pid: int) -> int:
+    """Without asking for more, a process begins with 64."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("FDSize:"))
 
 
 def is_alive(pid: int) -> bool:
