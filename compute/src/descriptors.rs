@@ -1,7 +1,7 @@
 //! Room for open files and sockets, made before there are threads. The kernel's table of a process's descriptors grows
 //! to the next power of two when it is full, and if threads share it, waits until none of them can still be looking at
-//! the former one (`expand_fdtable` in Linux' `fs/file.c`): some 10 ms, in which whoever opens anything waits, such as the
-//! first reads of a table.
+//! the former one (`expand_fdtable` in Linux' `fs/file.c`): some 10 ms, in which whoever opens anything waits, such as
+//! the first reads of a table.
 
 use std::os::fd::AsFd;
 
