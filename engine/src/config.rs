@@ -229,6 +229,12 @@ pub struct PageServerConf {
     pub l0_flush_max_concurrency: NonZeroUsize,
     /// Bytes of an in-memory layer's newest values that stay in memory even though they are on disk already.
     pub ephemeral_keep_bytes: u64,
+    /// Bytes of all in-memory layers together that stay in memory although they are on disk, as long as they are all of
+    /// their layer: it is sealed without being read.
+    pub ephemeral_memory: u64,
+    /// In-memory layers with fewer bytes of values are not copied in order, however scattered these are: whoever needs
+    /// them reads the file in one go. Not a setting.
+    pub copied_layer_min: u64,
     /// How often WAL that only the journal has is put into the bucket; `None`: never.
     pub bucket_tail_interval: Option<Duration>,
     /// How long a read waits for WAL that has not arrived.
@@ -292,6 +298,8 @@ impl PageServerConf {
             retention: RetentionPolicy::ON_REQUEST,
             l0_flush_max_concurrency: NonZeroUsize::MIN,
             ephemeral_keep_bytes: 0,
+            ephemeral_memory: 0,
+            copied_layer_min: 4 << 20,
             bucket_tail_interval: None,
             wait_lsn_timeout: Duration::from_secs(300),
             slow_read_threshold: Duration::ZERO,
@@ -321,6 +329,7 @@ impl PageServerConf {
     /// Applies these settings to the caches.
     pub fn configure_caches(&self) {
         self.resources.pages.configure(self.page_cache_size);
+        self.resources.kept.set_limit(self.ephemeral_memory);
         self.resources.blocks.configure(BlockLimits {
             memory: self.block_cache_memory,
             disk: self.block_cache_disk,

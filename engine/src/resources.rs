@@ -12,6 +12,7 @@ use crate::lease::Lease;
 use crate::page_cache::PageCache;
 use crate::slow_reads::SlowReads;
 use crate::turns::Turns;
+use virtual_file::KeptMemory;
 
 /// Maximum number of whole layers downloaded in the background at once.
 const DOWNLOADS_MAX: usize = 2;
@@ -25,6 +26,8 @@ pub struct Resources {
     pub pages: Arc<PageCache>,
     /// Blocks of layers in the bucket.
     pub blocks: Arc<BlockCache>,
+    /// For values of in-memory layers that are on disk as well.
+    pub kept: Arc<KeptMemory>,
     /// Whether this server may act as an owner.
     pub lease: Arc<Lease>,
     /// Limits concurrent downloads of whole layers.
@@ -46,6 +49,7 @@ impl Default for Resources {
         Self {
             pages: Arc::default(),
             blocks: Arc::default(),
+            kept: Arc::default(),
             lease: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             sorts: Arc::default(),

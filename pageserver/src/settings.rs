@@ -6,6 +6,7 @@
 mod identity;
 mod keys;
 mod load;
+mod machine;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ pub const FILE_NAME: &str = "pageserver.toml";
 /// Prefix of the environment variables, followed by the key in capitals.
 pub const ENV_PREFIX: &str = "PAGESERVER_";
 
+/// In-memory layers have at most this share of the machine's memory for their values.
+const EPHEMERAL_SHARE: u64 = 8;
+
 /// One port of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
@@ -50,6 +54,7 @@ impl Settings {
         conf.checkpoint_distance = self.checkpoint_distance;
         conf.checkpoint_timeout = self.checkpoint_timeout;
         conf.ephemeral_keep_bytes = self.ephemeral_keep_bytes;
+        conf.ephemeral_memory = self.ephemeral_memory.min(machine::memory() / EPHEMERAL_SHARE);
         conf.bucket_tail_interval = Some(self.bucket_tail_interval).filter(|interval| !interval.is_zero());
         conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
         conf.wait_lsn_timeout = self.wait_lsn_timeout;

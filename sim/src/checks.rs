@@ -103,6 +103,9 @@ impl World {
             if blocks.iter().map(|(_, bytes)| bytes).sum::<u64>() > most.blocks {
                 violation!(self.story, "{} may have {} bytes of blocks, and has {blocks:?}", server.name, most.blocks);
             }
+            if resources.kept.used() > most.values {
+                violation!(self.story, "{} may keep {} bytes of values, and has more", server.name, most.values);
+            }
             if pages > most.pages as u64 * PAGE {
                 violation!(self.story, "{} may have {} pages, and has {pages} bytes", server.name, most.pages);
             }

@@ -142,6 +142,10 @@ pub struct Memory {
     pub flushes: usize,
     /// Bytes for what a job of compaction reads.
     pub job: u64,
+    /// Bytes of all in-memory layers together that stay in memory if they are all of their layer.
+    pub values: u64,
+    /// At how many bytes an in-memory layer is copied in order if its values are scattered.
+    pub copied: u64,
 }
 
 impl Memory {
@@ -155,6 +159,8 @@ impl Memory {
             kept: one_of(&[0, 4096, 16 << 20]),
             flushes: one_of(&[1, 2, 8]) as usize,
             job: one_of(&[30_000, 60_000, 1_000_000]),
+            values: one_of(&[0, 100_000, 16 << 20]),
+            copied: one_of(&[0, 4 << 20]),
         }
     }
 }

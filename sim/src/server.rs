@@ -125,6 +125,8 @@ fn config(root: &Utf8PathBuf, name: &str, storage: RemoteStorage, setting: &Sett
         block_cache_memory: setting.memory.blocks,
         open_ahead_max: setting.memory.blocks / 24,
         ephemeral_keep_bytes: setting.memory.kept,
+        ephemeral_memory: setting.memory.values,
+        copied_layer_min: setting.memory.copied,
         block_cache_disk: 1 << 20,
         l0_flush_max_concurrency: NonZeroUsize::MIN.saturating_add(setting.memory.flushes - 1),
         compaction,

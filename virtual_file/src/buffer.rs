@@ -90,6 +90,12 @@ impl AlignedBuf {
         }
     }
 
+    /// The same memory as an empty buffer.
+    pub(crate) fn emptied(mut self) -> Self {
+        self.len = 0;
+        self
+    }
+
     /// Total number of bytes that fit.
     pub fn capacity(&self) -> usize {
         self.capacity

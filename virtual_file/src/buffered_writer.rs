@@ -14,14 +14,16 @@ use parking_lot::RwLock;
 use super::VirtualFile;
 use super::buffer::AlignedBuf;
 use super::engine::IoFuture;
+use super::kept_memory::KeptMemory;
 use errors::StorageError;
 
 /// Size of a writer's first buffer in bytes; later ones grow with the file, so that many small files stay cheap.
 const BUFFER_MIN: usize = 64 << 10;
-/// Size of the buffers of a large file in bytes.
-const BUFFER_MAX: usize = 1 << 20;
+/// Size of the buffers of a large file in bytes: a huge page, in which a value is found without a walk through page
+/// tables.
+const BUFFER_MAX: usize = 2 << 20;
 /// Maximum number of writes in flight.
-const IN_FLIGHT_MAX: usize = 4;
+const IN_FLIGHT_MAX: usize = 3;
 /// Size in bytes of the buffers of a writer that gives way.
 const BUFFER_GIVING_WAY: usize = 128 << 10;
 
@@ -46,6 +48,10 @@ pub struct Tail {
     kept: usize,
     mutable: AlignedBuf,
     mutable_offset: u64,
+    /// Where memory comes from for all that is written, as long as there is enough.
+    shared: Option<Arc<KeptMemory>>,
+    /// Bytes that were taken from there.
+    taken: u64,
 }
 
 impl Tail {
@@ -62,16 +68,38 @@ impl Tail {
         self.full.get(self.kept).map_or(self.mutable_offset, |(offset, _)| *offset)
     }
 
-    /// Records that the oldest write has completed. Returns a buffer that is no longer needed, if more than `keep`
-    /// written bytes are in memory.
-    fn retire(&mut self, keep: u64) -> Option<Arc<AlignedBuf>> {
+    /// Records that the oldest write has completed. Returns buffers that are no longer needed, if more than `keep`
+    /// written bytes are in memory, and there is none for all.
+    fn retire(&mut self, keep: u64) -> Vec<Arc<AlignedBuf>> {
+        let written = self.full.get(self.kept).map_or(0, |(_, buf)| buf.len() as u64);
         self.kept += 1;
-        let first = self.full.front().map(|(offset, _)| *offset)?;
-        if self.unwritten() - first <= keep {
-            return None;
+        if self.shared.as_ref().is_some_and(|shared| shared.take(written)) {
+            self.taken += written;
+            return Vec::new();
         }
-        self.kept -= 1;
-        self.full.pop_front().map(|(_, buf)| buf)
+        self.stop_sharing();
+        let mut done = Vec::new();
+        while let Some(first) = self.full.front().map(|(offset, _)| *offset)
+            && self.kept > 0
+            && self.unwritten() - first > keep
+        {
+            self.kept -= 1;
+            done.extend(self.full.pop_front().map(|(_, buf)| buf));
+        }
+        done
+    }
+
+    /// Keeps no more than the newest bytes from now on.
+    fn stop_sharing(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.give_back(std::mem::take(&mut self.taken), std::iter::empty());
+        }
+    }
+
+    /// Everything from [`Tail::start`] on: the buffers that change no more, with their offsets, and the offset and
+    /// bytes of the last one.
+    pub fn parts(&self) -> (impl Iterator<Item = (u64, &Arc<AlignedBuf>)>, (u64, &[u8])) {
+        (self.full.iter().map(|(offset, buf)| (*offset, buf)), (self.mutable_offset, &self.mutable))
     }
 
     /// Up to `len` bytes at `offset`, which must not be below [`Tail::start`]; no more than one buffer holds.
@@ -90,7 +118,11 @@ impl Tail {
 /// The next file's writer takes the buffers.
 impl Drop for Tail {
     fn drop(&mut self) {
-        self.full.drain(..).filter_map(|(_, buf)| Arc::into_inner(buf)).for_each(AlignedBuf::recycle);
+        let bufs = self.full.drain(..).filter_map(|(_, buf)| Arc::into_inner(buf));
+        match self.shared.take() {
+            Some(shared) => shared.give_back(self.taken, bufs),
+            None => bufs.for_each(AlignedBuf::recycle),
+        }
     }
 }
 
@@ -120,7 +152,7 @@ impl BufferedWriter {
     pub fn new(file: Arc<VirtualFile>, start: u64) -> Self {
         debug_assert!(start.is_multiple_of(file.align()));
         let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
-        let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start };
+        let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start, shared: None, taken: 0 };
         Self {
             file,
             tail: Arc::new(RwLock::new(tail)),
@@ -149,6 +181,12 @@ impl BufferedWriter {
         self.keep = bytes;
     }
 
+    /// Keeps all that is written in memory as long as `shared` has enough; then no more than
+    /// [`BufferedWriter::keep_written`] says. To be called before anything is written.
+    pub fn keep_all(&mut self, shared: Arc<KeptMemory>) {
+        self.tail.write().shared = Some(shared);
+    }
+
     /// The file.
     pub fn file(&self) -> &Arc<VirtualFile> {
         &self.file
@@ -163,6 +201,14 @@ impl BufferedWriter {
     pub fn position(&self) -> u64 {
         let tail = self.tail.read();
         tail.mutable_offset + tail.mutable.len() as u64
+    }
+
+    fn new_buffer(&self) -> AlignedBuf {
+        let size = self.buffer_size(self.position());
+        match &self.tail.read().shared {
+            Some(shared) => shared.buffer(size),
+            None => AlignedBuf::with_capacity(size),
+        }
     }
 
     fn buffer_size(&self, position: u64) -> usize {
@@ -181,7 +227,7 @@ impl BufferedWriter {
                 self.retire_oldest().await?;
                 continue;
             }
-            let buf = AlignedBuf::with_capacity(self.buffer_size(self.position()));
+            let buf = self.new_buffer();
             room += buf.capacity();
             self.spare.insert(0, buf);
         }
@@ -262,9 +308,7 @@ impl BufferedWriter {
             Ok(()) => {
                 self.writes.pop_front();
                 let done = self.tail.write().retire(self.keep);
-                if let Some(buf) = done.and_then(Arc::into_inner) {
-                    buf.recycle();
-                }
+                done.into_iter().filter_map(Arc::into_inner).for_each(AlignedBuf::recycle);
                 Ok(())
             }
             Err(source) => Err(self.note_failure(source)),
@@ -325,6 +369,57 @@ mod tests {
         }
         writer.shutdown(Shutdown::PadTail).await.unwrap();
         (in_flight, piece, std::fs::read(path).unwrap())
+    }
+
+    /// Of two writers that take turns, the second one begins when the first is half way: for how many of its bytes
+    /// each has memory at the end, and what they share then.
+    async fn kept(limit: u64) -> ([u64; 2], u64) {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let shared = Arc::new(KeptMemory::default());
+        shared.set_limit(limit);
+        let mut writers = Vec::new();
+        for name in ["one", "other"] {
+            let file = Arc::new(VirtualFile::open(&dir.path().join(name), OpenMode::CreateNew).await.unwrap());
+            let mut writer = BufferedWriter::new(file, 0);
+            writer.keep_written(1 << 20);
+            writer.keep_all(Arc::clone(&shared));
+            writers.push(writer);
+        }
+        for step in 0..1536u64 {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                if (number == 0 && step < 1024) || (number == 1 && step >= 512) {
+                    writer.reserve(4096).await.unwrap();
+                    writer.push(&[step as u8; 4096]);
+                }
+            }
+        }
+        for writer in &mut writers {
+            writer.flush_full_buffers().await.unwrap();
+        }
+        let in_memory = |writer: &BufferedWriter| writer.position() - writer.tail.read().start();
+        let found = [in_memory(&writers[0]), in_memory(&writers[1])];
+        for (writer, first) in writers.iter().zip([0u64, 512]) {
+            let tail = writer.tail.read();
+            for offset in (tail.start()..writer.position()).step_by(4096) {
+                assert_eq!(tail.bytes_at(offset, 4096), [(first + offset / 4096) as u8; 4096], "{offset}");
+            }
+        }
+        let used = shared.used();
+        drop(writers);
+        assert_eq!(shared.used(), 0, "what is not given back is lost for others");
+        (found, used)
+    }
+
+    #[tokio::test]
+    async fn all_is_kept_while_there_is_memory_and_then_the_newest() {
+        const MIB: u64 = 1 << 20;
+        let (found, used) = kept(8 * MIB).await;
+        assert_eq!((found, used), ([4 * MIB; 2], 8 * MIB));
+        let (found, used) = kept(6 * MIB).await;
+        assert!(found.contains(&(4 * MIB)) && found.iter().any(|bytes| *bytes <= 2 * MIB), "{found:?}");
+        assert_eq!(used, 4 * MIB, "what one could not use the other one has");
+        let (found, used) = kept(0).await;
+        assert!(found.iter().all(|bytes| (MIB..=2 * MIB).contains(bytes)) && used == 0, "{found:?}");
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ mod fatal;
 mod file;
 #[allow(clippy::disallowed_methods, reason = "this is the seam that everything else must use")]
 pub mod fs;
+mod kept_memory;
 mod open_mode;
 pub mod simulated;
 #[allow(clippy::disallowed_methods, reason = "this is the seam that everything else must use")]
@@ -27,6 +28,7 @@ pub use buffer::AlignedBuf;
 pub use buffered_writer::{BufferedWriter, Shutdown};
 pub use fatal::{FatalAction, set_fatal_action};
 pub use file::VirtualFile;
+pub use kept_memory::KeptMemory;
 pub use open_mode::OpenMode;
 pub use whole_file::{read_file, write_file_durably, write_secret_durably};
 

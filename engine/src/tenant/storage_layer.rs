@@ -48,4 +48,4 @@ pub use read_trace::Visited;
 pub use reconstruct::{KeyHistory, ReconstructState};
 pub(crate) use remote_file::RemoteFile;
 pub use remote_file::{PARTIAL_SUFFIX, RemoteObject};
-pub(crate) use version_stream::{Version, VersionStream};
+pub(crate) use version_stream::{Version, VersionStream, Window};

@@ -15,6 +15,7 @@ mod image_layer;
 mod l0_limit;
 mod refusals;
 mod retention;
+mod sealing;
 mod shares;
 mod timeline_recovery;
 mod young_pages;

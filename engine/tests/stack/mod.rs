@@ -51,7 +51,11 @@ pub fn config(workdir: &Utf8Path, checkpoint_distance: u64) -> &'static PageServ
     };
     // What is kept is up to the tests: nothing by its age.
     let retention = RetentionPolicy { pitr_interval: Duration::ZERO, gc_horizon: 64, ..RetentionPolicy::ON_REQUEST };
-    let conf = PageServerConf { checkpoint_distance, rebuild_bytes: 100, compaction, retention, ..common };
+    // A quarter of the runs copy layers, from memory or, where there is too little, from their files.
+    let (copied_layer_min, ephemeral_memory) = if checkpoint_distance % 4 < 3 { (u64::MAX, 0) } else { (0, 20_000) };
+    let own = PageServerConf { checkpoint_distance, rebuild_bytes: 100, compaction, retention, ..common };
+    let conf = PageServerConf { copied_layer_min, ephemeral_memory, ..own };
+    conf.resources.kept.set_limit(ephemeral_memory);
     Box::leak(Box::new(conf))
 }
 

@@ -189,6 +189,10 @@ settings! {
         /// Bytes of the newest values of each in-memory layer that stay in memory although they are also on disk, for
         /// reads of recent changes.
         ephemeral_keep_bytes: u64 = 16_777_216, "bytes";
+        /// Memory for all values of in-memory layers, so that a layer that is full is written out without being read.
+        /// Layers for which there is none left keep `ephemeral_keep_bytes`. Never more than an eighth of the machine's
+        /// memory, or of what its control group permits.
+        ephemeral_memory: u64 = 805_306_368, "bytes";
         /// Maximum number of frozen layers that are flushed concurrently.
         l0_flush_max_concurrency: NonZeroUsize = 2, "layers";
     }

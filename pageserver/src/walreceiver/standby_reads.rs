@@ -351,6 +351,7 @@ impl Engine {
             retention: RetentionPolicy::ON_REQUEST,
             bucket_tail_interval: None,
             ephemeral_keep_bytes: 0,
+            ephemeral_memory: 0,
             lease: LeasePolicy::OFF,
             resources: Resources::default(),
             ..conf.clone()

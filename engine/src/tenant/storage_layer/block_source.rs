@@ -76,7 +76,7 @@ impl Blocks {
     }
 
     /// Gives the bytes of `extent` to `take`, piece by piece. Returns whether all of them are there.
-    fn pieces(&self, extent: Extent, mut take: impl FnMut(&[u8])) -> bool {
+    pub(super) fn pieces(&self, extent: Extent, mut take: impl FnMut(&[u8])) -> bool {
         let (mut number, mut offset) = (extent.first_block(), offset_in_block(extent.position));
         let mut missing = extent.len as usize;
         while missing > 0 {
@@ -235,6 +235,18 @@ impl BlockSource {
         let copy =
             |extent: &Extent| (extent.first_block() >= first_in_memory).then(|| copy_value(&tail, *extent)).flatten();
         extents.iter().map(copy).collect()
+    }
+
+    /// All blocks from `first` on, if all of them are in memory.
+    pub(super) fn all_in_memory(&self, first: u64) -> Option<Blocks> {
+        let tail = self.tail.as_ref()?.read();
+        if tail.start() > first * BLOCK_SIZE as u64 {
+            return None;
+        }
+        let (full, (offset, rest)) = tail.parts();
+        let block = |offset: u64| offset / BLOCK_SIZE as u64;
+        let full = full.map(|(offset, buf)| Run::kept(block(offset), Arc::clone(buf)));
+        Some(Blocks { runs: full.chain([Run::copied(block(offset), rest.to_vec())]).collect() })
     }
 
     /// The payload of blocks `first..end`, verified, back to back, and what reading them took.

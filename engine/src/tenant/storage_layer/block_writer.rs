@@ -7,7 +7,7 @@ use layer_format::header::Header;
 
 use super::block_source::BlockSource;
 use errors::StorageError;
-use virtual_file::{AlignedBuf, BufferedWriter, Shutdown, VirtualFile};
+use virtual_file::{AlignedBuf, BufferedWriter, KeptMemory, Shutdown, VirtualFile};
 
 /// Appends payload to a file from block 1 on; block 0 is reserved for the header, which is written last.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(super) struct BlockWriter {
 }
 
 /// Block 0 is written on its own, but direct I/O may require larger units.
-fn first_block(file: &VirtualFile) -> u64 {
-    file.align() / BLOCK_SIZE as u64
+pub(super) fn first_block(file: &VirtualFile) -> u64 {
+    (file.align() / BLOCK_SIZE as u64).max(1)
 }
 
 impl BlockWriter {
     pub(super) fn new(file: Arc<VirtualFile>, file_id: FileId) -> Self {
-        let block = first_block(&file).max(1);
+        let block = first_block(&file);
         let writer = BufferedWriter::new(file, block * BLOCK_SIZE as u64);
         Self { writer, file_id, block, in_block: 0, crc: BlockCrc::new(file_id, block), ended: false }
     }
@@ -60,6 +60,11 @@ impl BlockWriter {
     /// See [`BufferedWriter::keep_written`].
     pub(super) fn keep_written(&mut self, bytes: u64) {
         self.writer.keep_written(bytes);
+    }
+
+    /// See [`BufferedWriter::keep_all`].
+    pub(super) fn keep_all(&mut self, shared: Arc<KeptMemory>) {
+        self.writer.keep_all(shared);
     }
 
     /// See [`BufferedWriter::give_way`].

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use camino::Utf8Path;
 
-use super::block_source::BlockSource;
-use super::block_writer::BlockWriter;
+use super::block_source::{BlockSource, Blocks};
+use super::block_writer::{BlockWriter, first_block};
 use super::layer_writer::{Owner, new_file_id};
 use errors::StorageError;
 use virtual_file::{OpenMode, VirtualFile, fs};
@@ -31,12 +31,18 @@ impl EphemeralFile {
         let file = Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?);
         let mut writer = BlockWriter::new(Arc::clone(&file), new_file_id());
         writer.keep_written(owner.conf.ephemeral_keep_bytes);
+        writer.keep_all(Arc::clone(&owner.conf.resources.kept));
         let source = writer.source();
         Ok(Self { file, writer: tokio::sync::Mutex::new(writer), source, kept: AtomicBool::new(false) })
     }
 
     pub(super) fn source(&self) -> &BlockSource {
         &self.source
+    }
+
+    /// All blocks with values, if they are in memory.
+    pub(super) fn in_memory(&self) -> Option<Blocks> {
+        self.source.all_in_memory(first_block(&self.file))
     }
 
     pub(super) fn writer(&self) -> &tokio::sync::Mutex<BlockWriter> {

@@ -1,8 +1,11 @@
-//! Brings chains of changes together when an in-memory layer is sealed.
+//! Brings values together that belong together when an in-memory layer is sealed.
 //!
 //! Values lie in the file in order of arrival. Page images and the values of a bulk load may stay there: a read needs
 //! only one of them. But the many small changes of a hot page would cost one read each, so those are copied behind
 //! the values, key by key, and the index points to the copies. Only scattered values are written twice.
+//!
+//! Where most values are scattered, all are copied, to a file of its own: it has no bytes that nobody needs any more,
+//! and compaction reads it from front to back, not value by value.
 //!
 //! Copying goes through the values in order of arrival and puts each into its place in a buffer for the copies, so
 //! that the file is read once, from front to back, and nothing is sorted by position. Copies that do not fit into the
@@ -29,6 +32,10 @@ const ROUND_BYTES_MAX: u64 = 128 << 20;
 const READ_BYTES_MAX: u64 = 4 << 20;
 /// Size of the buffers in which the moved values are assembled.
 const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes that are put in order before they are appended: few enough to stay in the processor's caches.
+const COPIED_AT_ONCE: usize = 256 << 10;
+/// Reading one value that lies alone takes a device about as long as reading or writing so many bytes in one go.
+const SCATTERED_BYTES: u64 = 64 << 10;
 /// Marks a value that stays in place.
 const STAYS: u32 = u32::MAX;
 
@@ -71,6 +78,15 @@ impl Moves {
         }
         moves.end_chain(&mut chain, sorted, base);
         moves
+    }
+
+    /// All values that count, in order: none stays. Their positions are not set. `None` if they are too many.
+    pub(super) fn of_all(sorted: &Sorted) -> Option<Self> {
+        let mut moves = Self { places: vec![STAYS; sorted.len()], rounds: vec![0, 0] };
+        for at in (0..sorted.len()).filter(|at| !sorted.is_replaced(*at)) {
+            moves.places[sorted.number(at)] = moves.add(u64::from(sorted.version(at).extent.len))?;
+        }
+        Some(moves)
     }
 
     fn end_chain(&mut self, chain: &mut Vec<(usize, Extent)>, sorted: &mut Sorted, base: u64) {
@@ -166,6 +182,39 @@ impl Moves {
     }
 }
 
+/// Whether whoever reads all values in order takes longer for those that lie apart than it takes to copy all.
+pub(super) fn is_mostly_scattered(sorted: &Sorted) -> bool {
+    let (mut apart, mut bytes, mut end) = (0, 0, None);
+    for extent in sorted.iter().map(|version| version.extent) {
+        let follows = end.is_some_and(|end| (end..=end + SPAN_MAX).contains(&extent.position));
+        apart += u64::from(!follows);
+        bytes += u64::from(extent.len);
+        end = Some(extent.position + u64::from(extent.len));
+    }
+    // A layer that large has more bytes than places.
+    apart * SCATTERED_BYTES > 2 * bytes && bytes < u64::from(STAYS)
+}
+
+/// Appends all values that count to `writer`, in order, from `blocks`, which are all of the layer.
+pub(super) async fn copy_in_order(
+    sorted: &Sorted,
+    blocks: &Blocks,
+    writer: &mut BlockWriter,
+) -> Result<(), StorageError> {
+    let mut piece = Vec::with_capacity(COPIED_AT_ONCE);
+    for extent in sorted.iter().map(|version| version.extent) {
+        if !blocks.pieces(extent, |bytes| piece.extend_from_slice(bytes)) {
+            return Err(StorageError::Internal("a value is not in memory".to_owned()));
+        }
+        if piece.len() >= COPIED_AT_ONCE {
+            writer.append(&piece).await?;
+            piece.clear();
+            tokio::task::yield_now().await;
+        }
+    }
+    writer.append(&piece).await
+}
+
 /// Values being read together.
 struct Group<'a> {
     extents: Vec<Extent>,
@@ -195,20 +244,28 @@ impl Chunks {
     /// Copies the bytes of `extent` to offset `to`. Returns whether `blocks` has all of them.
     fn put(&mut self, to: usize, extent: Extent, blocks: &Blocks) -> bool {
         let (number, offset, len) = (to / CHUNK_BYTES, to % CHUNK_BYTES, extent.len as usize);
-        let Some(buf) = self.bufs.get_mut(number) else { return false };
-        if let Some(target) = buf.get_mut(offset..offset + len) {
+        if let Some(target) = self.bufs.get_mut(number).and_then(|buf| buf.get_mut(offset..offset + len)) {
             return blocks.copy_to(extent, target);
         }
-        let mut bytes = [0; MOVED_LEN_MAX as usize];
-        let Some(bytes) = bytes.get_mut(..len).filter(|bytes| !bytes.is_empty()) else { return len == 0 };
-        if !blocks.copy_to(extent, bytes) {
-            return false;
-        }
-        let (here, later) = bytes.split_at(buf.len() - offset);
-        buf[offset..].copy_from_slice(here);
-        match self.bufs.get_mut(number + 1).and_then(|next| next.get_mut(..later.len())) {
-            Some(target) => target.copy_from_slice(later),
-            None => return false,
+        let (mut at, mut fits) = (to, true);
+        let all = blocks.pieces(extent, |piece| {
+            fits &= self.put_bytes(at, piece);
+            at += piece.len();
+        });
+        all && fits
+    }
+
+    /// Copies `bytes` to offset `to`. Returns whether there is room.
+    fn put_bytes(&mut self, to: usize, bytes: &[u8]) -> bool {
+        let (mut at, mut rest) = (to, bytes);
+        while !rest.is_empty() {
+            let (number, offset) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
+            let (now, later) = rest.split_at(rest.len().min(CHUNK_BYTES - offset));
+            match self.bufs.get_mut(number).and_then(|buf| buf.get_mut(offset..offset + now.len())) {
+                Some(target) => target.copy_from_slice(now),
+                None => return false,
+            }
+            (at, rest) = (at + now.len(), later);
         }
         true
     }

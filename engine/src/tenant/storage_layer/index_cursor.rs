@@ -61,6 +61,11 @@ impl IndexCursor {
         self.at += 1;
     }
 
+    /// Index pages that have not been read yet.
+    pub(super) fn pages_left(&self) -> u32 {
+        self.pages.end.saturating_sub(self.pages.start)
+    }
+
     /// The layer's blocks.
     pub(super) fn source(&self) -> &BlockSource {
         &self.source

@@ -1,8 +1,8 @@
 //! The layer that accepts new values: an index in memory, the values in an ephemeral file.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use camino::Utf8PathBuf;
 use layer_format::header::LayerKind;
@@ -20,16 +20,17 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 use super::block_writer::BlockWriter;
 use super::delta_writer::DeltaLayerWriter;
 use super::ephemeral_file::EphemeralFile;
-use super::gather::Moves;
-use super::layer_writer::{IndexBuilder, Owner, make_durable};
-use super::value_index::{POSITION_MAX, VALUE_LEN_MAX, ValueIndex, Version};
+use super::gather::{self, Moves};
+use super::layer_writer::{IndexBuilder, Owner, make_durable, new_file_id};
+use super::value_index::{POSITION_MAX, Sorted, VALUE_LEN_MAX, ValueIndex, Version};
 use super::visit::{KeyVersions, collect_versions, compact_bounds};
-use super::{PersistentLayerDesc, ReconstructState};
+use super::{LayerName, PersistentLayerDesc, ReconstructState};
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
 use crate::l0_flush;
 use errors::StorageError;
 use metrics::{IngestStage, Stopwatch};
+use virtual_file::{OpenMode, VirtualFile, fs};
 
 /// An open or frozen in-memory layer. A crash loses everything in it; it comes again from the WAL.
 #[derive(Debug)]
@@ -160,9 +161,9 @@ impl InMemoryLayer {
     /// Makes the frozen layer a durable delta layer file under a temporary name in the timeline's directory, to be
     /// renamed by the caller. `None` if `key_range` is given and the layer has no key in it.
     ///
-    /// Without a key range the values stay where they are: the ephemeral file gets an index and becomes the layer
-    /// file; only scattered chains of changes are written again, contiguously. With a key range, the values of its
-    /// keys are copied. On error the layer stays readable and the call may be repeated.
+    /// Without a key range the values stay where they are, unless most are scattered: the ephemeral file gets an index
+    /// and becomes the layer file; only scattered chains of changes are written again, contiguously. If most values are
+    /// scattered, all are copied in order. With a key range, the values of its keys are copied. On error the layer stays readable and the call may be repeated.
     pub async fn write_to_disk(
         &self,
         ctx: &RequestContext,
@@ -199,43 +200,92 @@ impl InMemoryLayer {
         writer.start_writeback();
         let mut index = IndexBuilder::with_filter();
         if !writer.is_ended() {
-            self.push_chains_together(&mut writer, &mut index, watch).await?;
+            // The layer is frozen, so successive reads of its index are consistent.
+            let (mut sorted, only_images) = {
+                let index = self.index.read();
+                (index.sorted(), index.only_images())
+            };
+            if !only_images {
+                watch.enter(IngestStage::ChainMoves);
+                if self.may_be_copied() && gather::is_mostly_scattered(&sorted) {
+                    return self.seal_copy(sorted, lsn_range, watch).await;
+                }
+                let moves = Moves::plan(&mut sorted, writer.position());
+                moves.make(&self.index, self.file.source(), &mut writer).await?;
+            }
+            watch.enter(IngestStage::IndexWrite);
+            sorted.iter().for_each(|version| index.push(entry(&version, version.extent.position)));
         }
-        watch.enter(IngestStage::IndexWrite);
-        index.complete(&mut writer).await?;
-        watch.enter(IngestStage::Fsync);
-        let keys = Key::MIN..Key::MAX;
-        let header = self.owner.header(LayerKind::Delta, writer.file_id(), keys.clone(), lsn_range.clone());
-        let file_size = make_durable(&mut writer, &header).await?;
-        let Owner { tenant_shard_id, timeline_id, .. } = self.owner;
-        let desc = PersistentLayerDesc::new_delta(tenant_shard_id, timeline_id, keys, lsn_range, file_size);
+        let desc = self.complete(index, &mut writer, lsn_range, watch).await?;
         let path = self.owner.temp_path(&desc.layer_name());
         self.file.keep_as(&path).await?;
         Ok((desc, path))
     }
 
-    /// Fills `index` with all values, after copying scattered chains to contiguous places behind the values.
-    async fn push_chains_together(
+    /// Whether it is large enough to be worth it, and the disk has room for all values once more, until the layer's own
+    /// file goes.
+    fn may_be_copied(&self) -> bool {
+        let conf = self.owner.conf;
+        self.size() >= conf.copied_layer_min && conf.disk_budget.has_room_for(self.size())
+    }
+
+    /// Seals a copy in which all values are in order. The layer's own file goes with the layer.
+    async fn seal_copy(
         &self,
-        writer: &mut BlockWriter,
-        index: &mut IndexBuilder,
+        sorted: Sorted,
+        lsn_range: Range<Lsn>,
         watch: &mut Stopwatch<IngestStage>,
-    ) -> Result<(), StorageError> {
-        // The layer is frozen, so successive reads of its index are consistent.
-        let (mut sorted, only_images) = {
-            let index = self.index.read();
-            (index.sorted(), index.only_images())
+    ) -> anyhow::Result<(PersistentLayerDesc, Utf8PathBuf)> {
+        let name = LayerName::Delta { key_range: Key::MIN..Key::MAX, lsn_range: lsn_range.clone() };
+        let path = self.owner.temp_path(&name);
+        let mut writer =
+            BlockWriter::new(Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?), new_file_id());
+        let written = async {
+            let mut position = writer.position();
+            match self.file.in_memory() {
+                Some(blocks) => gather::copy_in_order(&sorted, &blocks, &mut writer).await?,
+                None => {
+                    let too_many = || StorageError::Internal("the layer has too many values to be copied".to_owned());
+                    let moves = Moves::of_all(&sorted).ok_or_else(too_many)?;
+                    moves.make(&self.index, self.file.source(), &mut writer).await?;
+                }
+            }
+            watch.enter(IngestStage::IndexWrite);
+            let mut index = IndexBuilder::with_filter();
+            for version in sorted.iter() {
+                index.push(entry(&version, position));
+                position += u64::from(version.extent.len);
+            }
+            if position != writer.position() {
+                let reason = format!("values were written up to {}, their index ends at {position}", writer.position());
+                return Err(StorageError::Internal(reason));
+            }
+            self.complete(index, &mut writer, lsn_range, watch).await
         };
-        if !only_images {
-            watch.enter(IngestStage::ChainMoves);
-            let moves = Moves::plan(&mut sorted, writer.position());
-            moves.make(&self.index, self.file.source(), writer).await?;
+        let written = written.await;
+        if written.is_err() {
+            // Another attempt begins with another file.
+            let _ = fs::unlink(&path).await;
         }
+        Ok((written?, path))
+    }
+
+    /// Appends `index` to the values in `writer`, and makes the file durable.
+    async fn complete(
+        &self,
+        index: IndexBuilder,
+        writer: &mut BlockWriter,
+        lsn_range: Range<Lsn>,
+        watch: &mut Stopwatch<IngestStage>,
+    ) -> Result<PersistentLayerDesc, StorageError> {
         watch.enter(IngestStage::IndexWrite);
-        for version in sorted.iter() {
-            index.push(entry(&version, version.extent.position));
-        }
-        Ok(())
+        index.complete(writer).await?;
+        watch.enter(IngestStage::Fsync);
+        let keys = Key::MIN..Key::MAX;
+        let header = self.owner.header(LayerKind::Delta, writer.file_id(), keys.clone(), lsn_range.clone());
+        let file_size = make_durable(writer, &header).await?;
+        let Owner { tenant_shard_id, timeline_id, .. } = self.owner;
+        Ok(PersistentLayerDesc::new_delta(tenant_shard_id, timeline_id, keys, lsn_range, file_size))
     }
 
     async fn copy_out(

@@ -1,5 +1,7 @@
 //! Contiguous verified blocks.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use layer_format::block::BLOCK_SIZE;
 
@@ -21,6 +23,8 @@ enum RunBytes {
     Disk(AlignedBuf),
     /// Copied from the tail in memory, perhaps with an incomplete last block.
     Memory(Vec<u8>),
+    /// What the writer of the file has in memory.
+    Kept(Arc<AlignedBuf>),
     /// From the bucket or a cache of it.
     Shared(Bytes),
 }
@@ -47,6 +51,11 @@ impl Run {
         Self { first, bytes: RunBytes::Memory(bytes) }
     }
 
+    /// Blocks from `first` on, as they were or will be written.
+    pub(super) fn kept(first: u64, buf: Arc<AlignedBuf>) -> Self {
+        Self { first, bytes: RunBytes::Kept(buf) }
+    }
+
     /// Blocks from `first` on, already verified.
     pub(super) fn shared(first: u64, bytes: Bytes) -> Self {
         Self { first, bytes: RunBytes::Shared(bytes) }
@@ -68,6 +77,7 @@ impl Run {
         match &self.bytes {
             RunBytes::Disk(buf) => buf,
             RunBytes::Memory(bytes) => bytes,
+            RunBytes::Kept(buf) => buf,
             RunBytes::Shared(bytes) => bytes,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! In an L0 layer values lie in the order in which they arrived. So the values of a window are read in order of their
 //! positions, which for small scattered ones comes to reading the whole layer once for each window, and put in their
-//! places in memory: windows are as large as a job may be, and layers are read with long reads.
+//! places in memory: windows are as large as a job may be, and layers are read with long reads. While one window is
+//! written the next one is read, so that a job uses the disk and a processor at the same time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,9 +44,8 @@ struct Move {
 #[derive(Debug)]
 pub(crate) struct VersionStream {
     inputs: Vec<Input>,
-    versions: Vec<Version>,
-    /// Their stored values, back to back.
-    values: Vec<u8>,
+    /// Index pages of all inputs.
+    pages: u64,
     /// Maximum bytes of values in a window; a single version may have more.
     bytes_max: usize,
     /// Maximum number of versions in a window.
@@ -55,66 +55,73 @@ pub(crate) struct VersionStream {
 #[derive(Debug)]
 struct Input {
     cursor: IndexCursor,
-    /// Of the current window, by stretch of the layer: each is sorted when it is read, so that no step takes long.
+    /// Of the window that is being read, by stretch of the layer: each is sorted when it is read, so that no step takes
+    /// long.
     moves: BTreeMap<u64, Vec<Move>>,
 }
 
-/// Consecutive versions with their stored values.
-pub(crate) struct Window<'a> {
-    versions: std::slice::Iter<'a, Version>,
-    values: &'a [u8],
+/// Consecutive versions with their stored values. Its memory is used again by whoever reads another one into it.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    versions: Vec<Version>,
+    /// Their stored values, back to back.
+    values: Vec<u8>,
 }
 
-impl<'a> Window<'a> {
-    /// The versions that are still to come.
-    pub(crate) fn versions(&self) -> &'a [Version] {
-        self.versions.as_slice()
+impl Window {
+    pub(crate) fn versions(&self) -> &[Version] {
+        &self.versions
     }
-}
 
-impl<'a> Iterator for Window<'a> {
-    type Item = (&'a Version, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let version = self.versions.next()?;
-        let (value, rest) = self.values.split_at_checked(version.len as usize)?;
-        self.values = rest;
-        Some((version, value))
+    /// Each version with its stored value.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Version, &[u8])> {
+        let mut rest = self.values.as_slice();
+        self.versions.iter().map_while(move |version| {
+            let (value, later) = rest.split_at_checked(version.len as usize)?;
+            rest = later;
+            Some((version, value))
+        })
     }
 }
 
 impl VersionStream {
-    /// A stream whose windows take at most `memory` bytes, half of them for values.
+    /// A stream of which two windows take at most `memory` bytes together, half of them for values: one can be read
+    /// while the other is written.
     pub(crate) fn new(inputs: Vec<IndexCursor>, memory: u64) -> Self {
+        let pages = inputs.iter().map(|cursor| u64::from(cursor.pages_left())).sum();
         let inputs = inputs.into_iter().map(|cursor| Input { cursor, moves: BTreeMap::new() }).collect();
-        let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
+        let quarter = usize::try_from(memory / 4).unwrap_or(usize::MAX);
         // A vector that grows may have twice the room it needs.
-        let versions_max = half / (2 * (size_of::<Version>() + size_of::<Move>()));
-        Self { inputs, versions: Vec::new(), values: Vec::new(), bytes_max: half, versions_max: versions_max.max(1) }
+        let versions_max = quarter / (2 * (size_of::<Version>() + size_of::<Move>()));
+        Self { inputs, pages, bytes_max: quarter, versions_max: versions_max.max(1) }
     }
 
-    /// The next versions; `None` at the end.
-    pub(crate) async fn next_window(&mut self) -> Result<Option<Window<'_>>, StorageError> {
-        self.versions.clear();
+    /// Reads the next versions into `window`. Returns false at the end, when there are none.
+    pub(crate) async fn read_into(&mut self, window: &mut Window) -> Result<bool, StorageError> {
+        window.versions.clear();
         self.inputs.iter_mut().for_each(|input| input.moves.clear());
         let mut bytes = 0;
-        while bytes < self.bytes_max && self.versions.len() < self.versions_max {
-            let Some(len) = self.take(bytes).await? else { break };
-            bytes += len;
-            if self.versions.len().is_multiple_of(TAKEN_AT_ONCE) {
+        while bytes < self.bytes_max && window.versions.len() < self.versions_max {
+            let Some(version) = self.take(bytes).await? else { break };
+            bytes += version.len as usize;
+            window.versions.push(version);
+            if window.versions.len().is_multiple_of(TAKEN_AT_ONCE) {
                 tokio::task::yield_now().await;
             }
         }
-        if self.versions.is_empty() {
-            return Ok(None);
-        }
-        self.values.resize(bytes, 0);
-        read(&mut self.inputs, &mut self.values).await?;
-        Ok(Some(Window { versions: self.versions.iter(), values: &self.values }))
+        window.values.resize(bytes, 0);
+        read(&mut self.inputs, &mut window.values).await?;
+        Ok(!window.versions.is_empty())
     }
 
-    /// Takes the next version in order; its value goes to `to`. Returns the value's length.
-    async fn take(&mut self, to: usize) -> Result<Option<usize>, StorageError> {
+    /// How much of all has been read, from 0 to 1.
+    pub(crate) fn done(&self) -> f64 {
+        let left: u64 = self.inputs.iter().map(|input| u64::from(input.cursor.pages_left())).sum();
+        1.0 - left as f64 / self.pages.max(1) as f64
+    }
+
+    /// Takes the next version in order; its value goes to `to`.
+    async fn take(&mut self, to: usize) -> Result<Option<Version>, StorageError> {
         let mut next: Option<(CompactKey, Lsn, usize)> = None;
         for (number, input) in self.inputs.iter_mut().enumerate() {
             input.cursor.fill().await?;
@@ -128,8 +135,7 @@ impl VersionStream {
         input.cursor.advance();
         let group = input.moves.entry(entry.position / GROUP_SPAN).or_default();
         group.push(Move { extent: Extent { position: entry.position, len: entry.len }, to });
-        self.versions.push(Version { key: entry.key, lsn: entry.lsn, will_init: entry.flag, len: entry.len });
-        Ok(Some(entry.len as usize))
+        Ok(Some(Version { key: entry.key, lsn: entry.lsn, will_init: entry.flag, len: entry.len }))
     }
 }
 

@@ -25,6 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const NOBODY_WORKS: Duration = Duration::from_secs(10);
 /// Bytes per second that are assumed to be compacted before any job has run.
 const RATE_GUESS: f64 = (64 << 20) as f64;
+/// After so long a job's own rate counts.
+const PROGRESS_MIN: Duration = Duration::from_millis(250);
 
 /// Counts of one kind of job since the timeline was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -99,6 +101,25 @@ pub(crate) struct Failure {
     pub(crate) times: u32,
 }
 
+/// Bytes of L0 layers sorted per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct SortRate {
+    /// By jobs that have ended.
+    before: Option<f64>,
+    /// By the one that runs.
+    now: Option<f64>,
+}
+
+impl SortRate {
+    fn bytes_per_second(self) -> f64 {
+        let rate = match (self.before, self.now) {
+            (Some(before), Some(now)) => (before + now) / 2.0,
+            (before, now) => before.or(now).unwrap_or(RATE_GUESS),
+        };
+        rate.max(1.0)
+    }
+}
+
 /// Layers below the cutoff that were looked at, and of which much is needed.
 #[derive(Debug, Default)]
 pub(crate) struct Untrimmed {
@@ -129,8 +150,7 @@ pub(crate) struct Compaction {
     pub(crate) quarantined: Mutex<Vec<Key>>,
     /// Wakes those who wait for fewer L0 layers.
     ended: watch::Sender<u64>,
-    /// Bytes of L0 layers sorted per second, as the bits of a float.
-    rate: AtomicU64,
+    rate: Mutex<SortRate>,
     /// How much ingest is to be slowed for jobs other than sorts, from 0 to 1, as the bits of a float.
     pressure: AtomicU64,
     /// Nanoseconds of delay that are due but were too short to sleep for.
@@ -151,7 +171,7 @@ impl Compaction {
             untrimmed: Mutex::default(),
             quarantined: Mutex::default(),
             ended: watch::Sender::new(0),
-            rate: AtomicU64::new(RATE_GUESS.to_bits()),
+            rate: Mutex::default(),
             pressure: AtomicU64::new(0.0f64.to_bits()),
             owed: AtomicU64::new(0),
         }
@@ -170,11 +190,18 @@ impl Compaction {
         [&self.sorts, &self.others].into_iter().find_map(|worker| worker.failure.lock().clone())
     }
 
+    /// Notes that the job that runs has sorted `bytes` of L0 layers in `took` by now. So the rate is known before the
+    /// first job has ended: a burst of WAL is over by then.
+    pub(crate) fn note_sorting(&self, bytes: f64, took: Duration) {
+        self.rate.lock().now = (took >= PROGRESS_MIN).then(|| bytes / took.as_secs_f64());
+    }
+
     /// Notes that a job has ended that sorted `bytes` of L0 layers in `took`.
     pub(crate) fn note_sorted(&self, bytes: u64, took: Duration) {
         let now = bytes as f64 / took.as_secs_f64().max(1e-3);
-        let known = f64::from_bits(self.rate.load(Ordering::Relaxed));
-        self.rate.store(((known + now) / 2.0).max(1.0).to_bits(), Ordering::Relaxed);
+        let mut rate = self.rate.lock();
+        let before = rate.before.map_or(now, |before| (before + now) / 2.0);
+        *rate = SortRate { before: Some(before), now: None };
     }
 
     /// Notes how much ingest is to be slowed for jobs other than sorts, from 0 to 1.
@@ -224,7 +251,7 @@ impl Compaction {
             }
             let _ = env::clock::timeout(LOOK_AGAIN, ended.changed()).await;
         }
-        let rate = f64::from_bits(self.rate.load(Ordering::Relaxed));
+        let rate = self.rate.lock().bytes_per_second();
         let due = delay(bytes, (level() - slow) / (wait - slow).max(1.0), rate).as_nanos() as u64;
         let owed = self.owed.fetch_add(due, Ordering::Relaxed).saturating_add(due);
         if owed >= DELAY_MIN.as_nanos() as u64 {
@@ -253,6 +280,26 @@ mod tests {
         let delays: Vec<Duration> = (0..120).map(|percent| delay(mib, f64::from(percent) / 100.0, rate)).collect();
         assert!(delays.is_sorted() && delays.last() == Some(&DELAY_MAX), "{delays:?}");
         assert!(delays.windows(2).take(70).all(|pair| pair[1] - pair[0] < Duration::from_millis(3)), "{delays:?}");
+    }
+
+    #[test]
+    fn the_rate_of_sorting_is_known_before_the_first_job_has_ended() {
+        let (compaction, second) = (Compaction::new(0), Duration::from_secs(1));
+        let rate = || compaction.rate.lock().bytes_per_second();
+        assert_eq!(rate(), RATE_GUESS);
+        compaction.note_sorting(1e6, Duration::from_millis(10));
+        assert_eq!(rate(), RATE_GUESS, "too early to tell");
+        compaction.note_sorting(3e8, second);
+        assert_eq!(rate(), 3e8);
+        compaction.note_sorted(200_000_000, second);
+        assert_eq!(rate(), 2e8);
+        compaction.note_sorting(4e8, second);
+        assert_eq!(rate(), 3e8, "both count");
+        compaction.note_sorting(0.0, Duration::ZERO);
+        assert_eq!(rate(), 2e8, "another job has begun");
+        compaction.note_sorting(0.0, second);
+        compaction.note_sorted(0, second);
+        assert!(rate() >= 1.0, "{}", rate());
     }
 
     #[tokio::test]

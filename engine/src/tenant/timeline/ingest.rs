@@ -144,6 +144,7 @@ pub(super) async fn tend(state: &Arc<TimelineState>) -> Result<(), StorageError>
     let _guard = state.enter()?;
     state.check_writable()?;
     storage_layer::release_unused();
+    state.conf.resources.kept.release_unused();
     let (now, last) = (env::clock::steady_now(), state.record_lsn().last);
     state.keeping.lock().note_arrival(now, last, &state.conf.retention);
     // Whoever holds the lock is ingesting or flushing, and freezes the layer itself if due.

@@ -13,7 +13,7 @@ use crate::context::RequestContext;
 use crate::disk_budget::Hold;
 use crate::tenant::layer_map::invariants::STORED_KEYS_END;
 use crate::tenant::layer_map::{Layer, debt};
-use crate::tenant::storage_layer::VersionStream;
+use crate::tenant::storage_layer::{VersionStream, Window};
 use crate::tenant::timeline::publish;
 use crate::tenant::timeline::state::TimelineState;
 use errors::{ErrorKind, StorageError};
@@ -80,27 +80,52 @@ async fn write(
     // Merges make no images of what sorts have left, unless several of these together are long.
     let is_sort = inputs.iter().all(|input| input.desc().is_l0());
     let records = state.conf.compaction.records * if is_sort { 1 } else { MERGED_RECORDS };
-    let copied = copy(state, stream, Embedder::new(state, from, records, ctx), &mut outputs).await;
+    let (started, bytes) = (env::clock::now(), inputs.iter().map(|input| input.desc().file_size).sum::<u64>() as f64);
+    let note = |done: f64| {
+        if is_sort {
+            let took = env::clock::now().saturating_duration_since(started);
+            state.compaction.note_sorting(bytes * done, took);
+        }
+    };
+    let copied = copy(state, stream, Embedder::new(state, from, records, ctx), &mut outputs, note).await;
     outputs.finish(copied).await
 }
 
+/// Copies all versions, and calls `note` now and then with how much is done, from 0 to 1.
 async fn copy(
     state: &TimelineState,
     mut stream: VersionStream,
     mut embedder: Embedder<'_>,
     outputs: &mut Outputs<'_>,
+    note: impl Fn(f64) + Send,
 ) -> Result<(), StorageError> {
-    while let Some(window) = stream.next_window().await? {
-        embedder.begin_window(window.versions());
-        for (number, (version, value)) in window.enumerate() {
-            if number % 13 == 5 && fault::planted(fault::Bug::DropOneDelta) {
-                continue;
-            }
-            pause(state, number, outputs).await?;
-            match embedder.instead(version, value).await? {
-                Some(image) => outputs.put(version.key, version.lsn, image, true).await?,
-                None => outputs.put(version.key, version.lsn, value, version.will_init).await?,
-            }
+    let (mut current, mut next) = (Window::default(), Window::default());
+    let mut is_there = stream.read_into(&mut current).await?;
+    while is_there {
+        let done = stream.done();
+        let writing = write_window(state, &current, &mut embedder, outputs);
+        is_there = read_beside(&mut stream, &mut next, writing).await?;
+        note(done);
+        std::mem::swap(&mut current, &mut next);
+    }
+    Ok(())
+}
+
+async fn write_window(
+    state: &TimelineState,
+    window: &Window,
+    embedder: &mut Embedder<'_>,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), StorageError> {
+    embedder.begin_window(window.versions());
+    for (number, (version, value)) in window.iter().enumerate() {
+        if number % 13 == 5 && fault::planted(fault::Bug::DropOneDelta) {
+            continue;
+        }
+        pause(state, number, outputs).await?;
+        match embedder.instead(version, value).await? {
+            Some(image) => outputs.put(version.key, version.lsn, image, true).await?,
+            None => outputs.put(version.key, version.lsn, value, version.will_init).await?,
         }
     }
     Ok(())
@@ -113,18 +138,42 @@ pub(super) async fn copy_some(
     needed: &[bool],
     outputs: &mut Outputs<'_>,
 ) -> Result<(), StorageError> {
-    let mut needed = needed.iter();
-    while let Some(window) = stream.next_window().await? {
-        for (number, (version, value)) in window.enumerate() {
-            pause(state, number, outputs).await?;
-            let is_needed = needed.next().copied();
-            let more = || StorageError::Internal("a layer has more versions than when it was looked at".to_owned());
-            if is_needed.ok_or_else(more)? {
-                outputs.put(version.key, version.lsn, value, version.will_init).await?;
-            }
+    let (mut needed, mut current, mut next) = (needed.iter(), Window::default(), Window::default());
+    let mut is_there = stream.read_into(&mut current).await?;
+    while is_there {
+        let writing = write_needed(state, &current, &mut needed, outputs);
+        is_there = read_beside(&mut stream, &mut next, writing).await?;
+        std::mem::swap(&mut current, &mut next);
+    }
+    Ok(())
+}
+
+async fn write_needed(
+    state: &TimelineState,
+    window: &Window,
+    needed: &mut std::slice::Iter<'_, bool>,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), StorageError> {
+    for (number, (version, value)) in window.iter().enumerate() {
+        pause(state, number, outputs).await?;
+        let is_needed = needed.next().copied();
+        let more = || StorageError::Internal("a layer has more versions than when it was looked at".to_owned());
+        if is_needed.ok_or_else(more)? {
+            outputs.put(version.key, version.lsn, value, version.will_init).await?;
         }
     }
     Ok(())
+}
+
+/// Reads the next window into `next` while `writing` goes on with the one before it. Returns whether there is one.
+async fn read_beside(
+    stream: &mut VersionStream,
+    next: &mut Window,
+    writing: impl Future<Output = Result<(), StorageError>>,
+) -> Result<bool, StorageError> {
+    let (is_there, written) = futures_util::join!(stream.read_into(next), writing);
+    written?;
+    is_there
 }
 
 /// Before the version of this number: gives other tasks a chance now and then.
