@@ -170,7 +170,9 @@ impl World {
     /// Lives through what the seed has in store; `None` if a promise was broken.
     async fn live(seed: u64, twists: Twists, story: Story) -> anyhow::Result<Option<Self>> {
         let mut random = Random::new(seed);
+        let drawn = Plan::draw(seed).setting;
         let setting = Setting {
+            memory: drawn.memory.sealed_in_place(),
             is_postgres: true,
             has_journal: true,
             tenants: 1,
@@ -178,7 +180,7 @@ impl World {
             tail: twists.has_tail.then_some(TAIL),
             disk_micros: 0,
             bucket_micros: 1_000 * random.below(30),
-            ..Plan::draw(seed).setting
+            ..drawn
         };
         let root = Utf8PathBuf::from(format!("/simulated/{:016x}", env::random::u64()));
         let bucket = Arc::new(AgedStore::default());
@@ -202,7 +204,8 @@ impl World {
             timeline,
             story,
             random,
-            is_busy: false,
+            // In some of these, journals are full when one of two starts again. Of a seed of its own, as all of a plan.
+            is_busy: twists.ends_after_a_takeover && Random::new(seed.rotate_left(29)).below(4) == 0,
             moves: twists.moves,
             doom: None,
         };
@@ -464,8 +467,10 @@ impl World {
         self.servers[second].bucket.set_gone(true);
         self.ill[second] = Some(env::clock::now() + RECOVERY);
         self.stopped[first] = Some(env::clock::now());
-        self.is_busy = self.random.below(4) == 0;
-        let length = Duration::from_millis(500 + self.random.below(8_000));
+        self.is_busy |= self.random.below(4) == 0;
+        // Sometimes it is no standby again yet when it ends.
+        let longest = if self.is_busy && self.random.coin() { 500 } else { 8_000 };
+        let length = Duration::from_millis(500 + self.random.below(longest));
         self.pass(length).await;
         if self.one_of_two().is_some() {
             self.lose_one(second).await;

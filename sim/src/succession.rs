@@ -65,13 +65,15 @@ pub fn run_with_moves(seed: u64, telling: Telling) -> Outcome {
 
 async fn perform(seed: u64, story: Story, moves: bool) -> anyhow::Result<()> {
     let mut random = Random::new(seed);
+    let drawn = Plan::draw(seed).setting;
     let setting = Setting {
+        memory: drawn.memory.sealed_in_place(),
         is_postgres: false,
         tenants: 1,
         lease: POLICY,
         disk_micros: 0,
         bucket_micros: 1_000 * random.below(30),
-        ..Plan::draw(seed).setting
+        ..drawn
     };
     let root = Utf8PathBuf::from(format!("/simulated/{:016x}", env::random::u64()));
     let bucket = std::sync::Arc::new(AgedStore::default());

@@ -243,9 +243,9 @@ impl BlockSource {
         if tail.start() > first * BLOCK_SIZE as u64 {
             return None;
         }
-        let (full, (offset, rest)) = tail.parts();
         let block = |offset: u64| offset / BLOCK_SIZE as u64;
-        let full = full.map(|(offset, buf)| Run::kept(block(offset), Arc::clone(buf)));
+        let full = tail.full().map(|(offset, buf)| Run::kept(block(offset), Arc::clone(buf)));
+        let (offset, rest) = tail.last();
         Some(Blocks { runs: full.chain([Run::copied(block(offset), rest.to_vec())]).collect() })
     }
 
