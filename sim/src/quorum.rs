@@ -204,8 +204,7 @@ impl World {
             timeline,
             story,
             random,
-            // In some of these, journals are full when one of two starts again. Of a seed of its own, as all of a plan.
-            is_busy: twists.ends_after_a_takeover && Random::new(seed.rotate_left(29)).below(4) == 0,
+            is_busy: false,
             moves: twists.moves,
             doom: None,
         };
@@ -467,9 +466,9 @@ impl World {
         self.servers[second].bucket.set_gone(true);
         self.ill[second] = Some(env::clock::now() + RECOVERY);
         self.stopped[first] = Some(env::clock::now());
-        self.is_busy |= self.random.below(4) == 0;
-        // Sometimes it is no standby again yet when it ends.
-        let longest = if self.is_busy && self.random.coin() { 500 } else { 8_000 };
+        self.is_busy = self.random.below(4) == 0;
+        // In half of the worlds it is no standby again yet when it ends.
+        let longest = if self.random.coin() { 500 } else { 8_000 };
         let length = Duration::from_millis(500 + self.random.below(longest));
         self.pass(length).await;
         if self.one_of_two().is_some() {
