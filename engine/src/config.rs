@@ -12,7 +12,7 @@ use crate::block_cache::BlockLimits;
 use crate::disk_budget::DiskBudget;
 use crate::live_keys::LiveKeys;
 use crate::observer::NewObserver;
-use crate::resources::Resources;
+use crate::resources::{EPHEMERAL_MEMORY, Resources};
 use remote_storage::RemoteStorage;
 
 /// Which tenants are attached at startup.
@@ -298,7 +298,7 @@ impl PageServerConf {
             retention: RetentionPolicy::ON_REQUEST,
             l0_flush_max_concurrency: NonZeroUsize::MIN,
             ephemeral_keep_bytes: 0,
-            ephemeral_memory: 0,
+            ephemeral_memory: EPHEMERAL_MEMORY,
             copied_layer_min: 4 << 20,
             bucket_tail_interval: None,
             wait_lsn_timeout: Duration::from_secs(300),

@@ -16,6 +16,8 @@ use virtual_file::KeptMemory;
 
 /// Maximum number of whole layers downloaded in the background at once.
 const DOWNLOADS_MAX: usize = 2;
+/// Bytes of values of in-memory layers that stay in memory unless it is said otherwise: three layers.
+pub(crate) const EPHEMERAL_MEMORY: u64 = 768 << 20;
 /// Maximum number of deleted timelines whose objects are removed at once.
 const REMOVALS_MAX: usize = 4;
 
@@ -49,7 +51,7 @@ impl Default for Resources {
         Self {
             pages: Arc::default(),
             blocks: Arc::default(),
-            kept: Arc::default(),
+            kept: Arc::new(KeptMemory::new(EPHEMERAL_MEMORY)),
             lease: Arc::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             sorts: Arc::default(),

@@ -379,8 +379,7 @@ mod tests {
     /// each has memory at the end, and what they share then.
     async fn kept(limit: u64) -> ([u64; 2], u64) {
         let dir = camino_tempfile::tempdir().unwrap();
-        let shared = Arc::new(KeptMemory::default());
-        shared.set_limit(limit);
+        let shared = Arc::new(KeptMemory::new(limit));
         let mut writers = Vec::new();
         for name in ["one", "other"] {
             let file = Arc::new(VirtualFile::open(&dir.path().join(name), OpenMode::CreateNew).await.unwrap());

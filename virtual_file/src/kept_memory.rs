@@ -11,7 +11,7 @@ use super::buffer::AlignedBuf;
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
 /// A limit that several writers share. One that is refused memory keeps its newest bytes only.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KeptMemory {
     limit: AtomicU64,
     used: AtomicU64,
@@ -27,6 +27,11 @@ struct Spare {
 }
 
 impl KeptMemory {
+    /// Permits `bytes` for all writers together.
+    pub fn new(bytes: u64) -> Self {
+        Self { limit: AtomicU64::new(bytes), used: AtomicU64::new(0), spare: Mutex::default() }
+    }
+
     /// Permits `bytes` for all writers together. Those that have more keep it.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
