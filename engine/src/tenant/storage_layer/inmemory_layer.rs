@@ -165,6 +165,7 @@ impl InMemoryLayer {
     /// and becomes the layer file; only scattered chains of changes are written again, contiguously. If most values are
     /// scattered, all are copied in order. With a key range, the values of its keys are copied. On error the layer stays
     /// readable and the call may be repeated.
+    /// readable and the call may be repeated.
     pub async fn write_to_disk(
         &self,
         ctx: &RequestContext,
