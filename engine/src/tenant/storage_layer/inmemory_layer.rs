@@ -163,9 +163,8 @@ impl InMemoryLayer {
     ///
     /// Without a key range the values stay where they are, unless most are scattered: the ephemeral file gets an index
     /// and becomes the layer file; only scattered chains of changes are written again, contiguously. If most values are
-    /// scattered, all are copied in order. With a key range, the values of its keys are copied. On error the layer stays
-    /// readable and the call may be repeated.
-    /// readable and the call may be repeated.
+    /// scattered, all are copied in order. With a key range, the values of its keys are copied. On error the layer
+    /// stays readable and the call may be repeated.
     pub async fn write_to_disk(
         &self,
         ctx: &RequestContext,
