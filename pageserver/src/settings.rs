@@ -55,6 +55,8 @@ impl Settings {
         conf.checkpoint_timeout = self.checkpoint_timeout;
         conf.ephemeral_keep_bytes = self.ephemeral_keep_bytes;
         conf.ephemeral_memory = self.ephemeral_memory.min(machine::memory() / EPHEMERAL_SHARE);
+        // Also for programs that open single timelines.
+        conf.resources.kept.set_limit(conf.ephemeral_memory);
         conf.bucket_tail_interval = Some(self.bucket_tail_interval).filter(|interval| !interval.is_zero());
         conf.l0_flush_max_concurrency = self.l0_flush_max_concurrency;
         conf.wait_lsn_timeout = self.wait_lsn_timeout;

@@ -9,6 +9,7 @@ use layer_format::header::LayerKind;
 use layer_format::index::IndexEntry;
 use pageserver_api::key::{CompactKey, Key};
 use pageserver_api::keyspace::KeySpace;
+use pageserver_api::models::virtual_file::IoMode;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use utils::id::TimelineId;
@@ -224,10 +225,10 @@ impl InMemoryLayer {
     }
 
     /// Whether it is large enough to be worth it, and the disk has room for all values once more, until the layer's own
-    /// file goes.
+    /// file goes. What goes through the kernel's cache is found there, wherever it lies, and costs more to write.
     fn may_be_copied(&self) -> bool {
-        let conf = self.owner.conf;
-        self.size() >= conf.copied_layer_min && conf.disk_budget.has_room_for(self.size())
+        let (conf, is_direct) = (self.owner.conf, virtual_file::io_mode() == IoMode::DirectRw);
+        is_direct && self.size() >= conf.copied_layer_min && conf.disk_budget.has_room_for(self.size())
     }
 
     /// Seals a copy in which all values are in order. The layer's own file goes with the layer.
