@@ -228,7 +228,8 @@ impl InMemoryLayer {
     /// file goes. What goes through the kernel's cache is found there, wherever it lies, and costs more to write.
     fn may_be_copied(&self) -> bool {
         let (conf, is_direct) = (self.owner.conf, virtual_file::io_mode() == IoMode::DirectRw);
-        is_direct && self.size() >= conf.copied_layer_min && conf.disk_budget.has_room_for(self.size())
+        let is_worth_it = conf.copied_layer_min == 0 || is_direct && self.size() >= conf.copied_layer_min;
+        is_worth_it && conf.disk_budget.has_room_for(self.size())
     }
 
     /// Seals a copy in which all values are in order. The layer's own file goes with the layer.
