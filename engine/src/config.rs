@@ -233,8 +233,8 @@ pub struct PageServerConf {
     /// their layer: it is sealed without being read.
     pub ephemeral_memory: u64,
     /// In-memory layers with fewer bytes of values are not copied in order, however scattered these are: whoever needs
-    /// them reads the file in one go. 0: all are copied whose values are scattered, also where files are written through
-    /// the kernel's cache. Not a setting.
+    /// them reads the file in one go. 0: all are copied whose values are scattered, also where files are written
+    /// through the kernel's cache. Not a setting.
     pub copied_layer_min: u64,
     /// How often WAL that only the journal has is put into the bucket; `None`: never.
     pub bucket_tail_interval: Option<Duration>,
