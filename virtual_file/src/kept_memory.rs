@@ -44,10 +44,13 @@ impl KeptMemory {
 
     /// Frees buffers that no writer has needed for some time.
     pub fn release_unused(&self) {
-        let mut spare = self.spare.lock();
         let now = env::clock::now();
+        let mut spare = self.spare.lock();
         if spare.needed.is_some_and(|needed| now.saturating_duration_since(needed) >= UNUSED_MAX) {
-            *spare = Spare::default();
+            let unused = std::mem::take(&mut *spare);
+            drop(spare);
+            // Who needs a buffer does not wait until all of these are gone.
+            drop(unused);
         }
     }
 

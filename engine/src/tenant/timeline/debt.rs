@@ -198,10 +198,9 @@ impl Compaction {
 
     /// Notes that a job has ended that sorted `bytes` of L0 layers in `took`.
     pub(crate) fn note_sorted(&self, bytes: u64, took: Duration) {
-        let now = bytes as f64 / took.as_secs_f64().max(1e-3);
         let mut rate = self.rate.lock();
-        let before = rate.before.map_or(now, |before| (before + now) / 2.0);
-        *rate = SortRate { before: Some(before), now: None };
+        rate.now = Some(bytes as f64 / took.as_secs_f64().max(1e-3));
+        *rate = SortRate { before: Some(rate.bytes_per_second()), now: None };
     }
 
     /// Notes how much ingest is to be slowed for jobs other than sorts, from 0 to 1.
