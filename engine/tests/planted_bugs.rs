@@ -50,7 +50,6 @@ const ELSEWHERE: [Bug; 31] = [
     Bug::ForgetWhenSteppingDown,
     Bug::GiveUpForNobody,
     Bug::GiveUpUnknownAtOnce,
-    // Nothing finds this yet.
     Bug::ReplayOtherWriter,
     Bug::StandbyLeavesGap,
     Bug::StandbyBeforeSync,

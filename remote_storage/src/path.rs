@@ -164,7 +164,12 @@ impl RemotePath {
 
     /// A layer, or a list of layers, by its file name, which includes its generation.
     pub fn layer(tenant: &TenantShardId, timeline: &TimelineId, file_name: &str) -> Self {
-        Self(Path::from(format!("tenants/{tenant}/timelines/{timeline}/{file_name}")))
+        Self::timeline(tenant, timeline).child(file_name)
+    }
+
+    /// What has this name below a prefix. For many of one prefix: nothing of that is made or looked at again.
+    pub fn child(&self, name: &str) -> Self {
+        Self(self.0.clone().join(name))
     }
 
     /// The last component.

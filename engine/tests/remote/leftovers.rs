@@ -95,6 +95,35 @@ async fn objects_that_could_not_be_removed_are_removed_without_another_publicati
     assert!(left >= 4, "{left} objects were left");
 }
 
+/// As a server has them that owned the tenant once, when it owns it again.
+#[tokio::test]
+async fn files_of_former_layers_go_while_the_timeline_is_served() {
+    let (bucket, _faults, _truth) = faulty();
+    let mut world = World::on(bucket).await;
+    let (timeline, mut model) = (world.timeline(), world.model.clone());
+    put(&timeline, &mut model, 10).await;
+    world.flush().await;
+    let (dir, layers) = (timeline.dir().to_owned(), timeline.layer_files());
+    let names: Vec<&str> = layers.iter().filter_map(|layer| layer.path().file_name()).collect();
+    // Other files of the same layers; their blocks would not do.
+    let renamed = |name: &&str| format!("{}{:016x}", &name[..name.len() - 16], 0x7000_0000_0000_0000_u64);
+    let former: Vec<_> = names.iter().map(|name| dir.join(renamed(name))).collect();
+    former.iter().for_each(|path| std::fs::write(path, b"former").unwrap());
+    drop((timeline, layers));
+    world.restart(false).await;
+    let timeline = world.timeline();
+    let gone = async {
+        while former.iter().any(|path| path.exists()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(UPLOAD, gone).await.expect("former layers are removed");
+    assert!(!former.is_empty() && timeline.layer_files().iter().all(|layer| layer.path().exists()));
+    check(&timeline, &model, timeline.last_record_lsn()).await;
+    drop(timeline);
+    world.manager.shutdown().await;
+}
+
 #[tokio::test]
 async fn uploads_whose_answers_were_lost_leave_no_objects() {
     let left = replace_layers_with(|op, path| (op == Op::Put && is_layer(path)).then_some(Fault::ErrorAfter)).await;

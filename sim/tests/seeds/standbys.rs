@@ -66,6 +66,7 @@ fn mistakes_of_standbys_are_found() {
         (Kind::QuorumTakeover, "ForgetWhenSteppingDown", 1),
         (Kind::QuorumTakeover, "GiveUpForNobody", 1),
         (Kind::QuorumTakeover, "GiveUpUnknownAtOnce", 1),
+        (Kind::QuorumTakeover, "ReplayOtherWriter", 1),
         (Kind::QuorumTail, "TailLeavesGap", 1),
     ] {
         find(kind, bug, first, 400);

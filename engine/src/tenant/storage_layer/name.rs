@@ -8,6 +8,7 @@
 //! ranges. Up to version 1 there was none: `-v1-<8 digits>`.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -34,7 +35,7 @@ pub enum LayerName {
 }
 
 /// The name of a layer's file, and of its object in the bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerFileName {
     /// What the layer covers.
     pub name: LayerName,
@@ -42,6 +43,16 @@ pub struct LayerFileName {
     pub generation: u32,
     /// The id in its header; `None` in a name of version 1.
     pub file_id: Option<u64>,
+}
+
+/// The id, drawn at random, is hash enough: a timeline that is opened has sets of ten thousand names made.
+impl Hash for LayerFileName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.file_id {
+            Some(file_id) => file_id.hash(state),
+            None => self.name.hash(state),
+        }
+    }
 }
 
 /// The text is not the name of a layer file.

@@ -10,7 +10,7 @@ use super::Timeline;
 use super::dir_lock::DirLock;
 use super::lifecycle::assemble;
 use super::manifest::{self, Manifest};
-use super::recovery::{self, InBucket};
+use super::recovery::{self, InBucket, Recovered};
 use super::state::Branching;
 use crate::config::PageServerConf;
 use crate::context::RequestContext;
@@ -18,6 +18,7 @@ use crate::tenant::ahead;
 use crate::tenant::remote::{IndexPart, TenantRemote, layer_names};
 use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};
+use remote_storage::RemotePath;
 use virtual_file::fs;
 
 /// What to open a timeline from, if its tenant is in a bucket.
@@ -74,8 +75,11 @@ impl Timeline {
         manifest::take_in_told(&dir, &manifest).await?;
         let branching = branching_of(&dir, &manifest, ancestor)?;
         let storage = conf.remote_storage.clone().filter(|_| manifest.in_bucket);
-        let bucket = storage.map(|storage| InBucket { storage, layers: None });
-        let map = recovery::recover(&conf.resources, &dir, &manifest, bucket.as_ref()).await?;
+        let prefix = RemotePath::timeline(&tenant_shard_id, &timeline_id);
+        let bucket = storage.map(|storage| InBucket { storage, prefix, layers: None });
+        let Recovered { map, former_layers } =
+            recovery::recover(&conf.resources, &dir, &manifest, bucket.as_ref()).await?;
+        recovery::remove_all(&former_layers).await?;
         Ok(assemble(conf, manifest, map, lock, branching, None))
     }
 
@@ -101,9 +105,14 @@ impl Timeline {
         }
         manifest::take_in_told(&dir, &manifest).await?;
         let layers = found.as_ref().map(|found| layer_names(&found.manifest));
-        let bucket = InBucket { storage: remote.storage().clone(), layers: Some(layers.unwrap_or_default()) };
-        let map = recovery::recover(&conf.resources, &dir, &manifest, Some(&bucket)).await?;
-        Ok(assemble(conf, manifest, map, lock, branching, Some((remote, found))))
+        let prefix = RemotePath::timeline(&manifest.tenant_shard_id, &manifest.timeline_id);
+        let bucket = InBucket { storage: remote.storage().clone(), prefix, layers: Some(layers.unwrap_or_default()) };
+        let Recovered { map, former_layers } =
+            recovery::recover(&conf.resources, &dir, &manifest, Some(&bucket)).await?;
+        let timeline = assemble(conf, manifest, map, lock, branching, Some((remote, found)));
+        // Somebody may be waiting for the timeline.
+        recovery::remove_aside(&timeline.state, former_layers);
+        Ok(timeline)
     }
 }
 

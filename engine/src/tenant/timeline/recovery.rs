@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 
 use super::manifest::{MANIFEST_NAME, Manifest, WAL_SOURCE_NAME};
+use super::state::TimelineState;
 use crate::resources::Resources;
 use crate::tenant::layer_map::{Layer, LayerMap, invariants};
 use crate::tenant::storage_layer::{EPHEMERAL_PREFIX, LayerFileName, PARTIAL_SUFFIX, RemoteObject};
@@ -13,13 +14,21 @@ use errors::{ErrorKind, StorageError};
 use remote_storage::{RemotePath, RemoteStorage};
 use virtual_file::fs::{self, TEMP_SUFFIX};
 
-/// The layers of the timeline in `dir`. Checks that each is on disk in full size or in the bucket; removes leftovers.
+/// What [`recover`] found.
+pub(super) struct Recovered {
+    pub(super) map: LayerMap,
+    /// Files of layers that are none of the timeline's. No layer that is made or fetched later has their names.
+    pub(super) former_layers: Vec<Utf8PathBuf>,
+}
+
+/// The layers of the timeline in `dir`. Checks that each is on disk in full size or in the bucket; removes leftovers
+/// other than those of layers.
 pub(super) async fn recover(
     resources: &Resources,
     dir: &Utf8Path,
     manifest: &Manifest,
     bucket: Option<&InBucket>,
-) -> Result<LayerMap, StorageError> {
+) -> Result<Recovered, StorageError> {
     let whose = (manifest.tenant_shard_id, manifest.timeline_id);
     let files = fs::list_dir(dir).await?;
     let names: HashSet<&str> = files.iter().map(String::as_str).collect();
@@ -45,13 +54,15 @@ pub(super) async fn recover(
         layers.push(Arc::new(layer));
     }
     let map = check_manifest(dir, manifest, &layers)?;
-    remove_leftovers(dir, &files, &layers).await?;
-    Ok(map)
+    let former_layers = remove_leftovers(dir, &files, &layers).await?;
+    Ok(Recovered { map, former_layers })
 }
 
 /// What the bucket has of a timeline.
 pub(super) struct InBucket {
     pub(super) storage: RemoteStorage,
+    /// Where it has that.
+    pub(super) prefix: RemotePath,
     /// Names of the layers there; `None` if not known: then the bucket is taken to have all of them.
     pub(super) layers: Option<HashSet<LayerFileName>>,
 }
@@ -61,8 +72,7 @@ impl InBucket {
     fn object(&self, layer: &Layer) -> Option<RemoteObject> {
         let there = self.layers.as_ref().is_none_or(|layers| layers.contains(layer.file_name()));
         let name = layer.path().file_name().filter(|_| there)?;
-        let path = RemotePath::layer(&layer.desc().tenant_shard_id, &layer.desc().timeline_id, name);
-        Some(RemoteObject { storage: self.storage.clone(), path })
+        Some(RemoteObject { storage: self.storage.clone(), path: self.prefix.child(name) })
     }
 }
 
@@ -94,8 +104,13 @@ fn check_file(names: &HashSet<&str>, layer: &Layer) -> Result<(), StorageError> 
     Err(corrupt(found.min(expected), format!("file has {found} bytes, the manifest says {expected}")))
 }
 
-/// Removes files of ours that the manifest does not name. Other files are left alone.
-async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>]) -> Result<(), StorageError> {
+/// Removes files of ours that the manifest does not name, but for those of layers, which it returns. Other files are
+/// left alone.
+async fn remove_leftovers(
+    dir: &Utf8Path,
+    names: &[String],
+    layers: &[Arc<Layer>],
+) -> Result<Vec<Utf8PathBuf>, StorageError> {
     let kept: HashMap<&str, &Arc<Layer>> =
         layers.iter().filter_map(|layer| Some((layer.path().file_name()?, layer))).collect();
     // Cached blocks of a layer whose whole file is not here.
@@ -104,13 +119,48 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
         layer.is_some_and(|layer| !layer.is_local())
     };
     let is_kept = |name: &str| is_kept_by_name(name) || kept.contains_key(name) || is_cache(name);
+    let mut former_layers = Vec::new();
     for name in names.iter().filter(|name| !is_kept(name)) {
-        if is_ours(name) && !fault::planted(fault::Bug::KeepLeftovers) {
+        if fault::planted(fault::Bug::KeepLeftovers) {
+            continue;
+        }
+        if is_layer(name) {
+            former_layers.push(dir.join(name));
+        } else if is_temporary(name) {
             tracing::info!("{dir}: removing leftover {name}");
             fs::unlink(&dir.join(name)).await?;
         } else {
             tracing::warn!("{dir}: leaving {name} alone, which is no file of a timeline");
         }
+    }
+    if let Some(first) = former_layers.first() {
+        tracing::info!("{dir}: removing leftovers of {} layers, such as {first}", former_layers.len());
+    }
+    Ok(former_layers)
+}
+
+/// Removes files while the timeline is served: a server that owned it before may have thousands. A start removes those
+/// that are left when it is closed.
+pub(super) fn remove_aside(state: &Arc<TimelineState>, files: Vec<Utf8PathBuf>) {
+    let Some(entered) = state.enter().ok().filter(|_| !files.is_empty()) else { return };
+    let cancel = state.cancel.clone();
+    let work = async move {
+        let _entered = entered;
+        for file in files {
+            if cancel.is_cancelled() {
+                return;
+            }
+            if let Err(error) = fs::unlink(&file).await {
+                tracing::warn!("could not remove a leftover, the next start will: {error}");
+            }
+        }
+    };
+    drop(env::spawn::aside("removal of former layers", work, drop));
+}
+
+pub(super) async fn remove_all(files: &[Utf8PathBuf]) -> Result<(), StorageError> {
+    for file in files {
+        fs::unlink(file).await?;
     }
     Ok(())
 }
@@ -118,16 +168,24 @@ async fn remove_leftovers(dir: &Utf8Path, names: &[String], layers: &[Arc<Layer>
 /// Removes what an unfinished import wrote into `dir`. Does nothing to a timeline.
 pub(super) async fn remove_unfinished(dir: &Utf8Path) -> Result<(), StorageError> {
     let names = fs::list_dir(dir).await?;
-    if names.iter().any(|name| name == MANIFEST_NAME) { Ok(()) } else { remove_leftovers(dir, &names, &[]).await }
+    if names.iter().any(|name| name == MANIFEST_NAME) {
+        return Ok(());
+    }
+    remove_all(&remove_leftovers(dir, &names, &[]).await?).await
 }
 
 fn is_kept_by_name(name: &str) -> bool {
     name == MANIFEST_NAME || name == WAL_SOURCE_NAME
 }
 
-fn is_ours(name: &str) -> bool {
+fn is_layer(name: &str) -> bool {
+    name.strip_suffix(PARTIAL_SUFFIX).unwrap_or(name).parse::<LayerFileName>().is_ok()
+}
+
+/// Of an earlier process. This one may use the name again.
+fn is_temporary(name: &str) -> bool {
     let name = name.strip_suffix(PARTIAL_SUFFIX).unwrap_or(name);
-    name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX) || name.parse::<LayerFileName>().is_ok()
+    name.ends_with(TEMP_SUFFIX) || name.starts_with(EPHEMERAL_PREFIX)
 }
 
 /// Whether the directory has a manifest, and thus is a timeline rather than the rest of an unfinished import.
