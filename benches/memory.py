@@ -39,7 +39,7 @@ from wal_intake import TICK, Clock
 PREFIX = "store"
 # The defaults that memory depends on, stated so that the report can say what was allowed.
 LIMITS = {"page_cache_size": 8192, "block_cache_memory": 96 * MIB, "compaction_memory": 96 * MIB,
-          "checkpoint_distance": 256 * MIB, "ephemeral_keep_bytes": 16 * MIB}
+          "checkpoint_distance": 256 * MIB, "ephemeral_memory": 768 * MIB, "ephemeral_keep_bytes": 16 * MIB}
 # What memory is used for, as the label of `pageserver_memory_bytes` has it. A use without a metric is unexplained.
 USES = ("page_cache", "in_memory_index", "buffers")
 # What the allocator says: what it was asked for, and what of it is in memory.

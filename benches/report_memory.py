@@ -139,7 +139,8 @@ def lines(found):
     yield from (
         f"The budgets are `page_cache_size` and `block_cache_memory`, together {budget_mib(found):.0f} MiB; compaction",
         f"may take twice {limits['compaction_memory'] // MIB} MiB more while it works, an in-memory layer has up to "
-        f"{limits['checkpoint_distance'] // MIB} MiB of values.",
+        f"{limits['checkpoint_distance'] // MIB} MiB of values, and of all that are not written out yet",
+        f"{limits.get('ephemeral_memory', 0) // MIB} MiB may be in memory.",
         f"The pageserver may use {found['disk_budget_mib']:,} MiB of local disk. It takes in "
         f"{found['step_mib']:,} MiB of WAL at a time, which were",
         f"written while it was stopped. Loaded is after {found['reads']:,} reads of random pages.",
