@@ -52,6 +52,17 @@ FILLED = 0.7
 FILLER = "md5(aid::text) || md5((-aid)::text) || left(md5((7 * aid)::text), 20)"
 SAMPLE_SECONDS, IDLE_SECONDS = 0.1, 10
 FREE_GIB = 4
+# Of a file of a relation.
+SEGMENT_BLOCKS = 131_072
+
+
+def is_empty(server, block: int) -> bool:
+    """Whether a page of pgbench_accounts is one that the server has added, and put nothing into."""
+    segment, at = divmod(block, SEGMENT_BLOCKS)
+    path = "pg_relation_filepath('pgbench_accounts')" + (f" || '.{segment}'" if segment else "")
+    server.sql("CHECKPOINT")
+    found = server.sql(f"SELECT pg_read_binary_file({path}, {at * 8192}, 8192) = decode(repeat('00', 8192), 'hex')")
+    return found.strip() == "t"
 
 
 class Memory(Bench):
@@ -138,10 +149,12 @@ class Memory(Bench):
         idle = self.sample(followed, f"idle {when}")
         rel, chance = rel_of(followed.postgres, "pgbench_accounts"), random.Random(1)
         blocks = int(followed.postgres.sql("SELECT pg_relation_size('pgbench_accounts') / 8192"))
-        wanted = (get_page(rel, chance.randrange(blocks), LATEST, 1) for _ in range(self.args.reads))
+        numbers = [chance.randrange(blocks) for _ in range(self.args.reads)]
         with followed.timeline.stream(timeout=120) as stream:
-            read = sum(any(page) for page in stream.pipelined(wanted))
-        assert read == self.args.reads, f"of {self.args.reads} pages {read} were not empty"
+            pages = stream.pipelined(get_page(rel, number, LATEST, 1) for number in numbers)
+            empty = [number for number, page in zip(numbers, pages, strict=True) if not any(page)]
+        lost = [number for number in empty if not is_empty(followed.postgres, number)]
+        assert not lost, f"pages {lost} are empty, but not in the server's files"
         loaded = self.sample(followed, f"loaded {when}")
         self.say(json.dumps([idle, loaded]))
         return [idle, loaded]
