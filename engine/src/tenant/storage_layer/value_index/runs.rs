@@ -1,4 +1,4 @@
-//! Stores entries in chunks, with sorted runs over the full chunks for readers.
+//! Stores entries in chunks, with sorted runs for readers over all but the newest of them.
 
 use std::sync::Arc;
 
@@ -8,8 +8,10 @@ use super::entry::{Entry, LOW_BITS};
 use super::radix;
 
 const CHUNK_BITS: u32 = 13;
-/// Entries per chunk. A reader scans at most this many entries that no run covers.
+/// Entries per chunk, and the most that are sorted at once.
 const CHUNK: usize = 1 << CHUNK_BITS;
+/// Fewer entries than this no run covers: a reader looks at each of them.
+const STEP: usize = 512;
 
 type Chunk = Box<[Entry]>;
 
@@ -21,11 +23,12 @@ pub(super) struct Runs {
     sorted: Mutex<Sorted>,
 }
 
-/// Runs over full chunks, longest first, each sorted by (key, arrival).
-#[derive(Debug, Default)]
+/// Runs over the oldest entries, longest first, each sorted by (key, arrival).
+#[derive(Clone, Debug, Default)]
 struct Sorted {
     runs: Vec<Arc<Vec<u32>>>,
-    chunks: usize,
+    /// So many entries they cover, a multiple of [`STEP`].
+    covered: usize,
 }
 
 impl Runs {
@@ -69,7 +72,8 @@ impl Runs {
 
     /// Calls `visit` with all entries whose key is in `low..=high`: per key in order of arrival, keys interleaved.
     pub(super) fn for_each_in(&self, low: u64, high: u64, mut visit: impl FnMut(&Entry)) {
-        for run in self.caught_up() {
+        let Sorted { runs, covered } = self.caught_up();
+        for run in runs {
             let from = run.partition_point(|at| self.entry(*at).key < low);
             for at in &run[from..] {
                 let entry = self.entry(*at);
@@ -79,17 +83,18 @@ impl Runs {
                 visit(entry);
             }
         }
-        self.last.iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
+        self.uncovered(covered).iter().filter(|entry| (low..=high).contains(&entry.key)).for_each(visit);
     }
 
     /// Calls `visit` with the entries of `key` whose LSN is below `end`, newest first, until it returns false.
     pub(super) fn newest_first(&self, key: u64, end: u64, mut visit: impl FnMut(&Entry) -> bool) {
-        for entry in self.last.iter().rev().filter(|entry| entry.key == key && entry.lsn < end) {
+        let Sorted { runs, covered } = self.caught_up();
+        for entry in self.uncovered(covered).iter().rev().filter(|entry| entry.key == key && entry.lsn < end) {
             if !visit(entry) {
                 return;
             }
         }
-        for run in self.caught_up().iter().rev() {
+        for run in runs.iter().rev() {
             let to = run.partition_point(|at| {
                 let entry = self.entry(*at);
                 entry.key < key || entry.key == key && entry.lsn < end
@@ -106,14 +111,20 @@ impl Runs {
         }
     }
 
-    /// The runs, after sorting the chunks that have become full since the last call.
-    fn caught_up(&self) -> Vec<Arc<Vec<u32>>> {
+    /// The entries that no run covers, all of which are in the last chunk.
+    fn uncovered(&self, covered: usize) -> &[Entry] {
+        &self.last[covered - self.full.len() * CHUNK..]
+    }
+
+    /// The runs, after sorting what has come since the last call.
+    fn caught_up(&self) -> Sorted {
         let mut sorted = self.sorted.lock();
-        while let Some(chunk) = self.full.get(sorted.chunks) {
-            let base = (sorted.chunks << CHUNK_BITS) as u32;
-            let mut run: Vec<u32> =
-                radix::order(CHUNK, chunk.iter().map(|entry| entry.key)).iter().map(|at| base + at).collect();
-            sorted.chunks += 1;
+        while sorted.covered + STEP <= self.len() {
+            let base = sorted.covered;
+            let len = sorted_next(base, self.len());
+            let keys = (base..base + len).map(|at| self.entry(at as u32).key);
+            let mut run: Vec<u32> = radix::order(len, keys).iter().map(|at| base as u32 + at).collect();
+            sorted.covered += len;
             // As with the carries of a binary counter, runs of equal length are merged, so that few remain.
             while sorted.runs.last().is_some_and(|last| last.len() <= run.len()) {
                 let older = sorted.runs.pop().unwrap_or_default();
@@ -121,7 +132,7 @@ impl Runs {
             }
             sorted.runs.push(Arc::new(run));
         }
-        sorted.runs.clone()
+        sorted.clone()
     }
 
     /// Merges two sorted runs; among equal keys, those of `older` come first.
@@ -148,4 +159,14 @@ impl Runs {
     fn iter(&self) -> impl Iterator<Item = &Entry> + Clone {
         self.full.iter().flat_map(|chunk| chunk.iter()).chain(&self.last)
     }
+}
+
+/// How many entries are sorted next, of `len`, if runs cover `covered`: as many as they can be without splitting what a
+/// longer run will have, so that runs get shorter and shorter, and much that has come at once is sorted at once.
+fn sorted_next(covered: usize, len: usize) -> usize {
+    let mut next = CHUNK;
+    while next > STEP && (covered % next != 0 || covered + next > len) {
+        next /= 2;
+    }
+    next
 }

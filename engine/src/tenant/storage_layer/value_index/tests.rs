@@ -80,6 +80,30 @@ fn runs_over_many_chunks() {
     assert!(index.memory() <= 40 * count as usize, "{} bytes for {count} values", index.memory());
 }
 
+/// Wherever the entries end that runs cover.
+#[test]
+fn reads_beside_what_comes() {
+    for stride in [1, 7, 500, 513, 4_099, 20_000] {
+        let (mut index, mut lsns) = (ValueIndex::default(), [const { Vec::new() }; 7]);
+        for i in 0..20_000u32 {
+            let key = (i.wrapping_mul(2_654_435_761) >> 7) % 7;
+            index.push(CompactKey::from(i128::from(key)), Lsn(u64::from(i)), 0, 1, i % 5 == 0);
+            lsns[key as usize].push(u64::from(i));
+            if i % stride == stride - 1 {
+                let wanted = i as usize % 7;
+                let first = lsns[wanted].iter().rposition(|lsn| lsn % 5 == 0).unwrap_or(0);
+                let expected: Vec<u64> = lsns[wanted].iter().skip(first).rev().copied().collect();
+                let found = index.needed(CompactKey::from(wanted as i128), Lsn::MAX);
+                assert_eq!(found.iter().map(|v| v.lsn.0).collect::<Vec<_>>(), expected, "{i}, every {stride}");
+            }
+        }
+        for (key, lsns) in lsns.iter().enumerate() {
+            let key = CompactKey::from(key as i128);
+            assert_eq!(index.range(key, key).iter().map(|v| v.lsn.0).collect::<Vec<_>>(), *lsns);
+        }
+    }
+}
+
 #[test]
 fn places_are_packed_without_loss() {
     let mut index = ValueIndex::default();
