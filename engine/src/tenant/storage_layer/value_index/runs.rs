@@ -165,7 +165,7 @@ impl Runs {
 /// longer run will have, so that runs get shorter and shorter, and much that has come at once is sorted at once.
 fn sorted_next(covered: usize, len: usize) -> usize {
     let mut next = CHUNK;
-    while next > STEP && (covered % next != 0 || covered + next > len) {
+    while next > STEP && (!covered.is_multiple_of(next) || covered + next > len) {
         next /= 2;
     }
     next
