@@ -112,7 +112,7 @@ impl World {
         let Some((Ok(()), timeline)) = taken.zip(server.timeline(tenant, self.timeline)) else {
             return tell!(self.story, "it does not");
         };
-        let writers: Vec<Origin> = std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect();
+        let writers = self.writers();
         self.check(&timeline, &writers, self.host.committed()).await;
     }
 
@@ -122,7 +122,7 @@ impl World {
         let left = 1 - lost;
         let committed = self.host.committed();
         tell!(self.story, "{} and the Postgres are lost; committed to {committed}", NAMES[lost]);
-        let writers: Vec<Origin> = std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect();
+        let writers = self.writers();
         // Nobody reaches it any more, and nobody waits for it.
         let nobody = Origin::new(TimelineId::generate(), BEGINS, Model::default(), Vec::new(), None);
         self.host = Host::new(nobody, 0, &self.is_calm);
@@ -190,6 +190,11 @@ impl World {
                 return None;
             }
         }
+    }
+
+    /// Those who may have written what there is.
+    fn writers(&self) -> Vec<Origin> {
+        std::iter::once(self.host.origin.clone()).chain(self.host.former.clone()).collect()
     }
 
     /// All that was committed is there, and what is there is what was written.

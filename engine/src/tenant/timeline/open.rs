@@ -18,7 +18,6 @@ use crate::tenant::ahead;
 use crate::tenant::remote::{IndexPart, TenantRemote, layer_names};
 use errors::StorageError;
 use metrics::{self, METRICS, StorageOperation};
-use remote_storage::RemotePath;
 use virtual_file::fs;
 
 /// What to open a timeline from, if its tenant is in a bucket.
@@ -75,8 +74,7 @@ impl Timeline {
         manifest::take_in_told(&dir, &manifest).await?;
         let branching = branching_of(&dir, &manifest, ancestor)?;
         let storage = conf.remote_storage.clone().filter(|_| manifest.in_bucket);
-        let prefix = RemotePath::timeline(&tenant_shard_id, &timeline_id);
-        let bucket = storage.map(|storage| InBucket { storage, prefix, layers: None });
+        let bucket = storage.map(|storage| InBucket { storage, layers: None });
         let Recovered { map, former_layers } =
             recovery::recover(&conf.resources, &dir, &manifest, bucket.as_ref()).await?;
         recovery::remove_all(&former_layers).await?;
@@ -105,8 +103,7 @@ impl Timeline {
         }
         manifest::take_in_told(&dir, &manifest).await?;
         let layers = found.as_ref().map(|found| layer_names(&found.manifest));
-        let prefix = RemotePath::timeline(&manifest.tenant_shard_id, &manifest.timeline_id);
-        let bucket = InBucket { storage: remote.storage().clone(), prefix, layers: Some(layers.unwrap_or_default()) };
+        let bucket = InBucket { storage: remote.storage().clone(), layers: Some(layers.unwrap_or_default()) };
         let Recovered { map, former_layers } =
             recovery::recover(&conf.resources, &dir, &manifest, Some(&bucket)).await?;
         let timeline = assemble(conf, manifest, map, lock, branching, Some((remote, found)));

@@ -30,12 +30,13 @@ pub(super) async fn recover(
     bucket: Option<&InBucket>,
 ) -> Result<Recovered, StorageError> {
     let whose = (manifest.tenant_shard_id, manifest.timeline_id);
+    let prefix = RemotePath::timeline(&whose.0, &whose.1);
     let files = fs::list_dir(dir).await?;
     let names: HashSet<&str> = files.iter().map(String::as_str).collect();
     let mut layers: Vec<Arc<Layer>> = Vec::with_capacity(manifest.layers.len());
     for entry in &manifest.layers {
         let local = entry.to_layer(resources, dir, whose.0, whose.1);
-        let remote = bucket.and_then(|bucket| bucket.object(&local));
+        let remote = bucket.and_then(|bucket| bucket.object(&prefix, &local));
         let layer = match (check_file(&names, &local), remote) {
             (Ok(()), None) => local,
             (Ok(()), Some(object)) => {
@@ -61,18 +62,16 @@ pub(super) async fn recover(
 /// What the bucket has of a timeline.
 pub(super) struct InBucket {
     pub(super) storage: RemoteStorage,
-    /// Where it has that.
-    pub(super) prefix: RemotePath,
     /// Names of the layers there; `None` if not known: then the bucket is taken to have all of them.
     pub(super) layers: Option<HashSet<LayerFileName>>,
 }
 
 impl InBucket {
-    /// The object of a layer, if there is one.
-    fn object(&self, layer: &Layer) -> Option<RemoteObject> {
+    /// The object of a layer of the timeline at `prefix`, if there is one.
+    fn object(&self, prefix: &RemotePath, layer: &Layer) -> Option<RemoteObject> {
         let there = self.layers.as_ref().is_none_or(|layers| layers.contains(layer.file_name()));
         let name = layer.path().file_name().filter(|_| there)?;
-        Some(RemoteObject { storage: self.storage.clone(), path: self.prefix.child(name) })
+        Some(RemoteObject { storage: self.storage.clone(), path: prefix.child(name) })
     }
 }
 
