@@ -197,8 +197,7 @@ fn newest_images(stacks: &[Stack]) -> u64 {
 
 fn history(state: &TimelineState, edition: u64, map: &LayerMap) -> u64 {
     let cutoff = gc::cutoff_now(state);
-    let needed = state.work.look().map_or_else(HashSet::new, |look| look.needed);
-    state.work.history.get((edition, cutoff, needed.len()), || unneeded(map, cutoff, &needed))
+    state.work.history(edition, cutoff, |needed| unneeded(map, cutoff, needed))
 }
 
 /// Bytes of layers that end at or below `cutoff`, that a read as of it does not visit, and that are not in `needed`.

@@ -60,7 +60,13 @@ pub(super) async fn replaced(
     if !check() {
         return Ok(false);
     }
-    change_layers(state, &publisher, removed, added).await
+    let files = |layers: &[Arc<Layer>]| layers.iter().map(|layer| layer.identity().file_id).collect::<Vec<u64>>();
+    let (before, after) = (files(removed), files(&added));
+    let is_done = change_layers(state, &publisher, removed, added).await?;
+    if is_done {
+        state.work.note_replaced(&before, &after);
+    }
+    Ok(is_done)
 }
 
 /// Removes layers that no read that is allowed visits any more, and stores which ones are allowed. False if one of the

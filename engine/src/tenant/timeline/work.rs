@@ -103,8 +103,16 @@ impl<K: Copy + PartialEq, V: Copy> Remembered<K, V> {
 
 /// Of what [`SortedSums`] are: the edition, whether nothing is due in it, how many keys and files are special.
 pub(crate) type SortedKey = (u64, bool, usize, usize);
-/// Of what it was found out how much history waits: the edition, the cutoff, and how many files other LSNs need.
-pub(crate) type HistoryKey = (u64, Lsn, usize);
+/// Of what it was found out how much history waits: the edition, the cutoff, and [`Looks::count`].
+type HistoryKey = (u64, Lsn, u64);
+
+/// The last look for history that nothing keeps.
+#[derive(Debug, Default)]
+struct Looks {
+    /// How often it has changed.
+    count: u64,
+    last: Option<LastLook>,
+}
 
 /// Objects of layers that were replaced or removed: they go after the index part of this submission.
 #[derive(Clone, Copy, Debug)]
@@ -128,13 +136,13 @@ pub(crate) struct Work {
     lacks_room: AtomicBool,
     /// One more than the edition in which nothing was due.
     looked_at: AtomicU64,
-    look: Mutex<Option<LastLook>>,
+    looks: Mutex<Looks>,
     /// When history was last removed.
     removed: Mutex<Option<Instant>>,
     outdated: Mutex<Vec<Outdated>>,
     pub(crate) sorted: Remembered<SortedKey, SortedSums>,
     /// Bytes of history that only wait to be removed.
-    pub(crate) history: Remembered<HistoryKey, u64>,
+    history: Remembered<HistoryKey, u64>,
 }
 
 /// Says what compaction is doing, and at its end that it does nothing.
@@ -226,12 +234,33 @@ impl Work {
         if has_removed {
             *self.removed.lock() = Some(look.at);
         }
-        *self.look.lock() = Some(look);
+        let mut looks = self.looks.lock();
+        *looks = Looks { count: looks.count + 1, last: Some(look) };
+    }
+
+    /// Notes that `added` are in the place of `removed`: what was needed of these is in those.
+    pub(crate) fn note_replaced(&self, removed: &[u64], added: &[u64]) {
+        let mut looks = self.looks.lock();
+        let Some(last) = &mut looks.last else { return };
+        if removed.iter().any(|file| last.needed.contains(file)) {
+            last.needed.extend(added);
+            looks.count += 1;
+        }
     }
 
     /// What was found when it was last looked for history that nothing keeps.
     pub(crate) fn look(&self) -> Option<LastLook> {
-        self.look.lock().clone()
+        self.looks.lock().last.clone()
+    }
+
+    /// Bytes of history that only wait to be removed below `cutoff` from the layers of `edition`: what `find` makes of
+    /// the files that other LSNs need.
+    pub(crate) fn history(&self, edition: u64, cutoff: Lsn, find: impl FnOnce(&HashSet<u64>) -> u64) -> u64 {
+        let (count, needed) = {
+            let looks = self.looks.lock();
+            (looks.count, looks.last.as_ref().map_or_else(HashSet::new, |look| look.needed.clone()))
+        };
+        self.history.get((edition, cutoff, count), || find(&needed))
     }
 
     /// How long ago history was last removed.
@@ -283,6 +312,30 @@ mod tests {
             })
         };
         assert_eq!(([get(1), get(1), get(2), get(2), get(1)], asked.get()), ([10, 10, 20, 20, 10], 3));
+    }
+
+    #[test]
+    fn history_is_found_out_again_after_each_look() {
+        let work = Work::default();
+        let look = |needed: [u64; 2]| LastLook {
+            at: env::clock::now(),
+            cutoff: Lsn(8),
+            bound_by: String::new(),
+            points: Vec::new(),
+            needed: HashSet::from(needed),
+        };
+        let sum = |needed: &HashSet<u64>| needed.iter().sum();
+        assert_eq!(work.history(1, Lsn(8), sum), 0);
+        work.note_look(look([1, 2]), false);
+        assert_eq!(work.history(1, Lsn(8), sum), 3);
+        // As many files as before, but other ones.
+        work.note_look(look([1, 3]), false);
+        assert_eq!(work.history(1, Lsn(8), sum), 4);
+        // What is trimmed is needed as before, what was written of others is not.
+        work.note_replaced(&[7, 8], &[9]);
+        assert_eq!(work.history(1, Lsn(8), |_| unreachable!("nothing has changed")), 4);
+        work.note_replaced(&[3, 7], &[10]);
+        assert_eq!(work.history(1, Lsn(8), sum), 14);
     }
 
     #[test]
