@@ -2,7 +2,8 @@
 //!
 //! A write starts the moment a buffer is full, from the thread that filled it, so no other task has to be woken.
 //! Bytes that are not on disk yet can be read from memory. After an error everything stays in memory, and the next
-//! call retries.
+//! call retries. A writer that holds its writes back ([`BufferedWriter::hold`]) starts them when there is no memory left,
+//! or when it is asked to: a file that is not needed in the end is never written then.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -48,8 +49,10 @@ pub struct Tail {
     kept: usize,
     mutable: AlignedBuf,
     mutable_offset: u64,
-    /// Where memory comes from for all that is written, as long as there is enough.
+    /// Where memory comes from for all full buffers, as long as there is enough.
     shared: Option<Arc<KeptMemory>>,
+    /// There was not enough: what was taken is given back as writes complete.
+    is_refused: bool,
     /// Bytes that were taken from there.
     taken: u64,
 }
@@ -68,16 +71,25 @@ impl Tail {
         self.full.get(self.kept).map_or(self.mutable_offset, |(offset, _)| *offset)
     }
 
+    /// Takes memory for a buffer of `bytes` that is full. Returns whether there was enough, for this one and for all
+    /// before.
+    fn take(&mut self, bytes: u64) -> bool {
+        let enough = !self.is_refused && self.shared.as_ref().is_some_and(|shared| shared.take(bytes));
+        match enough {
+            true => self.taken += bytes,
+            false => self.refuse(),
+        }
+        enough
+    }
+
     /// Records that the oldest write has completed. Returns buffers that are no longer needed, if more than `keep`
     /// written bytes are in memory, and there is none for all.
     fn retire(&mut self, keep: u64) -> Vec<Arc<AlignedBuf>> {
-        let written = self.full.get(self.kept).map_or(0, |(_, buf)| buf.len() as u64);
         self.kept += 1;
-        if self.shared.as_ref().is_some_and(|shared| shared.take(written)) {
-            self.taken += written;
+        if self.shared.is_some() && !self.is_refused {
             return Vec::new();
         }
-        self.stop_sharing();
+        self.refuse();
         let mut done = Vec::new();
         while let Some(first) = self.full.front().map(|(offset, _)| *offset)
             && self.kept > 0
@@ -89,10 +101,17 @@ impl Tail {
         done
     }
 
-    /// Keeps no more than the newest bytes from now on.
-    fn stop_sharing(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            shared.give_back(std::mem::take(&mut self.taken), std::iter::empty());
+    /// Keeps no more than the newest bytes from now on, and those that were held back until they are written.
+    fn refuse(&mut self) {
+        self.is_refused = true;
+        if let Some(shared) = &self.shared {
+            let waiting = self.full.iter().skip(self.kept + IN_FLIGHT_MAX).map(|(_, buf)| buf.len() as u64).sum();
+            let surplus = self.taken.saturating_sub(waiting);
+            shared.give_back(surplus, std::iter::empty());
+            self.taken -= surplus;
+        }
+        if self.taken == 0 {
+            self.shared = None;
         }
     }
 
@@ -131,6 +150,8 @@ impl Drop for Tail {
 }
 
 enum WriteState {
+    /// Not started yet.
+    Held,
     Running(IoFuture<()>),
     Failed,
 }
@@ -149,6 +170,8 @@ pub struct BufferedWriter {
     /// Size in bytes of the largest buffers.
     buffer_max: usize,
     in_flight_max: usize,
+    /// Writes are not started as long as there is memory for what is not written.
+    holds: bool,
 }
 
 impl BufferedWriter {
@@ -156,7 +179,15 @@ impl BufferedWriter {
     pub fn new(file: Arc<VirtualFile>, start: u64) -> Self {
         debug_assert!(start.is_multiple_of(file.align()));
         let mutable = AlignedBuf::with_capacity(BUFFER_MIN.max(file.align() as usize));
-        let tail = Tail { full: VecDeque::new(), kept: 0, mutable, mutable_offset: start, shared: None, taken: 0 };
+        let tail = Tail {
+            full: VecDeque::new(),
+            kept: 0,
+            mutable,
+            mutable_offset: start,
+            shared: None,
+            is_refused: false,
+            taken: 0,
+        };
         Self {
             file,
             tail: Arc::new(RwLock::new(tail)),
@@ -166,6 +197,7 @@ impl BufferedWriter {
             keep: 0,
             buffer_max: BUFFER_MAX,
             in_flight_max: IN_FLIGHT_MAX,
+            holds: false,
         }
     }
 
@@ -189,6 +221,18 @@ impl BufferedWriter {
     /// [`BufferedWriter::keep_written`] says. To be called before anything is written.
     pub fn keep_all(&mut self, shared: Arc<KeptMemory>) {
         self.tail.write().shared = Some(shared);
+    }
+
+    /// Starts no write from now on as long as there is memory for all ([`BufferedWriter::keep_all`]): for a file that is
+    /// likely not needed in the end.
+    pub fn hold(&mut self) {
+        self.holds = true;
+    }
+
+    /// Starts writing what is held back, and holds nothing back any more.
+    pub fn release(&mut self) {
+        self.holds = false;
+        self.start_due();
     }
 
     /// The file.
@@ -222,12 +266,13 @@ impl BufferedWriter {
     }
 
     /// Makes room for `len` more bytes, so that pushing them neither waits nor fails. Waits for the disk if the
-    /// maximum number of writes is in flight. On error nothing is lost; the next call retries failed writes.
+    /// maximum number of writes is in flight, or more were held back than there is memory for. On error nothing is lost; the next call retries failed writes.
     pub async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let mut room = self.tail.read().mutable.room() + self.spare.iter().map(AlignedBuf::capacity).sum::<usize>();
         // One that is filled to its end is replaced at once: by a spare one, or the limits would not hold.
         while room <= len {
-            if self.writes.len() + self.spare.len() >= self.in_flight_max && !self.writes.is_empty() {
+            let is_busy = self.writes.len() + self.spare.len() >= self.in_flight_max && !self.writes.is_empty();
+            if is_busy && !self.holds {
                 self.retire_oldest().await?;
                 continue;
             }
@@ -248,7 +293,7 @@ impl BufferedWriter {
             tail.mutable.extend_from_slice(now);
             if tail.mutable.room() == 0 {
                 let next = self.spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(BUFFER_MIN));
-                freeze(&self.file, &mut self.writes, &mut tail, next);
+                freeze(&self.file, &mut self.writes, &mut tail, next, &mut self.holds);
             }
             if later.is_empty() {
                 return;
@@ -266,6 +311,7 @@ impl BufferedWriter {
 
     /// Waits until all full buffers are on disk.
     pub async fn flush_full_buffers(&mut self) -> Result<(), StorageError> {
+        self.release();
         while !self.writes.is_empty() {
             self.retire_oldest().await?;
         }
@@ -298,12 +344,12 @@ impl BufferedWriter {
         }
         tail.mutable.extend_with_zeros(len.next_multiple_of(self.file.align() as usize) - len);
         let next = self.spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(BUFFER_MIN));
-        freeze(&self.file, &mut self.writes, &mut tail, next);
+        freeze(&self.file, &mut self.writes, &mut tail, next, &mut self.holds);
     }
 
-    /// Waits for the oldest write, after restarting all failed ones.
+    /// Waits for the oldest write, after starting all that are due.
     async fn retire_oldest(&mut self) -> Result<(), StorageError> {
-        self.restart_failed();
+        self.start_due();
         let result = match self.writes.front_mut() {
             Some(WriteState::Running(write)) => poll_fn(|cx| write.as_mut().poll(cx)).await,
             _ => return Ok(()),
@@ -326,23 +372,31 @@ impl BufferedWriter {
         self.file.error("write", self.tail.read().unwritten(), source)
     }
 
-    fn restart_failed(&mut self) {
+    /// Starts the oldest writes that were held back or have failed, as many as may be in flight.
+    fn start_due(&mut self) {
         let tail = self.tail.read();
-        for (state, (offset, buf)) in self.writes.iter_mut().zip(tail.full.iter().skip(tail.kept)) {
-            if matches!(state, WriteState::Failed) {
+        let writes = self.writes.iter_mut().take(self.in_flight_max);
+        for (state, (offset, buf)) in writes.zip(tail.full.iter().skip(tail.kept)) {
+            if !matches!(state, WriteState::Running(_)) {
                 *state = WriteState::Running(self.file.start_write(*offset, Arc::clone(buf), buf.len()));
             }
         }
     }
 }
 
-/// Starts writing the filled buffer and puts `next` in its place.
-fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail, next: AlignedBuf) {
+/// Starts writing the filled buffer, unless it is held back or behind others that are, and puts `next` in its place.
+/// Where there is no memory for more, `holds` is false after that.
+fn freeze(file: &VirtualFile, writes: &mut VecDeque<WriteState>, tail: &mut Tail, next: AlignedBuf, holds: &mut bool) {
     let full = Arc::new(std::mem::replace(&mut tail.mutable, next));
     let offset = tail.mutable_offset;
     tail.mutable_offset += full.len() as u64;
-    writes.push_back(WriteState::Running(file.start_write(offset, Arc::clone(&full), full.len())));
-    tail.full.push_back((offset, full));
+    tail.full.push_back((offset, Arc::clone(&full)));
+    *holds &= tail.take(full.len() as u64);
+    let waits = *holds || matches!(writes.back(), Some(WriteState::Held));
+    writes.push_back(match waits {
+        true => WriteState::Held,
+        false => WriteState::Running(file.start_write(offset, Arc::clone(&full), full.len())),
+    });
 }
 
 impl std::fmt::Debug for BufferedWriter {
@@ -376,8 +430,8 @@ mod tests {
     }
 
     /// Of two writers that take turns, the second one begins when the first is half way: for how many of its bytes
-    /// each has memory at the end, and what they share then.
-    async fn kept(limit: u64) -> ([u64; 2], u64) {
+    /// each has memory at the end, and what they share then. With `holds` they write as late as possible.
+    async fn kept(limit: u64, holds: bool) -> ([u64; 2], u64) {
         let dir = camino_tempfile::tempdir().unwrap();
         let shared = Arc::new(KeptMemory::new(limit));
         let mut writers = Vec::new();
@@ -386,6 +440,9 @@ mod tests {
             let mut writer = BufferedWriter::new(file, 0);
             writer.keep_written(1 << 20);
             writer.keep_all(Arc::clone(&shared));
+            if holds {
+                writer.hold();
+            }
             writers.push(writer);
         }
         for step in 0..1536u64 {
@@ -406,6 +463,8 @@ mod tests {
             for offset in (tail.start()..writer.position()).step_by(4096) {
                 assert_eq!(tail.bytes_at(offset, 4096), [(first + offset / 4096) as u8; 4096], "{offset}");
             }
+            let written = std::fs::read(writer.file().path()).unwrap();
+            assert!((0..1024).all(|step| written[step * 4096..][..4096] == [(first + step as u64) as u8; 4096]));
         }
         let used = shared.used();
         drop(writers);
@@ -416,13 +475,45 @@ mod tests {
     #[tokio::test]
     async fn all_is_kept_while_there_is_memory_and_then_the_newest() {
         const MIB: u64 = 1 << 20;
-        let (found, used) = kept(8 * MIB).await;
-        assert_eq!((found, used), ([4 * MIB; 2], 8 * MIB));
-        let (found, used) = kept(6 * MIB).await;
-        assert!(found.contains(&(4 * MIB)) && found.iter().any(|bytes| *bytes <= MIB), "{found:?}");
-        assert_eq!(used, 4 * MIB, "what one could not use the other one has");
-        let (found, used) = kept(0).await;
-        assert!(found.iter().all(|bytes| *bytes <= MIB) && used == 0, "{found:?}");
+        for holds in [false, true] {
+            let (found, used) = kept(8 * MIB, holds).await;
+            assert_eq!((found, used), ([4 * MIB; 2], 8 * MIB));
+            let (found, used) = kept(6 * MIB, holds).await;
+            assert!(found.contains(&(4 * MIB)) && found.iter().any(|bytes| *bytes <= MIB), "{found:?}");
+            assert_eq!(used, 4 * MIB, "what one could not use the other one has");
+            let (found, used) = kept(0, holds).await;
+            assert!(found.iter().all(|bytes| *bytes <= MIB) && used == 0, "{found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_held_back_is_written_when_memory_ends_or_on_request() {
+        const MIB: usize = 1 << 20;
+        for (limit, file_size) in [(16 * MIB, 0), (3 * MIB, 8 * MIB)] {
+            let dir = camino_tempfile::tempdir().unwrap();
+            let shared = Arc::new(KeptMemory::new(limit as u64));
+            let path = dir.path().join("file");
+            let mut writer =
+                BufferedWriter::new(Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await.unwrap()), 0);
+            writer.keep_all(Arc::clone(&shared));
+            writer.hold();
+            let mut in_flight = 0;
+            for step in 0..2048u32 {
+                writer.reserve(4096).await.unwrap();
+                writer.push(&step.to_le_bytes().repeat(1024));
+                in_flight = in_flight.max(writer.writes.iter().filter(|it| !matches!(it, WriteState::Held)).count());
+            }
+            assert!(in_flight <= IN_FLIGHT_MAX, "{in_flight}");
+            assert_eq!(writer.holds, file_size == 0);
+            assert_eq!(in_flight > 0, file_size > 0, "nothing is written without need");
+            assert_eq!(writer.position(), 8 * MIB as u64);
+            assert!(shared.used() <= limit as u64);
+            writer.release();
+            writer.shutdown(Shutdown::PadTail).await.unwrap();
+            let written = std::fs::read(&path).unwrap();
+            assert_eq!(written.len(), 8 * MIB);
+            assert!(written.chunks(4096).zip(0u32..).all(|(chunk, step)| chunk == step.to_le_bytes().repeat(1024)));
+        }
     }
 
     #[tokio::test]

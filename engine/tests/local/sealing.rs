@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;
+use camino::Utf8Path;
 use camino_tempfile::Utf8TempDir;
-use engine::config::PageServerConf;
+use engine::config::{CompactionPolicy, PageServerConf};
 use engine::context::{DownloadBehavior, RequestContext};
 use engine::l0_flush::{L0FlushConfig, L0FlushGlobalState};
 use engine::task_mgr::TaskKind;
@@ -23,6 +24,8 @@ use utils::id::{TenantId, TimelineId};
 use utils::lsn::Lsn;
 use utils::sync::gate::Gate;
 use wal_decoder::serialized_batch::SerializedValueBatch;
+
+use crate::stack;
 
 type Put = (u32, u64, Value);
 
@@ -43,6 +46,8 @@ fn image(number: u64, len: usize) -> Value {
 struct Sealed {
     /// Whether its values were copied, so that the in-memory layer's own file was still there.
     copied: bool,
+    /// Bytes of that file that were written.
+    own_bytes: u64,
     file_size: u64,
     value_bytes: u64,
     /// Values in memory when it was sealed.
@@ -51,11 +56,16 @@ struct Sealed {
 
 /// Puts `values` into a layer that may keep `memory` bytes of them, seals it, and compares what each key reads.
 async fn seal(memory: u64, values: &[Put]) -> anyhow::Result<Sealed> {
-    seal_from(memory, 0, values).await
+    let sealed = seal_from(memory, 0, false, values).await?;
+    let held = seal_from(memory, 0, true, values).await?;
+    assert_eq!((held.copied, held.file_size), (sealed.copied, sealed.file_size));
+    assert!(held.own_bytes == 0 || sealed.kept == 0, "the own file was written, and not needed: {}", held.own_bytes);
+    Ok(sealed)
 }
 
-/// The same with layers that are not copied if they have less than `copied_min` bytes.
-async fn seal_from(memory: u64, copied_min: u64, values: &[Put]) -> anyhow::Result<Sealed> {
+/// The same with layers that are not copied if they have less than `copied_min` bytes. With `holds` their own file is
+/// written as late as possible.
+async fn seal_from(memory: u64, copied_min: u64, holds: bool, values: &[Put]) -> anyhow::Result<Sealed> {
     let dir: Utf8TempDir = camino_tempfile::tempdir()?;
     let mut conf = PageServerConf::dummy_conf(dir.path().to_owned());
     (conf.ephemeral_memory, conf.copied_layer_min) = (memory, copied_min);
@@ -66,6 +76,9 @@ async fn seal_from(memory: u64, copied_min: u64, values: &[Put]) -> anyhow::Resu
     let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Download);
     let (gate, cancel) = (Gate::default(), CancellationToken::new());
     let layer = InMemoryLayer::create(conf, timeline, tenant, Lsn(8), &gate, &cancel, &ctx).await?;
+    if holds {
+        layer.hold_writes().await;
+    }
     let mut expected: BTreeMap<Key, BTreeMap<u64, &Value>> = BTreeMap::new();
     for (number, lsn, value) in values {
         let mut batch = SerializedValueBatch::default();
@@ -103,14 +116,18 @@ async fn seal_from(memory: u64, copied_min: u64, values: &[Put]) -> anyhow::Resu
     let verified = LayerInspector::open(&path).await?.verify().await?;
     assert_eq!(verified.values as usize, expected.values().map(BTreeMap::len).sum::<usize>());
 
-    let names = std::fs::read_dir(path.parent().expect("in a directory"))?;
-    let names: Vec<String> =
-        names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<std::io::Result<_>>()?;
-    let copied = names.iter().any(|name| name.starts_with("ephemeral-"));
+    let mut own = None;
+    for entry in path.parent().expect("in a directory").read_dir_utf8()? {
+        let entry = entry?;
+        if entry.file_name().starts_with("ephemeral-") {
+            own = Some(entry.metadata()?.len());
+        }
+    }
+    let (copied, own_bytes) = (own.is_some(), own.unwrap_or(0));
     let (kept, value_bytes) = (conf.resources.kept.used(), layer.size());
     drop(layer);
     assert_eq!(conf.resources.kept.used(), 0, "what the layer had is not given back");
-    Ok(Sealed { copied, file_size: desc.file_size, value_bytes, kept })
+    Ok(Sealed { copied, own_bytes, file_size: desc.file_size, value_bytes, kept })
 }
 
 /// Records of pages in turn, each of which has `rounds` of them, after an image of each.
@@ -136,6 +153,7 @@ async fn values_that_are_scattered_are_copied_from_memory_or_from_the_file() -> 
     let values = scattered(3000, 20);
     let from_memory = seal(1 << 30, &values).await?;
     assert!(from_memory.copied && from_memory.kept > 0, "{}", from_memory.kept);
+    assert!(from_memory.own_bytes > 0, "without being told so nothing is held back");
     let from_file = seal(0, &values).await?;
     assert!(from_file.copied && from_file.kept == 0);
     let half = seal(from_memory.kept / 2, &values).await?;
@@ -143,6 +161,50 @@ async fn values_that_are_scattered_are_copied_from_memory_or_from_the_file() -> 
     for sealed in [from_memory, from_file, half] {
         assert!(has_no_dead_bytes(&sealed, values.len()), "{} for {}", sealed.file_size, sealed.value_bytes);
     }
+    Ok(())
+}
+
+/// Bytes in the file of the open layer of a timeline, whose directory is `dir`.
+fn open_layer_bytes(dir: &Utf8Path) -> anyhow::Result<u64> {
+    let files: Vec<_> = dir.read_dir_utf8()?.collect::<std::io::Result<_>>()?;
+    let mut own = files.iter().filter(|entry| entry.file_name().starts_with("ephemeral-"));
+    let (Some(open), None) = (own.next(), own.next()) else { anyhow::bail!("not one open layer: {files:?}") };
+    Ok(open.metadata()?.len())
+}
+
+#[tokio::test]
+async fn a_layer_is_written_when_memory_ends_or_if_the_one_before_was_no_copy() -> anyhow::Result<()> {
+    let dir: Utf8TempDir = camino_tempfile::tempdir()?;
+    let common = stack::config(dir.path(), 1 << 30);
+    let compaction = CompactionPolicy { l0_layers: 0, ..common.compaction.clone() };
+    // Its first two layers fit into memory, its third one does not.
+    let conf = PageServerConf { copied_layer_min: 0, ephemeral_memory: 8 << 20, compaction, ..common.clone() };
+    let conf: &PageServerConf = Box::leak(Box::new(conf));
+    conf.configure_caches();
+    let (timeline, _) = stack::import(conf, stack::new_timeline()).await?;
+    let ctx = RequestContext::new(TaskKind::UnitTest, DownloadBehavior::Download);
+    let put_all = async |rounds: u64| {
+        for (number, _, value) in scattered(500, rounds) {
+            let last = timeline.last_record_lsn();
+            let mut batch = SerializedValueBatch::default();
+            batch.put_key(&key(number), last + 8, &value)?;
+            timeline.put_batch(batch, &ctx).await?;
+            timeline.finish_write(last + 8, last);
+        }
+        anyhow::Ok(())
+    };
+    let own = conf.timeline_path(&timeline.tenant_shard_id(), &timeline.timeline_id());
+    let mut found = Vec::new();
+    for rounds in [20, 20, 200] {
+        put_all(rounds).await?;
+        found.push(open_layer_bytes(&own)?);
+        timeline.flush(&ctx).await?;
+    }
+    assert_eq!(found[..2], [0, 0], "their own files are not needed: {found:?}");
+    assert!(found[2] > 8 << 20, "there was no memory for that: {found:?}");
+    put_all(20).await?;
+    assert!(open_layer_bytes(&own)? > 1 << 20, "the one before was no copy out of memory");
+    timeline.shutdown().await;
     Ok(())
 }
 
@@ -176,8 +238,10 @@ async fn images_alone_stay_where_they_are() -> anyhow::Result<()> {
 async fn a_small_layer_stays_where_it_is() -> anyhow::Result<()> {
     let values = scattered(300, 20);
     let bytes = seal(0, &values).await?.value_bytes;
-    assert!(seal_from(0, bytes, &values).await?.copied);
-    assert!(!seal_from(0, bytes + 1, &values).await?.copied);
+    assert!(seal_from(0, bytes, false, &values).await?.copied);
+    for holds in [false, true] {
+        assert!(!seal_from(1 << 30, bytes + 1, holds, &values).await?.copied);
+    }
     Ok(())
 }
 

@@ -67,6 +67,16 @@ impl BlockWriter {
         self.writer.keep_all(shared);
     }
 
+    /// See [`BufferedWriter::hold`].
+    pub(super) fn hold(&mut self) {
+        self.writer.hold();
+    }
+
+    /// See [`BufferedWriter::release`].
+    pub(super) fn release(&mut self) {
+        self.writer.release();
+    }
+
     /// See [`BufferedWriter::give_way`].
     pub(super) fn give_way(&mut self) {
         self.writer.give_way();

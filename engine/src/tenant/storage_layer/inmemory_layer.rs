@@ -1,7 +1,7 @@
 //! The layer that accepts new values: an index in memory, the values in an ephemeral file.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use camino::Utf8PathBuf;
@@ -43,6 +43,8 @@ pub struct InMemoryLayer {
     file: EphemeralFile,
     index: RwLock<ValueIndex>,
     value_bytes: AtomicU64,
+    /// Sealed as a copy that was made out of memory.
+    is_copied: AtomicBool,
     created: std::time::Instant,
     _gate: GateGuard,
 }
@@ -70,9 +72,21 @@ impl InMemoryLayer {
             file: EphemeralFile::create(&owner).await?,
             index: RwLock::default(),
             value_bytes: AtomicU64::new(0),
+            is_copied: AtomicBool::new(false),
             created: env::clock::now(),
             _gate: gate,
         })
+    }
+
+    /// Leaves values in memory alone as long as there is enough for them: for a layer that will likely be sealed as a
+    /// copy out of memory, so that its own file is not needed.
+    pub async fn hold_writes(&self) {
+        self.file.writer().lock().await.hold();
+    }
+
+    /// Whether it was sealed as a copy made out of memory: then its own file need not have been written.
+    pub(crate) fn is_copied(&self) -> bool {
+        self.is_copied.load(Ordering::Relaxed)
     }
 
     /// First LSN of the layer.
@@ -212,6 +226,7 @@ impl InMemoryLayer {
                 if self.may_be_copied() && gather::is_mostly_scattered(&sorted) {
                     return self.seal_copy(sorted, lsn_range, watch).await;
                 }
+                writer.release();
                 let moves = Moves::plan(&mut sorted, writer.position());
                 moves.make(&self.index, self.file.source(), &mut writer).await?;
             }
@@ -246,7 +261,10 @@ impl InMemoryLayer {
         let written = async {
             let mut position = writer.position();
             match self.file.in_memory() {
-                Some(blocks) => gather::copy_in_order(&sorted, &blocks, &mut writer).await?,
+                Some(blocks) => {
+                    gather::copy_in_order(&sorted, &blocks, &mut writer).await?;
+                    self.is_copied.store(true, Ordering::Relaxed);
+                }
                 None => {
                     let too_many = || StorageError::Internal("the layer has too many values to be copied".to_owned());
                     let moves = Moves::of_all(&sorted).ok_or_else(too_many)?;

@@ -5,6 +5,7 @@
 //! ones in place, and the next attempt resumes from there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::task::JoinHandle;
 
@@ -172,5 +173,6 @@ async fn write(state: &TimelineState, frozen: &Frozen, ctx: &RequestContext) -> 
     let written = frozen.layer.write_to_disk(ctx, None, limit.inner(), &state.gate, cancel).await;
     let whole = || StorageError::Internal("a whole layer was written, but there is none".to_owned());
     let (desc, temp) = written.map_err(layer_error)?.ok_or_else(whole)?;
+    state.copies_layers.store(frozen.layer.is_copied(), Ordering::Relaxed);
     Ok(FlushProgress::Written(desc, temp))
 }

@@ -1,6 +1,7 @@
 //! Ingests values: the open layer, and when it is rolled.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pageserver_api::key::CHECKPOINT_KEY;
@@ -212,6 +213,10 @@ async fn open_layer(
     let start: Lsn = ingest.next_start;
     let layer = InMemoryLayer::create(conf, *timeline_id, *tenant_shard_id, start, gate, cancel, ctx);
     let layer = Arc::new(layer.await.map_err(layer_error)?);
+    // Where the last one was a copy, this one will likely be. That what is held back takes room is not seen yet.
+    if state.copies_layers.load(Ordering::Relaxed) && conf.disk_budget.has_ample_room_for(state.checkpoint_distance()) {
+        layer.hold_writes().await;
+    }
     state.update_layers(|layers| layers.open = Some(Arc::clone(&layer)));
     Ok(layer)
 }

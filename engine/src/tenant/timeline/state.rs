@@ -157,6 +157,9 @@ pub(crate) struct TimelineState {
     pub(crate) compaction: Compaction,
     /// Its layers in the bucket were opened ahead of reads, or are about to be.
     pub(crate) is_opened_ahead: AtomicBool,
+    /// The last layer was sealed as a copy made out of memory, or there was none yet: most WAL changes rows here and
+    /// there.
+    pub(crate) copies_layers: AtomicBool,
     /// What else is told of the timeline's work.
     pub(crate) work: Work,
     /// Held while values are put and while the open layer is frozen.
@@ -243,6 +246,7 @@ impl TimelineState {
             edition: AtomicU64::new(edition),
             graveyard,
             is_opened_ahead: AtomicBool::new(false),
+            copies_layers: AtomicBool::new(true),
             compaction: Compaction::new(edition),
             work: Work::default(),
             observer: conf.observer.map(|new| new(disk_consistent.last)),
