@@ -2,8 +2,8 @@
 //!
 //! A write starts the moment a buffer is full, from the thread that filled it, so no other task has to be woken.
 //! Bytes that are not on disk yet can be read from memory. After an error everything stays in memory, and the next
-//! call retries. A writer that holds its writes back ([`BufferedWriter::hold`]) starts them when there is no memory left,
-//! or when it is asked to: a file that is not needed in the end is never written then.
+//! call retries. A writer that holds its writes back ([`BufferedWriter::hold`]) starts them when there is no memory
+//! left, or when it is asked to: a file that is not needed in the end is never written then.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -223,8 +223,8 @@ impl BufferedWriter {
         self.tail.write().shared = Some(shared);
     }
 
-    /// Starts no write from now on as long as there is memory for all ([`BufferedWriter::keep_all`]): for a file that is
-    /// likely not needed in the end.
+    /// Starts no write from now on as long as there is memory for all ([`BufferedWriter::keep_all`]): for a file that
+    /// is likely not needed in the end.
     pub fn hold(&mut self) {
         self.holds = true;
     }
@@ -266,7 +266,8 @@ impl BufferedWriter {
     }
 
     /// Makes room for `len` more bytes, so that pushing them neither waits nor fails. Waits for the disk if the
-    /// maximum number of writes is in flight, or more were held back than there is memory for. On error nothing is lost; the next call retries failed writes.
+    /// maximum number of writes is in flight, or more were held back than there is memory for. On error nothing is
+    /// lost; the next call retries failed writes.
     pub async fn reserve(&mut self, len: usize) -> Result<(), StorageError> {
         let mut room = self.tail.read().mutable.room() + self.spare.iter().map(AlignedBuf::capacity).sum::<usize>();
         // One that is filled to its end is replaced at once: by a spare one, or the limits would not hold.
