@@ -1,4 +1,5 @@
-//! Memory in which writers together keep all that they have written, so that none of it has to be read again.
+//! Memory in which writers together keep all that they have taken in, so that none of it has to be read again, nor
+//! written where its file is not needed in the end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

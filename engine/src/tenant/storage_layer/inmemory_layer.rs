@@ -221,12 +221,12 @@ impl InMemoryLayer {
                 let index = self.index.read();
                 (index.sorted(), index.only_images())
             };
+            watch.enter(IngestStage::ChainMoves);
+            if !only_images && self.may_be_copied() && gather::is_mostly_scattered(&sorted) {
+                return self.seal_copy(sorted, lsn_range, watch).await;
+            }
+            writer.release();
             if !only_images {
-                watch.enter(IngestStage::ChainMoves);
-                if self.may_be_copied() && gather::is_mostly_scattered(&sorted) {
-                    return self.seal_copy(sorted, lsn_range, watch).await;
-                }
-                writer.release();
                 let moves = Moves::plan(&mut sorted, writer.position());
                 moves.make(&self.index, self.file.source(), &mut writer).await?;
             }
@@ -258,13 +258,11 @@ impl InMemoryLayer {
         let path = self.owner.temp_path(&name);
         let mut writer =
             BlockWriter::new(Arc::new(VirtualFile::open(&path, OpenMode::CreateNew).await?), new_file_id());
+        let in_memory = self.file.in_memory();
         let written = async {
             let mut position = writer.position();
-            match self.file.in_memory() {
-                Some(blocks) => {
-                    gather::copy_in_order(&sorted, &blocks, &mut writer).await?;
-                    self.is_copied.store(true, Ordering::Relaxed);
-                }
+            match &in_memory {
+                Some(blocks) => gather::copy_in_order(&sorted, blocks, &mut writer).await?,
                 None => {
                     let too_many = || StorageError::Internal("the layer has too many values to be copied".to_owned());
                     let moves = Moves::of_all(&sorted).ok_or_else(too_many)?;
@@ -288,7 +286,9 @@ impl InMemoryLayer {
             // Another attempt begins with another file.
             let _ = fs::unlink(&path).await;
         }
-        Ok((written?, path))
+        let desc = written?;
+        self.is_copied.store(in_memory.is_some(), Ordering::Relaxed);
+        Ok((desc, path))
     }
 
     /// Appends `index` to the values in `writer`, and makes the file durable.
