@@ -9,6 +9,7 @@
 #[path = "../common/artifact.rs"]
 mod artifact;
 mod load;
+mod spent;
 #[path = "../common/zipf.rs"]
 mod zipf;
 
@@ -37,6 +38,7 @@ use wal_decoder::serialized_batch::SerializedValueBatch;
 
 use artifact::{Setting, Topology, Unit, Validity};
 use load::{Load, Order, PAGE, check, key_of, page};
+use spent::{Spent, observed, slowest};
 use zipf::mixed;
 
 /// As in the server.
@@ -123,12 +125,13 @@ struct Shared {
 /// What the reader has seen since it was last asked.
 struct Reads {
     micros: Histogram<u64>,
+    spent: Vec<Spent>,
     validity: Validity,
 }
 
 fn no_reads() -> Reads {
     let micros = Histogram::new_with_bounds(1, 60_000_000, 3).expect("valid bounds");
-    Reads { micros, validity: Validity::of(Unit::Pages) }
+    Reads { micros, spent: Vec::new(), validity: Validity::of(Unit::Pages) }
 }
 
 /// Whether a page as read is one that could be read then: whole, and not older than what was complete before.
@@ -148,12 +151,11 @@ async fn read(shared: Arc<Shared>, reads: Arc<parking_lot::Mutex<Reads>>) -> any
             (block, load.last(block))
         };
         let lsn = shared.timeline.last_record_lsn();
-        let began = Instant::now();
-        let found = shared.timeline.get(key_of(block), lsn, &ctx).await?;
-        let took = began.elapsed();
-        let right = is_right(block, &found, before, lsn);
+        let (found, spent) = observed(shared.timeline.get(key_of(block), lsn, &ctx)).await;
+        let right = is_right(block, &found?, before, lsn);
         let mut reads = reads.lock();
-        reads.micros.saturating_record(took.as_micros() as u64);
+        reads.micros.saturating_record(spent.took.as_micros() as u64);
+        reads.spent.push(spent);
         reads.validity.compare(right);
     }
     Ok(())
@@ -344,25 +346,26 @@ async fn run(order: Order, compacts: bool, validity: &mut Validity) -> anyhow::R
             "written_mib": writer.bytes >> 20, "mib_per_s": (total / SAMPLES) as f64 / (1 << 20) as f64
                 / took.as_secs_f64(),
             "read_p50_us": seen.micros.value_at_quantile(0.5), "read_p99_us": seen.micros.value_at_quantile(0.99),
-            "reads": seen.micros.len(), "read_searched_p99": p99_since(&searched, &searched_now),
+            "reads": seen.micros.len(), "slowest_reads": slowest(&mut seen.spent),
+            "read_searched_p99": p99_since(&searched, &searched_now),
             "read_records_p99": p99_since(&applied, &applied_now), "depth": depth,
             "l0": info.l0_layers, "height": shared.timeline.height(),
             "layers": info.layers, "stored_mib": stored(&shared.timeline) >> 20, "space": space, "rss_mib": rss_mib(),
         }));
     }
-    let p99_of = |reads: &parking_lot::Mutex<Reads>, validity: &mut Validity| {
-        let seen = std::mem::replace(&mut *reads.lock(), no_reads());
+    let seen_of = |reads: &parking_lot::Mutex<Reads>, validity: &mut Validity| {
+        let mut seen = std::mem::replace(&mut *reads.lock(), no_reads());
         validity.add(seen.validity);
-        seen.micros.value_at_quantile(0.99)
+        (seen.micros.value_at_quantile(0.99), slowest(&mut seen.spent))
     };
-    p99_of(&reads, validity);
+    seen_of(&reads, validity);
     let began = Instant::now();
     if compacts {
         shared.timeline.compact().await?;
     }
-    let (settled, settling_p99) = (began.elapsed(), p99_of(&reads, validity));
+    let (settled, (settling_p99, settling_slowest)) = (began.elapsed(), seen_of(&reads, validity));
     tokio::time::sleep(IDLE).await;
-    let idle_p99 = p99_of(&reads, validity);
+    let (idle_p99, idle_slowest) = seen_of(&reads, validity);
     shared.ends.store(true, Ordering::Relaxed);
     reader.await??;
     tender.await??;
@@ -376,7 +379,8 @@ async fn run(order: Order, compacts: bool, validity: &mut Validity) -> anyhow::R
         "ingest_mib_per_s": writer.bytes as f64 / (1 << 20) as f64 / ingest.as_secs_f64(),
         "pause_p99_us": writer.pauses.value_at_quantile(0.99), "pause_max_us": writer.pauses.max(),
         "most_l0": most_l0, "settled_s": settled.as_secs_f64(),
-        "settling_read_p99_us": settling_p99, "idle_read_p99_us": idle_p99, "seconds": started.elapsed().as_secs_f64(),
+        "settling_read_p99_us": settling_p99, "idle_read_p99_us": idle_p99,
+        "settling_slowest_reads": settling_slowest, "idle_slowest_reads": idle_slowest, "seconds": started.elapsed().as_secs_f64(),
         "jobs": { "sort": done.sort, "merge": done.merge, "image": done.image,
             "fold": done.fold, "trim": done.trim },
         "job_bytes_per_byte": jobs as f64 / writer.bytes as f64,

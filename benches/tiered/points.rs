@@ -90,7 +90,8 @@ pub async fn measure(world: &World, plan: &Plan, level: Level, batch: bool, late
 /// Fills the caches as the level requires.
 async fn prepare(opened: &Opened, world: &World, level: Level, wanted: &[Vec<u32>]) -> anyhow::Result<()> {
     match level {
-        Level::None => {}
+        // At a start layers are opened ahead, beside the first read: requests that none of the others makes.
+        Level::None => drop(opened.read(0).await?),
         Level::Index => {
             for layer in 0..world.shape.layers {
                 for number in (0..world.shape.pages).step_by(64) {

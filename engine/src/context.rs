@@ -25,12 +25,23 @@ pub enum Scope {
     DebugTools,
 }
 
+/// How much of the local disk a read may keep busy at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// As much as it takes to be fast.
+    #[default]
+    Full,
+    /// Little: what somebody else reads waits in the device's queue behind all of it.
+    GivesWay,
+}
+
 /// Passed through a request by reference.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     task_kind: TaskKind,
     download_behavior: DownloadBehavior,
     scope: Scope,
+    pace: Pace,
     waited: Duration,
     trace: Option<Trace>,
 }
@@ -38,12 +49,23 @@ pub struct RequestContext {
 impl RequestContext {
     /// A context for a task of this kind.
     pub fn new(task_kind: TaskKind, download_behavior: DownloadBehavior) -> Self {
-        Self { task_kind, download_behavior, scope: Scope::Unset, waited: Duration::ZERO, trace: None }
+        let (scope, pace) = (Scope::Unset, Pace::Full);
+        Self { task_kind, download_behavior, scope, pace, waited: Duration::ZERO, trace: None }
     }
 
     /// The same context, with its I/O attributed to tools.
     pub fn with_scope_debug_tools(&self) -> Self {
         Self { scope: Scope::DebugTools, ..self.clone() }
+    }
+
+    /// The same context, for reads at another pace.
+    pub(crate) fn at_pace(&self, pace: Pace) -> Self {
+        Self { pace, ..self.clone() }
+    }
+
+    /// How much of the local disk its reads may keep busy.
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// The same context, for a request that has waited so long before it could begin.

@@ -1,6 +1,7 @@
 //! Reads checksummed blocks of a file on this disk, some of which may still be in its tail in memory, or of a file in
 //! the bucket.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use parking_lot::RwLock;
 use super::read_costs::ReadCosts;
 use super::remote_file::RemoteFile;
 use super::run::{READ_BLOCKS_MAX, Run};
+use crate::context::Pace;
 use errors::StorageError;
 use metrics::METRICS;
 use virtual_file::buffered_writer::Tail;
@@ -20,6 +22,24 @@ use virtual_file::{AlignedBuf, IoFuture, VirtualFile};
 const GAP_BLOCKS_MAX: u64 = 4;
 /// Maximum number of reads in flight.
 const READS_IN_FLIGHT_MAX: usize = 64;
+
+impl Pace {
+    /// Maximum blocks of one read.
+    fn read_max(self) -> u64 {
+        match self {
+            Pace::Full => READ_BLOCKS_MAX,
+            Pace::GivesWay => 32,
+        }
+    }
+
+    /// Maximum blocks in flight.
+    fn in_flight_max(self) -> u64 {
+        match self {
+            Pace::Full => READS_IN_FLIGHT_MAX as u64 * READ_BLOCKS_MAX,
+            Pace::GivesWay => 32,
+        }
+    }
+}
 
 /// Where a value lies: logical position and length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,22 +149,23 @@ impl BlockSource {
     /// Caches the blocks of `extents`, given in ascending order, if the file is in the bucket.
     pub(super) async fn prefetch(&self, extents: &[Extent]) -> Result<ReadCosts, StorageError> {
         let Origin::Remote(file) = &self.origin else { return Ok(ReadCosts::default()) };
-        let wanted: Vec<Range<u64>> = self.plan(extents).into_iter().map(|(first, end)| first..end).collect();
+        let wanted: Vec<Range<u64>> =
+            self.plan(extents, Pace::Full).into_iter().map(|(first, end)| first..end).collect();
         file.gather(&wanted).await.map(|(_, costs)| costs)
     }
 
     /// Reads and verifies the blocks of `extents`, given in ascending order. Returns them, and what that took.
-    pub(super) async fn read(&self, extents: &[Extent]) -> Result<(Blocks, ReadCosts), StorageError> {
+    async fn read(&self, extents: &[Extent], pace: Pace) -> Result<(Blocks, ReadCosts), StorageError> {
         let began = env::clock::now();
-        let (blocks, mut costs) = self.start_reading(extents).finish().await?;
+        let (blocks, mut costs) = self.start_reading(extents, pace).finish().await?;
         let took = env::clock::now().saturating_duration_since(began);
         costs.fetching = took.saturating_sub(costs.waiting);
         Ok((blocks, costs))
     }
 
     /// Starts to do what [`read`](Self::read) does.
-    pub(super) fn start_reading(&self, extents: &[Extent]) -> Reading<'_> {
-        let ranges = self.plan(extents);
+    pub(super) fn start_reading(&self, extents: &[Extent], pace: Pace) -> Reading<'_> {
+        let ranges = self.plan(extents, pace);
         let mut blocks = Blocks { runs: Vec::with_capacity(ranges.len()) };
         let mut on_disk = Vec::with_capacity(ranges.len());
         if let Some(tail) = &self.tail {
@@ -161,18 +182,18 @@ impl BlockSource {
         } else {
             on_disk = ranges;
         }
-        let mut reading = Reading { source: self, blocks, started: Vec::new(), later: on_disk };
+        let mut reading = Reading { source: self, pace, blocks, started: VecDeque::new(), later: on_disk.into() };
         reading.start_more();
         reading
     }
 
     /// Ranges of blocks to read, coalesced.
-    fn plan(&self, extents: &[Extent]) -> Vec<(u64, u64)> {
+    fn plan(&self, extents: &[Extent], pace: Pace) -> Vec<(u64, u64)> {
         debug_assert!(extents.is_sorted_by_key(|extent| extent.position));
         let unit = self.unit_blocks();
         // Requests to the bucket are coalesced elsewhere, where it is known what is cached.
         let (gap, longest) = match &self.origin {
-            Origin::Local(_) => (GAP_BLOCKS_MAX, READ_BLOCKS_MAX),
+            Origin::Local(_) => (GAP_BLOCKS_MAX, pace.read_max()),
             Origin::Remote(_) => (0, u64::MAX),
         };
         let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
@@ -215,11 +236,20 @@ impl BlockSource {
 
     /// The values of `extents`, in the same order, and what reading them took.
     pub(super) async fn read_values(&self, extents: &[Extent]) -> Result<(Vec<Bytes>, ReadCosts), StorageError> {
+        self.read_values_at(extents, Pace::Full).await
+    }
+
+    /// The same at another pace.
+    pub(super) async fn read_values_at(
+        &self,
+        extents: &[Extent],
+        pace: Pace,
+    ) -> Result<(Vec<Bytes>, ReadCosts), StorageError> {
         let in_memory = self.in_memory(extents);
         let missing = extents.iter().zip(&in_memory).filter(|(_, value)| value.is_none()).map(|(extent, _)| *extent);
         let mut sorted: Vec<Extent> = missing.collect();
         sorted.sort_unstable();
-        let (blocks, costs) = if sorted.is_empty() { Default::default() } else { self.read(&sorted).await? };
+        let (blocks, costs) = if sorted.is_empty() { Default::default() } else { self.read(&sorted, pace).await? };
         let extract = |(extent, value): (&Extent, Option<Bytes>)| {
             let value = value.or_else(|| blocks.extract(*extent));
             value.ok_or_else(|| self.corrupt(extent.first_block(), "the file ends inside a value"))
@@ -267,22 +297,31 @@ impl BlockSource {
 /// A read of blocks in progress.
 pub(super) struct Reading<'a> {
     source: &'a BlockSource,
+    pace: Pace,
     blocks: Blocks,
     /// First block, end block, offset in the file, and the read.
-    started: Vec<(u64, u64, u64, IoFuture<AlignedBuf>)>,
+    started: VecDeque<(u64, u64, u64, IoFuture<AlignedBuf>)>,
     /// Ranges whose reads are not started yet.
-    later: Vec<(u64, u64)>,
+    later: VecDeque<(u64, u64)>,
 }
 
 impl Reading<'_> {
     fn start_more(&mut self) {
         let Origin::Local(file) = &self.source.origin else { return };
-        let rest = self.later.split_off(self.later.len().min(READS_IN_FLIGHT_MAX));
-        for (first, end) in std::mem::replace(&mut self.later, rest) {
+        while let Some((first, end)) = self.next_to_start() {
+            self.later.pop_front();
             let offset = first * BLOCK_SIZE as u64;
             let read = file.start_read(offset, (end - first) as usize * BLOCK_SIZE);
-            self.started.push((first, end, offset, read));
+            self.started.push_back((first, end, offset, read));
         }
+    }
+
+    /// The next range, if what is in flight leaves room for its read.
+    fn next_to_start(&self) -> Option<(u64, u64)> {
+        let (first, end) = self.later.front().copied()?;
+        let in_flight: u64 = self.started.iter().map(|(first, end, ..)| end - first).sum();
+        let has_room = in_flight + (end - first) <= self.pace.in_flight_max();
+        (self.started.is_empty() || (has_room && self.started.len() < READS_IN_FLIGHT_MAX)).then_some((first, end))
     }
 
     /// Waits for the blocks and verifies them. Returns them, and what was read, without the time.
@@ -297,13 +336,12 @@ impl Reading<'_> {
         };
         let reads = (self.started.len() + self.later.len()) as u64;
         let mut costs = ReadCosts { reads, ..ReadCosts::default() };
-        while !self.started.is_empty() {
-            for (first, end, offset, read) in std::mem::take(&mut self.started) {
-                let buf = read.await.map_err(|source| file.error("read", offset, source))?;
-                costs.local_bytes += buf.len() as u64;
-                self.blocks.runs.push(self.source.verify(first, end, buf)?);
-            }
+        while let Some((first, end, offset, read)) = self.started.pop_front() {
+            let buf = read.await.map_err(|source| file.error("read", offset, source))?;
+            // The disk goes on while this is verified.
             self.start_more();
+            costs.local_bytes += buf.len() as u64;
+            self.blocks.runs.push(self.source.verify(first, end, buf)?);
         }
         self.blocks.runs.sort_unstable_by_key(|run| run.first());
         Ok((self.blocks, costs))
@@ -339,4 +377,55 @@ fn copy_from_memory(tail: &Tail, first: u64, end: u64) -> Run {
         offset += piece.len() as u64;
     }
     Run::copied(first, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use virtual_file::OpenMode;
+
+    use super::super::block_writer::BlockWriter;
+    use super::*;
+
+    const VALUES: usize = 900;
+    const LEN: usize = 3000;
+
+    fn value(number: usize) -> Vec<u8> {
+        (0..LEN).map(|at| (number * 31 + at / 7) as u8).collect()
+    }
+
+    #[tokio::test]
+    async fn reads_that_give_way_are_short_and_few_at_once() {
+        let dir = camino_tempfile::tempdir().unwrap();
+        let file = Arc::new(VirtualFile::open(&dir.path().join("values"), OpenMode::CreateNew).await.unwrap());
+        let mut writer = BlockWriter::new(Arc::clone(&file), FileId(7));
+        let mut extents = Vec::new();
+        for number in 0..VALUES {
+            extents.push(Extent { position: writer.position(), len: LEN as u32 });
+            writer.append(&value(number)).await.unwrap();
+        }
+        writer.pad_block().await.unwrap();
+        writer.flush_and_cut().await.unwrap();
+        let source = BlockSource::new(file, FileId(7), None);
+        let mut reads = Vec::new();
+        for pace in [Pace::Full, Pace::GivesWay] {
+            let reading = source.start_reading(&extents, pace);
+            let started = reading.started.iter().map(|(first, end, ..)| (*first, *end));
+            let all: Vec<(u64, u64)> = started.chain(reading.later.iter().copied()).collect();
+            assert!(all.iter().all(|(first, end)| end - first <= pace.read_max()), "{pace:?}: {all:?}");
+            assert!(all.is_sorted_by(|one, next| one.1 <= next.0), "{pace:?}: {all:?}");
+            assert!(!reading.later.is_empty() || pace == Pace::Full, "all are in flight at once");
+            let in_flight: u64 = reading.started.iter().map(|(first, end, ..)| end - first).sum();
+            assert!((1..=pace.in_flight_max()).contains(&in_flight), "{pace:?}: {in_flight}");
+            let (_, costs) = reading.finish().await.unwrap();
+            assert_eq!(costs.reads, all.len() as u64);
+            reads.push(costs.reads);
+            let (found, _) = source.read_values_at(&extents, pace).await.unwrap();
+            assert!(found.iter().enumerate().all(|(number, found)| *found == value(number)), "{pace:?}");
+        }
+        assert!(reads[0] * 5 < reads[1], "{reads:?}");
+        // Short reads from all over the file do not wait for each other.
+        let apart: Vec<Extent> = extents.into_iter().step_by(40).collect();
+        let reading = source.start_reading(&apart, Pace::GivesWay);
+        assert!(reading.started.len() > 8 && !reading.later.is_empty(), "{} started", reading.started.len());
+    }
 }

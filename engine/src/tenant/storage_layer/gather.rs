@@ -19,6 +19,7 @@ use super::block_source::{BlockSource, Blocks, Extent, Reading};
 use super::block_writer::BlockWriter;
 use super::memory_pool::MemoryPool;
 use super::value_index::{self, Sorted, ValueIndex};
+use crate::context::Pace;
 use errors::StorageError;
 use virtual_file::AlignedBuf;
 
@@ -177,7 +178,7 @@ impl Moves {
             extents.push(extent);
             targets.push((u64::from(*place) - round.start) as usize);
         }
-        let reading = source.start_reading(&extents);
+        let reading = source.start_reading(&extents, Pace::Full);
         (!extents.is_empty()).then_some(Group { extents, targets, next, reading })
     }
 }

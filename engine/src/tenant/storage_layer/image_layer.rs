@@ -107,7 +107,7 @@ impl ImageLayer {
     ) -> Result<(), StorageError> {
         let extents: Vec<Extent> =
             round.iter().map(|entry| Extent { position: entry.position, len: entry.len }).collect();
-        let (stored, costs) = self.file.source().read_values(&extents).await?;
+        let (stored, costs) = self.file.source().read_values_at(&extents, state.pace).await?;
         state.note_data_reads(costs);
         for (entry, stored) in round.iter().zip(stored) {
             let key = Key::from_compact(entry.key);

@@ -13,6 +13,7 @@ use utils::lsn::Lsn;
 
 use super::read_costs::{ReadCosts, Searched, SearchedByKey};
 use super::read_trace::{Sums, Visited};
+use crate::context::Pace;
 use crate::page_cache::CachedTimeline;
 
 /// The versions of one key that a read needs, gathered from new to old.
@@ -72,6 +73,8 @@ pub struct ReconstructState {
     limit: Option<u64>,
     /// The layers visited, if the read is to be explained.
     trace: Option<Vec<Visited>>,
+    /// Of the reads of values.
+    pub(crate) pace: Pace,
 }
 
 impl ReconstructState {

@@ -12,6 +12,7 @@ use utils::lsn::Lsn;
 
 use super::block_source::{Extent, Reading};
 use super::index_cursor::IndexCursor;
+use crate::context::Pace;
 use errors::StorageError;
 use layer_format::block::block_of;
 
@@ -96,8 +97,8 @@ impl VersionStream {
         Self { inputs, pages, bytes_max: quarter, versions_max: versions_max.max(1) }
     }
 
-    /// Reads the next versions into `window`. Returns false at the end, when there are none.
-    pub(crate) async fn read_into(&mut self, window: &mut Window) -> Result<bool, StorageError> {
+    /// Reads the next versions into `window`, at the given pace. Returns false at the end, when there are none.
+    pub(crate) async fn read_into(&mut self, window: &mut Window, pace: Pace) -> Result<bool, StorageError> {
         window.versions.clear();
         self.inputs.iter_mut().for_each(|input| input.moves.clear());
         let mut bytes = 0;
@@ -110,7 +111,7 @@ impl VersionStream {
             }
         }
         window.values.resize(bytes, 0);
-        read(&mut self.inputs, &mut window.values).await?;
+        read(&mut self.inputs, &mut window.values, pace).await?;
         Ok(!window.versions.is_empty())
     }
 
@@ -140,15 +141,16 @@ impl VersionStream {
 }
 
 /// Reads the values of the window and puts them in their places in `values`.
-async fn read(inputs: &mut [Input], values: &mut [u8]) -> Result<(), StorageError> {
+async fn read(inputs: &mut [Input], values: &mut [u8], pace: Pace) -> Result<(), StorageError> {
     let moves = |input: &mut Input| std::mem::take(&mut input.moves).into_values();
     let groups: Vec<_> = inputs.iter_mut().map(moves).collect();
     let mut groups = inputs.iter().zip(groups).flat_map(|(input, groups)| groups.map(|group| (&input.cursor, group)));
     // Keeps the disk busy while values are copied.
-    let mut started: VecDeque<Started<'_>> = groups.by_ref().take(GROUPS_AT_ONCE).map(Started::of).collect();
+    let start = |(cursor, group)| Started::of(cursor, group, pace);
+    let mut started: VecDeque<Started<'_>> = groups.by_ref().take(GROUPS_AT_ONCE).map(start).collect();
     while let Some(Started { cursor, group, reading }) = started.pop_front() {
         let (blocks, _) = reading.finish().await?;
-        started.extend(groups.next().map(Started::of));
+        started.extend(groups.next().map(start));
         for Move { extent, to } in group {
             let target = values.get_mut(to..to + extent.len as usize);
             if !target.is_some_and(|target| blocks.copy_to(extent, target)) {
@@ -168,9 +170,9 @@ struct Started<'a> {
 }
 
 impl<'a> Started<'a> {
-    fn of((cursor, mut group): (&'a IndexCursor, Vec<Move>)) -> Self {
+    fn of(cursor: &'a IndexCursor, mut group: Vec<Move>, pace: Pace) -> Self {
         group.sort_unstable_by_key(|it| it.extent.position);
         let extents: Vec<Extent> = group.iter().map(|it| it.extent).collect();
-        Self { cursor, group, reading: cursor.source().start_reading(&extents) }
+        Self { cursor, group, reading: cursor.source().start_reading(&extents, pace) }
     }
 }

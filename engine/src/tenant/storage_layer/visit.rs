@@ -144,7 +144,7 @@ async fn read_round(
         .flat_map(|key| &key.versions)
         .map(|entry| Extent { position: entry.position, len: entry.len })
         .collect();
-    let (values, costs) = source.read_values(&extents).await?;
+    let (values, costs) = source.read_values_at(&extents, state.pace).await?;
     state.note_data_reads(costs);
     let mut values = values.into_iter();
     for KeyVersions { key, versions } in round {

@@ -2,7 +2,7 @@
 //! waits for it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pageserver_api::key::Key;
@@ -23,6 +23,8 @@ const DELAY_MIN: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// and gives up if none did for this long.
 const NOBODY_WORKS: Duration = Duration::from_secs(10);
+/// Ingest counts as slowed for so long after a batch was.
+const LATELY: Duration = Duration::from_secs(1);
 /// Bytes per second that are assumed to be compacted before any job has run.
 const RATE_GUESS: f64 = (64 << 20) as f64;
 /// After so long a job's own rate counts.
@@ -155,6 +157,27 @@ pub(crate) struct Compaction {
     pressure: AtomicU64,
     /// Nanoseconds of delay that are due but were too short to sleep for.
     owed: AtomicU64,
+    /// Batches that are being delayed.
+    delayed: AtomicUsize,
+    /// When the last one was let go.
+    let_go: Mutex<Option<Instant>>,
+}
+
+/// A batch that is being delayed.
+struct Delayed<'a>(&'a Compaction);
+
+impl<'a> Delayed<'a> {
+    fn new(compaction: &'a Compaction) -> Self {
+        compaction.delayed.fetch_add(1, Ordering::Relaxed);
+        Self(compaction)
+    }
+}
+
+impl Drop for Delayed<'_> {
+    fn drop(&mut self) {
+        *self.0.let_go.lock() = Some(env::clock::now());
+        self.0.delayed.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Compaction {
@@ -174,6 +197,8 @@ impl Compaction {
             rate: Mutex::default(),
             pressure: AtomicU64::new(0.0f64.to_bits()),
             owed: AtomicU64::new(0),
+            delayed: AtomicUsize::new(0),
+            let_go: Mutex::default(),
         }
     }
 
@@ -213,6 +238,12 @@ impl Compaction {
         f64::from_bits(self.pressure.load(Ordering::Relaxed))
     }
 
+    /// Whether ingest is slowed, or was a moment ago: nobody else waits for jobs.
+    pub(crate) fn slows_ingest(&self) -> bool {
+        let is_recent = |at: Instant| env::clock::now().saturating_duration_since(at) < LATELY;
+        self.delayed.load(Ordering::Relaxed) > 0 || self.let_go.lock().is_some_and(is_recent)
+    }
+
     /// Wakes those who wait for fewer L0 layers: there may be, or nobody makes any.
     pub(crate) fn wake(&self) {
         self.ended.send_modify(|ended| *ended += 1);
@@ -231,7 +262,7 @@ impl Compaction {
         if level() <= slow {
             return;
         }
-        let started = env::clock::now();
+        let (started, _delayed) = (env::clock::now(), Delayed::new(self));
         self.delay_batch(bytes, (slow, wait), level).await;
         let slowed = env::clock::now().saturating_duration_since(started);
         METRICS.compaction_slowed_seconds.inc_by(slowed.as_secs_f64());
@@ -299,6 +330,22 @@ mod tests {
         compaction.note_sorting(0.0, second);
         compaction.note_sorted(0, second);
         assert!(rate() >= 1.0, "{}", rate());
+    }
+
+    #[tokio::test]
+    async fn ingest_is_slowed_while_a_batch_waits_and_a_moment_longer() {
+        let compaction = Compaction::new(0);
+        compaction.pace(1, (6, 12), || 6.0).await;
+        assert!(!compaction.slows_ingest(), "nothing has been delayed");
+        {
+            let mut pace = std::pin::pin!(compaction.pace(1, (6, 12), || 12.0));
+            assert!(futures_util::poll!(&mut pace).is_pending());
+            *compaction.let_go.lock() = None;
+            assert!(compaction.slows_ingest(), "it waits");
+        }
+        assert!(compaction.slows_ingest(), "it waited just now");
+        *compaction.let_go.lock() = env::clock::now().checked_sub(LATELY);
+        assert!(!compaction.slows_ingest());
     }
 
     #[tokio::test]

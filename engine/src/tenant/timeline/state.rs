@@ -22,6 +22,7 @@ use super::redo_settings::RedoSettings;
 use super::retention::{KnownLive, Retention};
 use super::work::Work;
 use crate::config::{CompactionPolicy, PageServerConf};
+use crate::context::Pace;
 use crate::observer::WriteObserver;
 use crate::page_cache::CachedTimeline;
 use crate::tenant::layer_map::{Graveyard, Layer, LayerMap};
@@ -372,12 +373,9 @@ impl TimelineState {
         }
     }
 
-    /// Whether compaction is so far behind that ingest is slowed for it: then its jobs need not leave the disk to
-    /// reads.
-    pub(crate) fn is_slowed_by_compaction(&self) -> bool {
-        let (layers, slow) = (self.layers(), self.conf.compaction.l0_slow);
-        let waiting = layers.map.l0_layers().len() + layers.frozen.len();
-        (slow > 0 && waiting >= slow) || self.compaction.pressure() > 0.0
+    /// How much of the disk jobs of compaction may keep busy: nobody waits for them, unless ingest does.
+    pub(crate) fn pace_of_jobs(&self) -> Pace {
+        if self.compaction.slows_ingest() { Pace::Full } else { Pace::GivesWay }
     }
 
     /// When and how layers are compacted, on a disk of this size.

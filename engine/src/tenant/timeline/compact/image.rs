@@ -11,7 +11,7 @@ use super::ongoing::Ongoing;
 use super::outputs::{Cuts, Done, Finished, PAGE_BYTES, RoomUsed};
 use super::plan::Region;
 use super::rewrite::publish_or_abandon;
-use crate::context::RequestContext;
+use crate::context::{Pace, RequestContext};
 use crate::disk_budget::Hold;
 use crate::tenant::layer_map::debt::{self, Stack};
 use crate::tenant::storage_layer::{ImageLayerWriter, IndexCursor};
@@ -199,7 +199,7 @@ impl<'a> Images<'a> {
 
     /// Rebuilds the pages of a piece.
     fn read(&self, Piece { keys, .. }: Piece) -> impl Future<Output = Result<Pages, StorageError>> + use<'a> {
-        let (state, lsn, ctx) = (self.state, self.region.lsn, self.ctx);
+        let (state, lsn, ctx) = (self.state, self.region.lsn, self.ctx.at_pace(self.state.pace_of_jobs()));
         let all = keys.first().zip(keys.last());
         let all = all.map(|(first, last)| Key::from_compact(*first)..Key::from_compact(*last).next());
         let space = match (all, &self.live) {
@@ -208,7 +208,7 @@ impl<'a> Images<'a> {
             (None, _) => KeySpace::default(),
         };
         async move {
-            let found = read::get_vectored(state, &space, lsn, ctx).await?;
+            let found = read::get_vectored(state, &space, lsn, &ctx).await?;
             if !found.keys().map(Key::to_compact).eq(keys.iter().copied()) {
                 let reason = format!("of {} keys from {:?} on, {} were found", keys.len(), keys.first(), found.len());
                 return Err(StorageError::Invalid(reason));
@@ -270,7 +270,7 @@ impl<'a> Images<'a> {
         let keys: Range<Key> = self.start..self.region.keys.end;
         let at = self.region.lsn;
         let writer = ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, at, self.ctx).await?;
-        Ok(writer.giving_way(!self.state.is_slowed_by_compaction()))
+        Ok(writer.giving_way(self.state.pace_of_jobs() == Pace::GivesWay))
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {

@@ -13,7 +13,7 @@ use utils::lsn::Lsn;
 use super::outputs::{Finished, PAGE_BYTES};
 use super::rewrite::publish_or_abandon;
 use super::{room_for, turn};
-use crate::context::{DownloadBehavior, RequestContext};
+use crate::context::{DownloadBehavior, Pace, RequestContext};
 use crate::task_mgr::TaskKind;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::layer_map::invariants::STORED_KEYS_END;
@@ -50,7 +50,7 @@ pub(in crate::tenant::timeline) async fn make_all(
     state: &TimelineState,
     branching: &Branching,
 ) -> Result<(), StorageError> {
-    let ctx = RequestContext::new(TaskKind::Compaction, DownloadBehavior::Download);
+    let ctx = RequestContext::new(TaskKind::Compaction, DownloadBehavior::Download).at_pace(Pace::GivesWay);
     if missing(state, branching.lsn).is_empty() {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use utils::lsn::Lsn;
 
 use super::embed::Embedder;
 use super::outputs::{Cuts, Done, Finished, Outputs};
-use crate::context::RequestContext;
+use crate::context::{Pace, RequestContext};
 use crate::disk_budget::Hold;
 use crate::tenant::layer_map::invariants::STORED_KEYS_END;
 use crate::tenant::layer_map::{Layer, debt};
@@ -100,11 +100,11 @@ async fn copy(
     note: impl Fn(f64) + Send,
 ) -> Result<(), StorageError> {
     let (mut current, mut next) = (Window::default(), Window::default());
-    let mut is_there = stream.read_into(&mut current).await?;
+    let mut is_there = stream.read_into(&mut current, state.pace_of_jobs()).await?;
     while is_there {
         let done = stream.done();
         let writing = write_window(state, &current, &mut embedder, outputs);
-        is_there = read_beside(&mut stream, &mut next, writing).await?;
+        is_there = read_beside((&mut stream, state.pace_of_jobs()), &mut next, writing).await?;
         note(done);
         std::mem::swap(&mut current, &mut next);
     }
@@ -139,10 +139,10 @@ pub(super) async fn copy_some(
     outputs: &mut Outputs<'_>,
 ) -> Result<(), StorageError> {
     let (mut needed, mut current, mut next) = (needed.iter(), Window::default(), Window::default());
-    let mut is_there = stream.read_into(&mut current).await?;
+    let mut is_there = stream.read_into(&mut current, state.pace_of_jobs()).await?;
     while is_there {
         let writing = write_needed(state, &current, &mut needed, outputs);
-        is_there = read_beside(&mut stream, &mut next, writing).await?;
+        is_there = read_beside((&mut stream, state.pace_of_jobs()), &mut next, writing).await?;
         std::mem::swap(&mut current, &mut next);
     }
     Ok(())
@@ -167,11 +167,11 @@ async fn write_needed(
 
 /// Reads the next window into `next` while `writing` goes on with the one before it. Returns whether there is one.
 async fn read_beside(
-    stream: &mut VersionStream,
+    (stream, pace): (&mut VersionStream, Pace),
     next: &mut Window,
     writing: impl Future<Output = Result<(), StorageError>>,
 ) -> Result<bool, StorageError> {
-    let (is_there, written) = futures_util::join!(stream.read_into(next), writing);
+    let (is_there, written) = futures_util::join!(stream.read_into(next, pace), writing);
     written?;
     is_there
 }

@@ -87,6 +87,7 @@ async fn collect_into(
     mut found: ReconstructState,
     ctx: &RequestContext,
 ) -> Result<ReconstructState, StorageError> {
+    found.pace = ctx.pace();
     let (mut wanted, mut lsn, mut asked) = (wanted, lsn, asked);
     let mut inherited: Option<Arc<Branching>> = None;
     loop {
