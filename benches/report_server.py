@@ -42,21 +42,29 @@ def restart(cases):
     yield ""
 
 
+def touched(found):
+    if found.get("touched_gib"):
+        yield (f"Before each run {found['touched_gib']:g} GiB of memory were used and freed: the host of a virtual machine "
+               "may take back what has been free for some seconds, and who uses it next pays for that.")
+
+
 def intake(found):
     yield from ("## WAL from a live server", "",
                 f"{found.get('by', 'pgbench')}, scale {found['scale']}; pageserver and stock standby catch up from the "
                 "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a "
                 "standby's flushed and replayed WAL. Afterwards every page is compared with the server's.",
-                f"Asked: at least {INTAKE} times.",
+                f"Asked: at least {INTAKE} times. *Sender alone* is how fast the same WAL comes from the same walsender to "
+                "somebody who drops it.", *touched(found),
                 "",
-                "| full_page_writes | WAL MiB | rounds | pageserver MiB/s | standby MiB/s | ratio | "
-                "CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | reached |",
-                "|---|---|---|---|---|---|---|---|---|---|")
+                "| full_page_writes | WAL MiB | rounds | sender alone MiB/s | pageserver MiB/s | standby MiB/s | "
+                "ratio | CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | reached |",
+                "|---|---|---|---|---|---|---|---|---|---|---|")
     for case in found["cases"]:
         first = case["rounds"][0]
         peak = max(one["pageserver"]["peak_rss_mib"] for one in case["rounds"])
+        sender = f"{case['sender_mib_per_s']:,.0f}" if "sender_mib_per_s" in case else ""
         yield (f"| {'on' if case['full_page_writes'] else 'off'} | {case['wal_mib']} | {len(case['rounds'])} | "
-               f"{case['pageserver_mib_per_s']:.0f} | {case['standby_mib_per_s']:.0f} | {case['ratio']}x | "
+               f"{sender} | {case['pageserver_mib_per_s']:.0f} | {case['standby_mib_per_s']:.0f} | {case['ratio']}x | "
                f"{first['pageserver']['cpu_seconds']:.1f}, {first['standby']['cpu_seconds']:.1f} | "
                f"{first['pageserver']['settled_s']:.0f}, {first['pageserver']['settled_cpu_seconds']:.0f} | {peak} | "
                f"{artifact.verdict(case['ratio'] >= INTAKE)} |")

@@ -6,7 +6,9 @@ writes WAL, or (`--by updates`) tenths of its largest table are updated in turn,
 the time. Then, alternating and several times, a copy of each is started and has to catch up from the same walsender.
 The time is measured from a tenth of the way to the end, which leaves out the startup of both. At the end everything is
 on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
-everything. What of compaction is due by then is done afterwards: when no job is due any more, and what a pageserver has
+everything. How fast the same walsender gives the same WAL to somebody who drops it is told beside that. Before each of
+these runs so much memory is used and freed again that the machine has it at hand, where the host of a virtual machine
+takes free memory back (`benches/fresh_memory.py`). What of compaction is due by then is done afterwards: when no job is due any more, and what a pageserver has
 taken by then, is told as well. After the last round the primary is stopped, and every page is compared with its files.
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 import artifact
+import fresh_memory
 
 sys.path.insert(0, str(artifact.REPOSITORY / "test_runner"))
 
@@ -34,6 +37,7 @@ from fixtures.processes import children, cpu_seconds, peak_rss_mib  # noqa: E402
 from fixtures.programs import program  # noqa: E402
 from fixtures.servers import find_server  # noqa: E402
 from fixtures.wait import wait_until  # noqa: E402
+from wal_sender import Replication  # noqa: E402
 
 MIB = 1 << 20
 TICK = 0.02
@@ -104,8 +108,19 @@ class Bench:
         os.sync()
         return target
 
+    def time_sender(self, start: int, end: int) -> float:
+        sender = Replication(self.primary.sockets)
+        try:
+            return round(sender.drain(start, end), 1)
+        finally:
+            sender.close()
+
+    def have_memory(self):
+        fresh_memory.touch(int(self.args.touched * 2**30))
+
     def time_pageserver(self, start: int, end: int, last: bool) -> dict:
         store = self.copy(self.root / "store", "store-copy")
+        self.have_memory()
         self.pageserver = self.make_pageserver(store)
         timeline = Timeline(self.pageserver, self.timeline.tenant, self.timeline.id)
         clock = Clock(start, end)
@@ -145,6 +160,7 @@ class Bench:
         copied = Postgres(self.installed, self.copy(self.standby.data, "standby-copy"))
         copied.configure(unix_socket_directories=f"'{copied.sockets}'")
         clock = Clock(start, end)
+        self.have_memory()
         copied.start()
         try:
             with copied.session() as session:
@@ -165,11 +181,12 @@ class Bench:
         for number in range(self.args.rounds):
             # The comparison stops the primary, so the standby's last round comes first.
             last = number + 1 == self.args.rounds
-            standby = self.time_standby(start, end)
-            rounds.append({"pageserver": self.time_pageserver(start, end, last), "standby": standby})
+            sender, standby = self.time_sender(start, end), self.time_standby(start, end)
+            rounds.append({"sender_mib_per_s": sender, "pageserver": self.time_pageserver(start, end, last), "standby": standby})
             print(f"  round {number + 1}: {json.dumps(rounds[-1])}", file=sys.stderr)
         rate = {who: median(one[who]["mib_per_s"] for one in rounds) for who in ("pageserver", "standby")}
         return {"full_page_writes": self.fpw, "wal_mib": round((end - start) / MIB), "rounds": rounds,
+                "sender_mib_per_s": max(one["sender_mib_per_s"] for one in rounds),
                 "pageserver_mib_per_s": rate["pageserver"], "standby_mib_per_s": rate["standby"],
                 "ratio": round(rate["pageserver"] / rate["standby"], 2)}
 
@@ -190,6 +207,7 @@ def parse_arguments():
     parser.add_argument("--gib", type=float, default=2, help="WAL to write, in GiB")
     parser.add_argument("--scale", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--touched", type=float, default=3, help="GiB of memory used and freed before each run")
     parser.add_argument("--by", choices=["pgbench", "updates"], default="pgbench", help="what writes the WAL")
     parser.add_argument("--bucket", choices=["directory", "none"], default="directory",
                         help="a directory on the same disk, to which all is uploaded meanwhile")
@@ -210,7 +228,8 @@ def main():
             bench.clean()
         print(json.dumps({name: value for name, value in cases[-1].items() if name != "rounds"}))
     if args.out:
-        results = {"scale": args.scale, "gib": args.gib, "by": args.by, "bucket": args.bucket, "cases": cases}
+        results = {"scale": args.scale, "gib": args.gib, "by": args.by, "bucket": args.bucket,
+                   "touched_gib": args.touched, "cases": cases}
         artifact.refusing(lambda: artifact.write(args.out / "wal_intake.json", topology, validity, results))
 
 

@@ -452,13 +452,14 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
     let root = tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Mutex::new(Counts::default());
-    let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
     // Layers of a few values, and some larger than the buffers through which they are written.
     let distance = prop_oneof![1000u64..60_000, 200_000u64..800_000];
     let strategy = (prop::collection::vec(op(), 1..60), distance);
     let mut result = Ok(());
     // Not all that can happen happens in so few histories each time.
     for _ in 0..ROUNDS_MAX {
+        // A runner that has run its cases runs no more.
+        let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
         result = runner.run(&strategy, |(ops, checkpoint_distance)| {
             let mut counts = counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let outcome = runtime.block_on(case(root.path(), &ops, checkpoint_distance, &mut counts));
@@ -471,7 +472,7 @@ fn run_all(engine: IoEngineKind, mode: IoMode) -> Result<(), TestError<(Vec<Op>,
     }
     // A case that panicked has poisoned it.
     let counts = counts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    println!("{engine} {mode}: {CASES} histories, {counts:?}");
+    println!("{engine} {mode}: {CASES} histories at a time, {counts:?}");
     assert!(result.is_err() || counts.forgotten > 0, "pages that are not in use are kept");
     runtime.shutdown_timeout(Duration::from_secs(60));
     result
