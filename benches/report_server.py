@@ -44,8 +44,8 @@ def restart(cases):
 
 def touched(found):
     if found.get("touched_gib"):
-        yield (f"Before each run {found['touched_gib']:g} GiB of memory were used and freed: the host of a virtual machine "
-               "may take back what has been free for some seconds, and who uses it next pays for that.")
+        yield (f"Before each run {found['touched_gib']:g} GiB of memory were used and freed: the host of a virtual "
+               "machine may take back what has been free for some seconds, and who uses it next pays for that.")
 
 
 def intake(found):
@@ -53,11 +53,12 @@ def intake(found):
                 f"{found.get('by', 'pgbench')}, scale {found['scale']}; pageserver and stock standby catch up from the "
                 "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a "
                 "standby's flushed and replayed WAL. Afterwards every page is compared with the server's.",
-                f"Asked: at least {INTAKE} times. *Sender alone* is how fast the same WAL comes from the same walsender to "
-                "somebody who drops it.", *touched(found),
+                f"Asked: at least {INTAKE} times. *Sender alone* is how fast the same WAL comes from the same walsender "
+                "to somebody who drops it.", *touched(found),
                 "",
                 "| full_page_writes | WAL MiB | rounds | sender alone MiB/s | pageserver MiB/s | standby MiB/s | "
-                "ratio | CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | reached |",
+                "ratio | CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | "
+                "reached |",
                 "|---|---|---|---|---|---|---|---|---|---|---|")
     for case in found["cases"]:
         first = case["rounds"][0]

@@ -8,8 +8,8 @@ The time is measured from a tenth of the way to the end, which leaves out the st
 on disk: for the pageserver the time includes a checkpoint, and a standby must have both flushed and replayed
 everything. How fast the same walsender gives the same WAL to somebody who drops it is told beside that. Before each of
 these runs so much memory is used and freed again that the machine has it at hand, where the host of a virtual machine
-takes free memory back (`benches/fresh_memory.py`). What of compaction is due by then is done afterwards: when no job is due any more, and what a pageserver has
-taken by then, is told as well. After the last round the primary is stopped, and every page is compared with its files.
+takes free memory back (`benches/fresh_memory.py`). What of compaction is due by then is done afterwards: when no job is
+due any more, and what a pageserver has taken by then, is told as well. After the last round the primary is stopped, and every page is compared with its files.
 """
 
 import argparse
@@ -182,7 +182,8 @@ class Bench:
             # The comparison stops the primary, so the standby's last round comes first.
             last = number + 1 == self.args.rounds
             sender, standby = self.time_sender(start, end), self.time_standby(start, end)
-            rounds.append({"sender_mib_per_s": sender, "pageserver": self.time_pageserver(start, end, last), "standby": standby})
+            pageserver = self.time_pageserver(start, end, last)
+            rounds.append({"sender_mib_per_s": sender, "pageserver": pageserver, "standby": standby})
             print(f"  round {number + 1}: {json.dumps(rounds[-1])}", file=sys.stderr)
         rate = {who: median(one[who]["mib_per_s"] for one in rounds) for who in ("pageserver", "standby")}
         return {"full_page_writes": self.fpw, "wal_mib": round((end - start) / MIB), "rounds": rounds,
