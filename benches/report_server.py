@@ -53,8 +53,8 @@ def intake(found):
                 f"{found.get('by', 'pgbench')}, scale {found['scale']}; pageserver and stock standby catch up from the "
                 "same walsender in turn (medians).", "Of both counts what is on disk: `disk_consistent_lsn`, and a "
                 "standby's flushed and replayed WAL. Afterwards every page is compared with the server's.",
-                f"Asked: at least {INTAKE} times. *Sender alone* is how fast the same WAL comes from the same walsender "
-                "to somebody who drops it.", *touched(found),
+                f"Asked: at least {INTAKE} times. *Sender alone* is how fast the same WAL comes from the same "
+                "walsender to somebody who drops it.", *touched(found),
                 "",
                 "| full_page_writes | WAL MiB | rounds | sender alone MiB/s | pageserver MiB/s | standby MiB/s | "
                 "ratio | CPU s: pageserver, standby | all due work done after s, CPU s by then | peak memory MiB | "

@@ -9,7 +9,8 @@ on disk: for the pageserver the time includes a checkpoint, and a standby must h
 everything. How fast the same walsender gives the same WAL to somebody who drops it is told beside that. Before each of
 these runs so much memory is used and freed again that the machine has it at hand, where the host of a virtual machine
 takes free memory back (`benches/fresh_memory.py`). What of compaction is due by then is done afterwards: when no job is
-due any more, and what a pageserver has taken by then, is told as well. After the last round the primary is stopped, and every page is compared with its files.
+due any more, and what a pageserver has taken by then, is told as well. After the last round the primary is stopped, and
+every page is compared with its files.
 """
 
 import argparse
