@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from fixtures.computes import stay_where_it_is
 from fixtures.fleet import Writer, standby_name
 from fixtures.load import load
 from fixtures.wait import wait_until
@@ -21,6 +22,8 @@ class Upgrade:
         earlier_one = lambda server: setattr(server, "binary", earlier / "pageserver")  # noqa: E731
         self.fleet = make_fleet(settings=JOURNAL, prepare=earlier_one)
         first, second = self.fleet.servers
+        stay_where_it_is(first)
+        stay_where_it_is(second)
         self.fleet.make_standby(second)
         self.computes = make_computes(first, binary=earlier / "pagectl")
         self.computes.servers = self.fleet.servers
