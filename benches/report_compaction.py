@@ -93,6 +93,14 @@ def jobs(on):
     yield f"| {on['order']} | {' | '.join(cells)} |"
 
 
+def slowest(on):
+    """On what the slowest hundredth of reads spent its time, in ms on average: while work is due, and at rest."""
+    for when, name in (("while work is due", "settling_slowest_reads"), ("at rest", "idle_slowest_reads")):
+        if found := on.get(name):
+            parts = (found[part] / 1000 for part in ("took_us", "running_us", "queued_us", "else_us"))
+            yield f"| {on['order']} | {when} | {found['reads']} | {' | '.join(f'{part:.2f}' for part in parts)} |"
+
+
 def tables(pairs):
     first = pairs[0][0]
     rate = first.get("rate_mib_per_s")
@@ -122,6 +130,12 @@ def tables(pairs):
                 f"| writes | {' | '.join(JOBS)} |", "|---" * (len(JOBS) + 1) + "|")
     for on, _ in pairs:
         yield from jobs(on)
+    found = [line for on, _ in pairs for line in slowest(on)]
+    if found:
+        yield from ("", "## The slowest hundredth of reads, with compaction", "",
+                    "Means. What is neither on a processor nor waits for one waits for the disk or for a lock.", "",
+                    "| writes | when | reads | took ms | on a processor | waits for one | else |", "|---" * 7 + "|",
+                    *found)
     yield ""
 
 
