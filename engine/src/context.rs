@@ -25,13 +25,13 @@ pub enum Scope {
     DebugTools,
 }
 
-/// How much of the local disk a read may keep busy at once.
+/// How much of the local disk a read or a writer of layers may keep busy at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// As much as it takes to be fast.
     #[default]
     Full,
-    /// Little: what somebody else reads waits in the device's queue behind all of it.
+    /// Little, as of jobs that nobody waits for: what somebody else reads waits in the device's queue behind all of it.
     GivesWay,
 }
 

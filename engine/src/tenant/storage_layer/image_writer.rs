@@ -18,7 +18,7 @@ use super::image_encoder::{EncodedImage, ImageEncoder, Stored};
 use super::layer_writer::{IndexBuilder, Owner, new_file_id};
 use super::{LayerName, PersistentLayerDesc};
 use crate::config::PageServerConf;
-use crate::context::RequestContext;
+use crate::context::{Pace, RequestContext};
 use errors::StorageError;
 use virtual_file::{OpenMode, VirtualFile};
 
@@ -51,10 +51,9 @@ impl ImageLayerWriter {
         Ok(Self { owner, key_range, lsn, path, writer, index: IndexBuilder::default(), encoder: None })
     }
 
-    /// If asked to, makes its writes small, so that reads of others do not wait for them. For jobs that nobody waits
-    /// for.
-    pub(crate) fn giving_way(mut self, gives_way: bool) -> Self {
-        if gives_way {
+    /// Writes at this pace: little at once where it gives way.
+    pub(crate) fn at_pace(mut self, pace: Pace) -> Self {
+        if pace == Pace::GivesWay {
             self.writer.give_way();
         }
         self

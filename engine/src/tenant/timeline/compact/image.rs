@@ -11,7 +11,7 @@ use super::ongoing::Ongoing;
 use super::outputs::{Cuts, Done, Finished, PAGE_BYTES, RoomUsed};
 use super::plan::Region;
 use super::rewrite::publish_or_abandon;
-use crate::context::{Pace, RequestContext};
+use crate::context::RequestContext;
 use crate::disk_budget::Hold;
 use crate::tenant::layer_map::debt::{self, Stack};
 use crate::tenant::storage_layer::{ImageLayerWriter, IndexCursor};
@@ -270,7 +270,7 @@ impl<'a> Images<'a> {
         let keys: Range<Key> = self.start..self.region.keys.end;
         let at = self.region.lsn;
         let writer = ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, at, self.ctx).await?;
-        Ok(writer.giving_way(self.state.pace_of_jobs() == Pace::GivesWay))
+        Ok(writer.at_pace(self.state.pace_of_jobs()))
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {

@@ -149,7 +149,7 @@ impl Copy<'_> {
         let TimelineState { conf, timeline_id, tenant_shard_id, .. } = self.state;
         let (lsn, all) = (self.branching.lsn, keys.clone());
         let writer = ImageLayerWriter::create(conf, *timeline_id, *tenant_shard_id, all, lsn, self.ctx).await?;
-        let writer = writer.giving_way(true);
+        let writer = writer.at_pace(Pace::GivesWay);
         let temp = writer.path().to_owned();
         let written = self.fill(writer, keys, Keys::new(visits)).await;
         if written.is_err() {

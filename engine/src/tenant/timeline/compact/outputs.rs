@@ -8,7 +8,7 @@ use camino::Utf8PathBuf;
 use pageserver_api::key::{CompactKey, Key};
 use utils::lsn::Lsn;
 
-use crate::context::{Pace, RequestContext};
+use crate::context::RequestContext;
 use crate::disk_budget::Hold;
 use crate::tenant::layer_map::Layer;
 use crate::tenant::storage_layer::{DeltaLayerWriter, PersistentLayerDesc, read_identity};
@@ -208,7 +208,7 @@ impl<'a> Outputs<'a> {
         let TimelineState { conf, timeline_id, tenant_shard_id, .. } = self.state;
         let (keys, lsns) = (self.keys.clone(), self.lsns.clone());
         let writer = DeltaLayerWriter::create(conf, *timeline_id, *tenant_shard_id, keys, lsns, self.ctx).await?;
-        Ok(writer.giving_way(self.state.pace_of_jobs() == Pace::GivesWay))
+        Ok(writer.at_pace(self.state.pace_of_jobs()))
     }
 
     async fn end_layer(&mut self, end: Key) -> Result<(), StorageError> {
